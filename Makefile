@@ -13,7 +13,7 @@ LOCK_FILE := packaging/development.lock
 LOCKED := $(if $(LOCK),--constraint $(LOCK))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs lock release-check
+.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs kernels-in-use lock release-check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,7 @@ readme: $(STAMP) ## write the generated parts of README.md and docs/ anew
 	$(BIN)/python -m benchmarks.verification_table
 	$(BIN)/python -m benchmarks.wild.tables
 	$(BIN)/python -m benchmarks.programs.tables
+	$(BIN)/python -m benchmarks.kernels_in_use.tables
 	$(BIN)/python -m benchmarks.readme
 
 survey: $(STAMP) ## run the survey of published packages (makes .benchmark-venv)
@@ -95,3 +96,8 @@ survey-programs: $(STAMP) ## check training scripts of others (makes .programs-v
 	$(BIN)/python -m benchmarks.programs.setup
 	.programs-venv/bin/python -W ignore -m benchmarks.programs
 	$(BIN)/python -m benchmarks.programs.tables
+
+kernels-in-use: $(STAMP) ## check the kernel libraries in use (makes .kernels-venv); writes docs/kernels-in-use.md
+	$(BIN)/python -m benchmarks.kernels_in_use.setup
+	.kernels-venv/bin/python -W ignore -m benchmarks.kernels_in_use
+	$(BIN)/python -m benchmarks.kernels_in_use.tables

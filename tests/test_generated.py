@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks import matrix
 from benchmarks.clauses import sections, verdicts
+from benchmarks.kernels_in_use import tables as kernels
 from benchmarks.markers import check_or_write, replace_between
 from benchmarks.programs import tables as programs
 from benchmarks.shipped import CELLS, COLUMNS, REVERSE, joint, table
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[1]
     "module",
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
      "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables",
-      "benchmarks.beside_gradcheck", "benchmarks.verification_table"],
+      "benchmarks.beside_gradcheck", "benchmarks.verification_table",
+      "benchmarks.kernels_in_use.tables"],
 )  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(
     module: str, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +105,22 @@ def test_what_became_of_each_function_of_a_program_is_said() -> None:
     text = programs.summary([*rows[:1], rows[0] | {"checked": "no", "why": "it is lost"}])
     assert "2 Functions of 1 package:" in text
     assert "**1 (50%) recorded and checked**, 0 more" in text
+
+
+def test_every_kernel_in_use_is_accounted_for() -> None:
+    rows = kernels.read()
+    assert {"liger-kernel", "fla-core"} <= {row["package"] for row in rows}
+    assert all(row["why"] for row in rows if row["ran"] == "no")
+    assert not [row for row in rows if row["ran"] == "no" and row["clause"]]
+    known = {path.stem for path in (ROOT / "reproductions").glob("*.md")}
+    assert known == {kernels.examined(row) for row in rows} & known  # each page is of a verdict
+
+
+def test_a_verdict_at_which_nobody_looked_says_so() -> None:
+    row = {"package": "p", "version": "1", "function": "m:F", "ran": "yes", "why": "",
+           "clause": "mutation", "verdict": "broken"}  # fmt: skip
+    assert "| p | `F` | `mutation`: not yet |" in kernels.findings([row])
+    assert "| p | 1 | an NPU |" in kernels.missing([row | {"ran": "no", "why": "an NPU"}])
 
 
 def test_a_part_is_replaced_and_nothing_else() -> None:

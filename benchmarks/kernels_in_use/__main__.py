@@ -3,8 +3,8 @@
 Writes benchmarks/results/kernels_in_use.csv; `python -m benchmarks.kernels_in_use.tables` makes
 docs/kernels-in-use.md of it. One package after the other, each in a process of its own. Run it in
 `.kernels-venv` (`python -m benchmarks.kernels_in_use.setup`). `--only liger,peft` runs those
-packages alone, and leaves the other rows as they are; `--function RMSNormFunction` runs those of them
-whose name ends so.
+packages alone, and leaves the other rows as they are; `--function RMSNormFunction` runs those of
+them whose name ends so.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -31,33 +32,37 @@ def read() -> list[Row]:
         return list(csv.DictReader(file))
 
 
+def key_of(row: Row) -> tuple[str, str]:
+    """Which Function a row is of."""
+    return row["package"], row["function"]
+
+
 def package_of(stem: str) -> str:
     """The name on PyPI, read from the case file without importing the package."""
     text = (HERE / f"cases_{stem}.py").read_text(encoding="utf-8")
     return re.search(r'^PACKAGE = "(.+)"$', text, re.MULTILINE).group(1)
 
 
-def examine(stem: str, end: str) -> list[Row]:
-    """Run one package in its own process and read its rows."""
+def examine(stem: str, end: str) -> Iterator[Row]:
+    """Run one package in its own process; its rows as they come."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.kernels_in_use._worker", stem]
     command += ["--function", end]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
         for line in process.stdout:
             if line.startswith("row:"):
-                rows += csv.DictReader([line[4:]], fieldnames=COLUMNS)
-                print(*(rows[-1][it] for it in ("function", "clause", "why")), flush=True)
+                yield from csv.DictReader([line[4:]], fieldnames=COLUMNS)
     if process.returncode:
         raise SystemExit(f"{stem}: the worker ended with {process.returncode}")
-    return rows
 
 
-def write(rows: list[Row]) -> None:
-    """Write the rows, by package and Function."""
-    rows = sorted(rows, key=lambda row: (row["package"].lower(), row["function"]))
+def write(found: list[Row]) -> None:
+    """Write rows in the place of the older ones of the same Functions."""
+    names = {key_of(row) for row in found}
+    kept = [row for row in (read() if RESULTS.exists() else []) if key_of(row) not in names]
+    rows = sorted([*kept, *found], key=lambda row: (row["package"].lower(), row["function"]))
     with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", restval="")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -72,17 +77,13 @@ def main() -> None:
     if unknown := set(chosen) - set(stems):
         raise SystemExit(f"no cases for {sorted(unknown)}; there are {stems}")
     for stem in chosen:
-        found = examine(stem, options.function)
-        names = {row["function"]: row["ran"] for row in found}
-        package = package_of(stem)
-        kept = [
-            row
-            for row in (read() if RESULTS.exists() else [])
-            if row["package"] != package or (options.function and row["function"] not in names)
-        ]
-        write([*found, *kept])
-        ran = sum(it == "yes" for it in names.values())
-        print(f"{package}: {ran} of {len(names)} Functions ran", flush=True)
+        found: list[Row] = []
+        for row in examine(stem, options.function):
+            print(*(row[key] for key in ("function", "clause", "why")), flush=True)
+            found.append(row)
+            write(found)
+        ran = {row["function"] for row in found if row["ran"] == "yes"}
+        print(f"{package_of(stem)}: {len(ran)} Functions ran", flush=True)
 
 
 if __name__ == "__main__":

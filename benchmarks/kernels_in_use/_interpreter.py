@@ -1,7 +1,7 @@
 """Triton's interpreter, made to run the kernels of others on a machine without a GPU.
 
-Import it before the package, with ``TRITON_INTERPRET=1`` set. Where the interpreter differs from the compiler, what is said
-here is what the compiler does:
+Import it before Triton. Where the interpreter differs from the compiler, what is said here is what
+the compiler does:
 
 - a Python float given to a kernel is a float32 scalar that has ``.to``;
 - the variable of a loop over ``range`` is an int32 scalar too, unless ``range`` is static;
@@ -12,7 +12,10 @@ here is what the compiler does:
 
 import ast
 import contextlib
+import importlib.machinery
 import os
+import sys
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,13 +23,15 @@ import numpy
 import torch
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["XFORMERS_ENABLE_TRITON"] = "1"
 
-__all__ = ["install"]
+__all__ = ["bare", "install"]
 
 # What the kernels use of libdevice, as torch names it.
 FROM_TORCH = {
-    "exp": "exp", "exp2": "exp2", "fast_expf": "exp", "log": "log", "log1p": "log1p", "log2": "log2",
-    "fast_logf": "log", "fast_log2f": "log2", "tanh": "tanh", "fast_tanhf": "tanh", "rsqrt": "rsqrt",
+    "exp": "exp", "exp2": "exp2", "fast_expf": "exp", "log": "log", "log1p": "log1p",
+    "log2": "log2", "fast_logf": "log", "fast_log2f": "log2", "tanh": "tanh", "fast_tanhf": "tanh",
+    "rsqrt": "rsqrt",
     "fast_cosf": "cos", "fast_sinf": "sin", "round": "round", "erf": "erf",
 }  # fmt: skip
 
@@ -34,7 +39,7 @@ FROM_TORCH = {
 class Driver:
     """What a program may ask of the device."""
 
-    class utils:  # noqa: N801: the name that Triton's drivers have
+    class utils:
         @staticmethod
         def get_device_properties(index: int) -> dict[str, int]:
             return {"multiprocessor_count": 2, "max_shared_mem": 1 << 20, "warpSize": 32}
@@ -61,15 +66,22 @@ class Driver:
         return lambda call, quantiles: [1.0] * len(quantiles)
 
 
-def install() -> None:
-    """Change the interpreter of this process."""
+def install(active: bool = False) -> None:
+    """Change the interpreter of this process.
+
+    Arguments:
+        active: say that there is a device that Triton compiles for, to a package that asks that.
+    """
     import triton
+    import triton.backends
     import triton.language as tl
     import triton.language.extra.cuda.libdevice
     import triton.language.extra.libdevice
     from triton.runtime import interpreter
 
     triton.runtime.driver.set_active(Driver())
+    for backend in triton.backends.backends.values() if active else ():
+        backend.driver.is_active = staticmethod(lambda: True)
     convert = interpreter._implicit_cvt
 
     def with_floats(argument: Any) -> Any:
@@ -107,5 +119,19 @@ def install() -> None:
         for library in (triton.language.extra.libdevice, triton.language.extra.cuda.libdevice):
             setattr(library, name, by_torch(getattr(torch, equal)))
     torch._dynamo.config.disable = True  # what a package compiles for itself is run as written
-    if not hasattr(torch.cpu, "device"):
-        torch.cpu.device = lambda index: contextlib.nullcontext()
+    processor = types.SimpleNamespace(multi_processor_count=2)
+    torch.cuda.get_device_properties = lambda *_: processor
+    for library in (torch.cpu, torch.cuda):  # `with torch.cuda.device(tensor.device):`
+        library.device = lambda index: contextlib.nullcontext()
+
+
+def bare(package: str) -> None:
+    """Let modules of a package be imported without what its own ``__init__`` asks for first."""
+    module = types.ModuleType(package)
+    spec = importlib.machinery.PathFinder.find_spec(
+        package.rpartition(".")[2],
+        getattr(sys.modules.get(package.rpartition(".")[0]), "__path__", None),
+    )
+    module.__path__ = list(spec.submodule_search_locations)
+    module.__spec__ = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    sys.modules[package] = module

@@ -18,13 +18,8 @@ import torch
 import pullback
 from benchmarks.kernels_in_use.__main__ import COLUMNS, Row
 from benchmarks.kernels_in_use._count import functions_of
+from benchmarks.kernels_in_use._limits import SECONDS, WITHOUT
 from benchmarks.wild._case import Published
-
-# Under the interpreter these two would judge it, not the kernel: neither Dynamo nor fake tensors
-# see a kernel that it runs. `values` runs every kernel some hundred times more: by itself, with
-# `--clauses values`.
-WITHOUT = ("compile", "fake")
-SECONDS = 120
 
 
 def plain(case: Published) -> str:
@@ -53,7 +48,7 @@ def examine(case: Published, options: argparse.Namespace) -> list[Row]:
         *arguments,
         gradient=case.gradient or None,
         clauses=options.clauses or None,
-        without=() if options.clauses else (*WITHOUT, "values"),
+        without=() if options.clauses else WITHOUT[options.stem],
         isolate="copy",
         timeout=options.seconds,
     )
@@ -90,7 +85,7 @@ def main() -> None:
     cases = importlib.import_module(f"benchmarks.kernels_in_use.cases_{options.stem}")
     version = importlib.metadata.version(cases.PACKAGE)
     spec = importlib.util.find_spec(cases.FOLDER)
-    names = functions_of(Path(list(spec.submodule_search_locations)[0]))
+    names = functions_of(Path(next(iter(spec.submodule_search_locations))))
     by_name = {case.name: case for case in cases.CASES}
     if unknown := set(by_name) - set(names):
         raise SystemExit(f"no such Functions in the package: {sorted(unknown)}")

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.kernels_in_use._interpreter import install
 from benchmarks.kernels_in_use._made import labels, log_decay, r, softmax, u, unit
-from benchmarks.wild._case import Published
+from benchmarks.wild._case import Inputs, Published
 
 PACKAGE = "fla-core"
 FOLDER = "fla"
@@ -24,6 +24,12 @@ REASONS = [
     ("fla.ops.attnres.backends.gluon", "needs Gluon, which Triton's interpreter does not run"),
     ("fla.modules.causal_conv1d.backends.cuda", "needs the CUDA kernels of causal-conv1d"),
     ("fla.modules.causal_conv1d.cp", "needs a group of processes"),
+    ("fla.ops.attnres", "refuses a CPU"),
+    ("fla.ops.gated_oja_rule.fused_recurrent", "has no backward: it raises"),
+    ("fla.ops.generalized_delta_rule.iplr.chunk", "has no backward: it raises"),
+    ("fla.ops.generalized_delta_rule.dplr", "Triton's interpreter does not run its kernels"),
+    ("fla.ops.abc", "Triton's interpreter does not run its kernels"),
+    ("fla.ops.hgrn.chunk", "Triton's interpreter does not run its kernels"),
     ("fla.modules.token_shift_cp", "needs a group of processes"),
 ]
 SHAPE = (1, 5, 2, 16)
@@ -59,7 +65,7 @@ def low_rank(g: torch.Generator) -> tuple[torch.Tensor, ...]:
     return (-direction).requires_grad_(), (direction * 0.5).requires_grad_()
 
 
-def at(name: str, inputs, **more) -> Published:  # noqa: ANN001, ANN003: see Published
+def at(name: str, inputs: Inputs, **more: str) -> Published:
     return Published(f"fla.{name}", inputs, **more)
 
 
@@ -114,11 +120,8 @@ MODULES = [
 ]  # fmt: skip
 
 OPS = [
-    at("ops.abc.chunk:ChunkABCFunction", lambda g: (*qkv(g), r(g, *SHAPE), None, False)),
     at("ops.attn.parallel:ParallelAttentionFunction",
        lambda g: (*qkv(g), None, None, 0.25, None, None)),
-    at("ops.attnres.fused:FusedAttnresFunction",
-       lambda g: (r(g, 8), r(g, 8), None, 1e-6, 1.0, False, 0, r(g, 1, 3, 8), r(g, 1, 3, 8))),
     at("ops.based.fused_chunk:FusedChunkBasedFunction", lambda g: (*qkv(g), 0.25)),
     at("ops.based.parallel:ParallelBasedFunction", lambda g: (*qkv(g), 0.25)),
     at("ops.comba.chunk:ChunkCombaFunction",
@@ -142,16 +145,10 @@ OPS = [
     at("ops.gated_delta_rule.gate:GDNGateFunction", lambda g: (r(g, 1, 5, 2), r(g, 2), r(g, 2))),
     at("ops.gated_oja_rule.chunk:ChunkOJAFunction",
        lambda g: (*qkv(g), per_feature(g), beta(g), 0.25, None, False)),
-    at("ops.gated_oja_rule.fused_recurrent:FusedRecurrentFunction",
-       lambda g: (*qkv(g), per_feature(g), beta(g), 0.25)),
     at("ops.gdn2.chunk:ChunkGDN2Function",
        lambda g: (*delta(g), per_feature(g), u(g, 0.1, 0.9, *SHAPE), u(g, 0.1, 0.9, *SHAPE), None,
                   None, 0.25, None, False, False, False, None, None, False, None, 64, False, False,
                   False)),
-    at("ops.generalized_delta_rule.dplr.chunk:ChunkDPLRDeltaRuleFunction",
-       lambda g: (*qkv(g), *low_rank(g), per_feature(g), 0.25, None, False)),
-    at("ops.generalized_delta_rule.iplr.chunk:ChunkGeneralizedIPLRDeltaRuleFunction",
-       lambda g: (*qkv(g), *low_rank(g), 0.25, None, False)),
     at("ops.generalized_delta_rule.iplr.fused_recurrent:FusedRecurrentIPLRDeltaRuleFunction",
        lambda g: (*qkv(g), *low_rank(g), 0.25)),
     at("ops.gla.chunk:ChunkGLAFunction",
@@ -161,7 +158,6 @@ OPS = [
                   None)),
     at("ops.gsa.fused_recurrent:FusedRecurrentGSAFunction",
        lambda g: (*qkv(g), softmax(g, *SHAPE), per_feature(g), 0.25)),
-    at("ops.hgrn.chunk:ChunkHGRNFunction", lambda g: (r(g, 1, 5, 16), log_decay(g, 1, 5, 16))),
     at("ops.hgrn.fused_recurrent:FusedRecurrentHGRNFunction",
        lambda g: (r(g, 1, 5, 16), log_decay(g, 1, 5, 16))),
     at("ops.kda.chunk:ChunkKDAFunction",

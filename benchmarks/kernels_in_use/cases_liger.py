@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.kernels_in_use._interpreter import install
 from benchmarks.kernels_in_use._made import labels, log_softmax, r, softmax, u
-from benchmarks.wild._case import Published
+from benchmarks.wild._case import Inputs, Published
 
 PACKAGE = "liger-kernel"
 FOLDER = "liger_kernel"
@@ -95,7 +95,7 @@ def tiled(g: torch.Generator) -> tuple[object, ...]:
     return (lambda it, x: torch.tanh(it(x))), module, r(g, 1, 4, 8), 2, list(module.parameters())
 
 
-def at(name: str, inputs, **more) -> Published:  # noqa: ANN001, ANN003: see Published
+def at(name: str, inputs: Inputs, **more: str) -> Published:
     return Published(f"liger_kernel.{name}", inputs, **more)
 
 
@@ -138,7 +138,8 @@ CASES = [
        lambda g: (r(g, 2, 3, 8), r(g, 8), r(g, 2, 8), r(g, 2, 8), 1e-6)),
     at("ops.multi_token_attention:LigerMultiTokenAttentionFunction",
        lambda g: (r(g, 1, 2, 4, 4), r(g, 2, 2, 3, 3), r(g, 2), 1, 1)),
-    at("ops.poly_norm:LigerPolyNormFunction", lambda g: (r(g, 3, 8), r(g, 3), torch.tensor(1.0, requires_grad=True), 1e-6)),
+    at("ops.poly_norm:LigerPolyNormFunction",
+       lambda g: (r(g, 3, 8), r(g, 3), torch.ones((), requires_grad=True), 1e-6)),
     at("ops.qwen2vl_mrope:LigerQwen2VLMRopeFunction", mrope),
     at("ops.relu_squared:LigerReLUSquaredFunction", lambda g: (r(g, 3, 8),)),
     at("ops.rms_norm:LigerRMSNormFunction", lambda g: (r(g, 3, 8), r(g, 8), 1e-6)),
@@ -165,7 +166,8 @@ CASES = [
        lambda g: (*preference(g), None, -100, 0.1, 1.0, 0.0, False, False)),
     at("chunked_loss.kto_loss:LigerFusedLinearKTOFunction",
        lambda g: (*preference(g), torch.tensor([True, False, True, False]), None,
-                  r(g, 4, 3, 8, grad=False), r(g, 10, 8, grad=False), None, None, -100, 0.1, False)),
+                  r(g, 4, 3, 8, grad=False), r(g, 10, 8, grad=False), None, None, -100, 0.1,
+                  False)),
     at("chunked_loss.grpo_loss:LigerFusedLinearGRPOFunction", fused_grpo),
     at("chunked_loss.fused_linear_ppo:_ChunkedSelectiveLogProbFunction",
        lambda g: (r(g, 3, 8), r(g, 10, 8), labels(g, 10, 3), None, 1.0, 4)),
