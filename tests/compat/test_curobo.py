@@ -173,8 +173,8 @@ NAMES = [*PLAIN, *INDEXED]
 )
 def test_gradients(name, horizon):
     run, used = differentiable(name, horizon)
-    # Whole Jacobians of every second function at the shortest; elsewhere in random directions.
-    whole = horizon == 2 and name in NAMES[::2]
+    # Whole Jacobians of one function of each scheme at the shortest; elsewhere random directions.
+    whole = horizon == 2 and name in (PLAIN[2], *INDEXED[::2])
     forward, fast = horizon == 2, not whole
     assert gradcheck(
         run, used, check_forward_ad=forward, fast_mode=fast, check_undefined_grad=whole
@@ -217,7 +217,7 @@ def test_half_precision_is_that_of_the_numbers(name, dtype):
         assert (error <= 4 * torch.finfo(dtype).eps * scale).all()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 def test_transforms(name):
     run, used = differentiable(name, 6)

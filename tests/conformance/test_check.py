@@ -28,7 +28,8 @@ from pullback.internal.torch import answering
 CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
 stale mutation cotangent layout form needs-input-grad undefined non-differentiable alias
 deterministic state retain checkpoint hooks dtype autocast fake compile sizes values compositions
-structure registration cuda-graph first-call rank repeated batch index-width memory"""
+structure registration cuda-graph first-call rank repeated batch index-width memory reference
+distributed"""
 CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]
 QUICK = ["derivative", "linear", "form"]
 

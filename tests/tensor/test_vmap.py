@@ -194,3 +194,29 @@ def test_a_state_that_all_items_share_and_change_is_refused(batching):
         torch.vmap(apply, in_dims=(0, None))(rows, torch.zeros(2, dtype=torch.float64))
     got = torch.vmap(apply)(rows, torch.zeros_like(rows))
     assert torch.equal(got, rows)
+
+
+class Noisy(torch.autograd.Function):
+    """A product with numbers that forward draws."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.noise = torch.rand_like(x)
+        return x * ctx.noise
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.noise
+
+
+@pytest.mark.parametrize("batching", ["auto", "loop", "derived"])
+def test_numbers_are_drawn_as_vmap_is_told(batching):
+    noisy, ones = pullback.complete(Noisy, batching=batching).apply, torch.ones(3, 2)
+    with pytest.raises(UnsupportedError, match="random"):
+        func.vmap(noisy)(ones)
+    same = func.vmap(noisy, randomness="same")(ones)
+    assert torch.equal(same, same[:1].expand(3, 2))
+    different = func.vmap(noisy, randomness="different")(ones)
+    assert len(different.unique()) == different.numel()
+    x = torch.ones(2)
+    assert not torch.equal(noisy(x), noisy(x))  # the generator has gone on

@@ -51,6 +51,6 @@ def run(seed, limit):
 
 
 def test_it_imports_no_torch_and_gives_the_same_for_any_hash_and_any_concurrency():
-    outputs = {run(seed, limit) for seed, limit in ((0, 1), (1, 8), (2, 64))}
+    outputs = {run(seed, limit) for seed, limit in ((0, 1), (1, 64))}
     assert len(outputs) == 1
     assert outputs.pop().startswith("[[], ")

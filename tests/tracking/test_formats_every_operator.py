@@ -86,6 +86,7 @@ def multiplies(function: Any, sample: Any) -> bool:
     return counter.get_total_flops() > 0
 
 
+@pytest.mark.slow  # the table of operators takes six seconds to import
 @pytest.mark.filterwarnings("ignore")  # of torch's own samples
 def test_every_factor_that_reaches_a_kernel_is_rounded_or_refused():
     rounded, refused = set(), set()

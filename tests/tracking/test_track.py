@@ -85,7 +85,7 @@ def test_vmap_measures_the_whole_batch(x: torch.Tensor, dimension: int) -> None:
     assert close(record.total("backward"), x.cos())
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_equals_eager_with_one_graph(backend: str) -> None:
     eager, compiled = Record("x", every=3), Record("x", every=3)
     counter = CompileCounterWithBackend(backend)

@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 PROGRAM = """
 import json, math, sys, torch
+import pullback.tracking
+assert "numba" not in sys.modules  # it comes with the first measurement on a CPU
 from pullback.tracking.measure._reference import measure_reference
 from pullback.tracking.measure._triton import measure_triton
 device = "cuda" if torch.cuda.is_available() else "cpu"

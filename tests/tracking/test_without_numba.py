@@ -30,9 +30,3 @@ else:
 
 def test_plain_torch_measures() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120)
-
-
-def test_numba_is_imported_with_the_first_measurement() -> None:
-    program = "import sys, pullback.tracking; print('numba' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    assert shown.stdout.strip() == b"False"

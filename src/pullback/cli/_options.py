@@ -65,6 +65,13 @@ class Options:
             show_default=False,
         ),
     ] = None
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="Check the clause distributed, and no other, on so many processes.",
+            show_default=False,
+        ),
+    ] = None
     isolate: Annotated[
         bool | None,
         typer.Option(
@@ -164,6 +171,7 @@ class Options:
         return {
             "clauses": self.clauses, "without": self.without or (), "thorough": self.thorough,
             "gradient": self.gradient, "seed": self.seed, "timeout": self.timeout or TIMEOUT,
+            "ranks": self.ranks,
         }  # fmt: skip
 
     @property
@@ -175,6 +183,7 @@ class Options:
             ("--without", self.without),
             ("--gradient", self.gradient),
             ("--seed", self.seed or None),
+            ("--ranks", self.ranks),
             ("--timeout", None if self.timeout is None else f"{self.timeout:g}"),
             ("--baseline", self.baseline),
         ):

@@ -90,6 +90,9 @@ def _check_task(
     task: Task, gradient: str | None, options: dict[str, Any]
 ) -> tuple[Report | None, str]:
     """Check a Function at each of its calls; also why there is no report, or an empty text."""
+    on_ranks = _check_on_ranks(task, gradient, options)
+    if on_ranks is not None:
+        return on_ranks, ""
     try:
         with _LOADING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the imported packages, not of the check
@@ -116,6 +119,31 @@ def _check_task(
     if not reports or not len(reports[0]):
         return None, fault or (reports[0].unfinished if reports else "no call could be replayed")
     return merge_reports(reports), ""
+
+
+def _check_on_ranks(
+    task: Task, gradient: str | None, options: dict[str, Any]
+) -> Report | None:  # fmt: skip
+    """What is found of a Function with collectives; ``None`` of one that has none.
+
+    One that has some runs on several ranks alone, so that the other clauses do not apply.
+    """
+    asked = options["clauses"]
+    if task.ranks is None or not (asked is None or "distributed" in asked):
+        return None
+    try:
+        with _LOADING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function, calls = task.ranks()
+        how = {**options, "clauses": None, "without": ()}
+        reports = [
+            check(function, gradient=cast(Intent | None, gradient), **{**how, "ranks": ranks})
+            for ranks in calls
+        ]
+    except PullbackError:  # told by the ordinary check, which needs the same
+        return None
+    reports = [one for one in reports if one["distributed"].verdict is not Verdict.SKIPPED]
+    return merge_reports(reports) if reports else None
 
 
 def _has_hung(report: Report) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pullback.conformance import Ranks
 from pullback.errors import PullbackError
 from pullback.internal.torch import function_behind
-from pullback.recording import RecordedFunction, Recording
+from pullback.recording import RecordedFunction, Recording, calls_on_ranks
 from pullback.report import Report, clean
 
 __all__ = ["Outcome", "Task", "positional", "tasks_of_recording"]
+
+_ON_RANKS = 2  # calls: each starts processes
 
 Loaded = tuple[Any, list[tuple[Any, ...]]]
 
@@ -29,6 +32,7 @@ class Task:
         isolated: whether it runs in a process of its own unless asked otherwise.
         reason: why it cannot be checked at all, or an empty text.
         guessed: whether nobody gave the arguments: they were found by trial.
+        ranks: returns the Function and the calls that all ranks of a program have made at once.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Task:
     isolated: bool = True
     reason: str = ""
     guessed: bool = False
+    ranks: Callable[[], tuple[Any, list[Ranks]]] | None = None
 
     def rerun_line(self, options: Sequence[str] = ()) -> str:
         """The command line that checks this Function alone again.
@@ -99,16 +104,28 @@ def _task(item: RecordedFunction, path: str) -> Task:
         counted = [f"{text} ({count} calls)" for text, count in item.reasons.items()]
         reason = "; ".join(counted) or "no call of it succeeded"
     # A call that the program never differentiates says less than one that it does.
-    chosen = [k for k, call in enumerate(item.calls) if call.differentiates]
-    numbers = tuple(chosen or range(len(item.calls)))
+    # Every rank shows the same of what it does by itself.
+    one = [k for k, call in enumerate(item.calls) if not call.place or call.place[0] == 0]
+    chosen = [k for k in one if item.calls[k].differentiates]
+    numbers = tuple(chosen or one)
+
+    def arguments(number: int) -> tuple[Any, ...]:
+        file = os.path.abspath(path) if path else ""
+        return positional(item.name, item.load(), *item.arguments(number, file))
 
     def load() -> Loaded:
-        function = item.load()
-        file = os.path.abspath(path) if path else ""
-        calls = [item.arguments(number, file) for number in numbers]
-        return function, [positional(item.name, function, *call) for call in calls]
+        return item.load(), list(map(arguments, numbers))
 
-    return Task(item.name, load, (path, "--only", item.name, *item.loader.flags), reason=reason)
+    together = calls_on_ranks(item)[:_ON_RANKS]
+
+    def ranks() -> tuple[Any, list[Ranks]]:
+        return item.load(), [
+            Ranks(len(calls), lambda rank, calls=calls: arguments(calls[rank]))
+            for calls in together
+        ]
+
+    words = (path, "--only", item.name, *item.loader.flags)
+    return Task(item.name, load, words, reason=reason, ranks=ranks if together else None)
 
 
 def positional(

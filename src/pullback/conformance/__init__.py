@@ -10,6 +10,7 @@ from pullback.conformance._clause import Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._limits import NoEnd, limited
+from pullback.conformance._ranks import Ranks
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._structure import keep, outside
 from pullback.conformance.clauses import CLAUSES, ClauseId
@@ -22,6 +23,7 @@ __all__ = [
     "ClauseId",
     "Finding",
     "NoEnd",
+    "Ranks",
     "Report",
     "Resizing",
     "Verdict",

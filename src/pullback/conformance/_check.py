@@ -16,12 +16,14 @@ from pullback.conformance._clause import (
     teller,
 )
 from pullback.conformance._contracts import contract_of, judged_elsewhere
+from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._held import own_generators
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
 from pullback.conformance._not_a_number import without_nan
 from pullback.conformance._prepare import prepare, refuse_data
+from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.errors import ArgumentError, ArgumentTypeError
@@ -44,6 +46,7 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
+    ranks: int | Ranks | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
@@ -73,6 +76,8 @@ def check(
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last. Called once more with those that turn out to have the cause of another.
         on_start: called with the id of each clause before it runs.
+        ranks: check the clause ``distributed``, and no other, on so many processes of this machine;
+            a `Ranks` says what each is given. Linux, and torch with gloo.
 
     Returns:
         A report with one finding for each clause. It is ok when nothing is silently wrong and
@@ -110,6 +115,9 @@ def check(
         return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
+    if ranks is not None:
+        asked = [] if clauses is None else [clause.id for clause in chosen]
+        return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
     if isolate:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pullback.conformance._causes import fold
@@ -247,13 +247,13 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
 
 
 def limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Raise `NoEnd` after so many seconds of work; ``None`` for no limit.
+    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone.
 
     Example:
         >>> with limit(None):
         ...     pass
     """
-    return nullcontext() if seconds is None else limited(seconds, seconds)
+    return limited(math.inf if seconds is None else seconds, seconds)
 
 
 def check_timeout(timeout: float | None, isolate: bool) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import operator
 import os
 import platform
 import random
@@ -167,9 +168,11 @@ def _handler(number: int) -> Setting:
     return lambda: signal.getsignal(number), write
 
 
+_DENORMAL = 1e-310
+
+
 def _flushes_denormal() -> bool:
-    smallest = torch.full((1,), 1e-310, dtype=torch.float64, device="cpu")
-    return not bool(smallest.mul(0.5).mul(2.0).gt(0))
+    return not _DENORMAL * 0.5 * 2.0 > 0  # by the register that torch sets
 
 
 def _set_level(logger: logging.Logger, level: int) -> None:
@@ -196,7 +199,10 @@ def unpatched() -> Iterator[list[str]]:
         yield replaced
     finally:
         for name, owner in _PATCHABLE.items():
-            now = vars(owner)
+            now = dict(vars(owner))
+            kept = len(now) >= len(before[name])
+            if kept and all(map(operator.is_, now.values(), before[name].values())):
+                continue  # in the same order, as a rule
             for attribute, value in before[name].items():
                 new = now.get(attribute)
                 if new is not value and callable(value) and not _is_torchs_own(new):
@@ -206,7 +212,7 @@ def unpatched() -> Iterator[list[str]]:
 
 def _is_torchs_own(value: Any) -> bool:
     """Whether torch made it: its compiler wraps a few functions when it is first imported."""
-    return getattr(value, "__globals__", {}).get("__name__", "").startswith("torch.")
+    return getattr(value, "__globals__", {}).get("__name__", "").partition(".")[0] == "torch"
 
 
 _PATCHABLE = {

@@ -5,11 +5,13 @@ converges, a lock that another thread holds. What counts is the CPU time of the 
 ends only what does not move at all.
 """
 
+import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 __all__ = ["NoEnd", "can_limit", "limited"]
@@ -32,11 +34,12 @@ def limited(seconds: float, stands: float | None = None) -> Iterator[None]:
     """Raise `NoEnd` in the main thread after so many seconds of CPU time.
 
     Elsewhere, and where there are no timers, there is no limit: only the main thread can be
-    interrupted. A limit within a limit ends no later than the outer one.
+    interrupted. A limit within a limit ends no later than the outer one. Where many calls follow
+    each other, an endless limit around them all makes each cheap: the handlers stay where they are.
 
     Arguments:
         seconds: of CPU time, of all threads of the process.
-        stands: seconds, by the clock, for which it may use no CPU time.
+        stands: seconds, by the clock, for which it may use no CPU time; of the outermost limit.
 
     Raises:
         NoEnd: the block has taken so long, or stands still.
@@ -47,14 +50,41 @@ def limited(seconds: float, stands: float | None = None) -> Iterator[None]:
         >>> done
         True
     """
-    if not can_limit():
-        yield
-        return
-    left = signal.getitimer(signal.ITIMER_PROF)[0]
-    if 0 < left <= seconds:
+    end, depth = time.process_time() + seconds, len(_ends)
+    if not can_limit() or (_ends and _ends[-1][0] <= end):
         yield  # a call within a call is part of it
         return
-    with _timer(signal.ITIMER_PROF, signal.SIGPROF, seconds, _ring_after(seconds)):
+    if not _ends and 0 < signal.getitimer(signal.ITIMER_PROF)[0] <= seconds:
+        yield  # as within a limit that is not ours
+        return
+    with nullcontext() if _ends else _watch(stands):
+        try:
+            _ends.append((end, seconds))
+            _arm()
+            yield
+        finally:
+            del _ends[depth:]
+            _arm()
+
+
+# The CPU time of the process at which each limit ends, and its seconds; the innermost is the last.
+_ends: list[tuple[float, float]] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ends.clear)  # as the timers, which a copy has not
+
+
+def _arm() -> None:
+    """Ring when the innermost limit ends."""
+    end, seconds = _ends[-1] if _ends else (math.inf, math.inf)
+    if end == math.inf:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+    else:
+        signal.setitimer(signal.ITIMER_PROF, max(end - time.process_time(), 1e-3), seconds)
+
+
+@contextmanager
+def _watch(stands: float | None) -> Iterator[None]:
+    with _timer(signal.ITIMER_PROF, signal.SIGPROF, 0.0, _ring):
         if stands is None and signal.getitimer(signal.ITIMER_REAL)[0]:
             yield  # whoever set it ends what stands still
             return
@@ -74,11 +104,9 @@ def can_limit() -> bool:
     return main and hasattr(signal, "setitimer")
 
 
-def _ring_after(seconds: float) -> _Handler:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise NoEnd(f"no answer within {seconds:.3g} s of CPU time")
-
-    return ring
+def _ring(number: int, frame: FrameType | None) -> None:
+    if _ends:
+        raise NoEnd(f"no answer within {_ends[-1][1]:.3g} s of CPU time")
 
 
 def _look(every: float) -> _Handler:
@@ -86,7 +114,8 @@ def _look(every: float) -> _Handler:
 
     def look(number: int, frame: FrameType | None) -> None:
         now = time.process_time()
-        found[:] = [0 if now - found[1] > _MOVES * every else found[0] + 1, now]
+        moves = now - found[1] > _MOVES * every or not _ends or _ends[-1][0] == math.inf
+        found[:] = [0 if moves else found[0] + 1, now]
         if found[0] >= _STILL:
             raise NoEnd(f"no answer, and no CPU time used, within {_STILL * every:.3g} s")
 

@@ -10,6 +10,7 @@ import torch
 
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
+from pullback.tensor import reference_of
 
 __all__ = ["MENDS", "Mend", "mended"]
 
@@ -46,6 +47,8 @@ def mended(subject: Subject, mend: Mend) -> Subject | None:
         mend: the breach to undo.
     """
     kind = subject.function
+    if kind is None and reference_of(subject.target) is not None:
+        kind = subject.target.function
     if kind is None:
         return None
     try:
@@ -321,6 +324,11 @@ class _Ignored(_Stand):
 
 
 # The likeliest first; of those that explain as much, the first is taken.
+def _by_reference(kind: _Kind) -> dict[str, Any]:
+    """First order is the reference's too."""
+    return {"apply": staticmethod(reference_of(kind))}  # type: ignore[arg-type]
+
+
 MENDS: Sequence[Mend] = (
     Mend("cotangent", [_given_to_backward(torch.clone)]),
     Mend("saved", [_saving]),
@@ -352,4 +360,6 @@ MENDS: Sequence[Mend] = (
     Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
              "autocast", "transforms")),
+    Mend("reference", [_by_reference],
+         of=("double", "forward", "forward-over-forward", "transforms", "vmap", "fake")),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, run_clauses
+from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
@@ -120,7 +120,7 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
     torch.set_num_threads(1)
     compile_in_one_thread()
     say(started="prepare")
-    with unpatched() as replaced:
+    with unpatched() as replaced, limit(None):
         try:
             fresh = "first-call" in request["clauses"]
             probe = prepare(subject, arguments, request["seed"], fresh=fresh)

@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Any
 
-__all__ = ["clean", "clean_within"]
+__all__ = ["clean", "clean_within", "shortened"]
 
 _LIMIT = 20_000
 # Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
@@ -48,6 +48,16 @@ def clean_within(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [clean_within(item) for item in value]
     return value
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """The beginning of a text, of so many characters at most.
+
+    Example:
+        >>> shortened("a long text", 6)
+        'a lon…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _written_out(character: str) -> str:

@@ -34,17 +34,21 @@ _LEAST_VALUES = 2**16
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of a Function: its arguments as plain data, and the tensors they refer to."""
+    """One call of a Function: its arguments as plain data, and the tensors they refer to.
+
+    On several ranks ``place`` is the rank, of how many, and the number of the call on that rank.
+    """
 
     arguments: list[Any]
     keywords: list[tuple[str, Any]]
     tensors: list[torch.Tensor]
+    place: tuple[int, int, int] | None = None
 
     @property
     def signature(self) -> str:
         """What two calls have in common that show the same of a Function: all but the numbers."""
         kinds = [(tensor.shape, tensor.dtype) for tensor in self.tensors]
-        return repr((self.arguments, self.keywords, kinds))
+        return repr((self.arguments, self.keywords, kinds, self.place and self.place[0]))
 
     @property
     def differentiates(self) -> bool:
@@ -149,10 +153,7 @@ class Recording:
                 "script": item.script,
                 "applied": item.applied,
                 "reasons": item.reasons,
-                "calls": [
-                    {"arguments": c.arguments, "keywords": c.keywords, "tensors": c.tensors}
-                    for c in item.calls
-                ],
+                "calls": [dict(vars(call)) for call in item.calls],
             }
             for item in self.functions
         ]
@@ -242,7 +243,8 @@ class Recording:
             if calls is None or all(call.signature != other.signature for other in entry.calls):
                 entry.calls.append(call)
         for entry in functions.values():
-            del entry.calls[len(entry.calls) if calls is None else calls :]
+            ranks = max((call.place[1] for call in entry.calls if call.place), default=1)
+            del entry.calls[len(entry.calls) if calls is None else calls * ranks :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
         return cls(list(program), ordered, Training.collect(str(directory)))
 
@@ -365,7 +367,9 @@ def _read_call(item: dict[str, Any]) -> RecordedCall:
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             raise TypeError("a recorded tensor is not a plain tensor")
     keywords = [(_text(name), value) for name, value in item["keywords"]]
-    return RecordedCall(list(item["arguments"]), keywords, tensors)
+    rank, count, number = item.get("place") or (0, 0, 0)
+    place = (int(rank), int(count), int(number)) if count else None
+    return RecordedCall(list(item["arguments"]), keywords, tensors, place)
 
 
 def _is(value: Any, expected: str | int) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -68,6 +69,7 @@ class Spool:
                     "arguments": call.arguments,
                     "keywords": call.keywords,
                     "tensors": call.tensors,
+                    "place": _place(int(self.recorder.tally[record.slot])),
                 },
                 path + ".part",
             )
@@ -97,3 +99,14 @@ class Spool:
             "paths": self._paths(),
             "script": record.script,
         }
+
+
+def _place(number: int) -> tuple[int, int, int] | None:
+    """Which rank makes the call, of how many, and the how manieth of its Function it is.
+
+    ``None`` in a process that is no rank.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size(), number

@@ -97,7 +97,7 @@ class Application:
     async def aforward(self) -> Any:
         """Run forward, awaited or in a thread if it waits, within the limit."""
         definition = self.definition
-        args = self.args if definition.split else (self.context, *self.args)
+        args = self.args if definition.setup_context else (self.context, *self.args)
         rule = definition.forward
         asynchronous = "forward" in definition.asynchronous
         if not (asynchronous or definition.blocking):

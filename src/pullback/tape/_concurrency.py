@@ -4,11 +4,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import heapq
+import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError
@@ -65,23 +66,16 @@ def slot() -> Iterator[None]:
         limiter.release()
 
 
-@contextlib.asynccontextmanager
-async def _slot() -> AsyncIterator[None]:
-    async with _limiter.get().place():
-        with setting(_limiter, Limiter(1)):
-            yield
-
-
 async def call_within_limit(
     rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
 ) -> Any:
     """Call a rule that waits: await it, or give it a thread, when a place is free."""
-    async with _slot():
-        if asynchronous:
-            return await rule(*args)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads(), lambda: context.run(rule, *args))
+    async with _limiter.get().place():
+        with setting(_limiter, Limiter(1)):
+            if asynchronous:
+                return await rule(*args)
+            work = functools.partial(contextvars.copy_context().run, rule, *args)
+            return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
 _pools: list[concurrent.futures.ThreadPoolExecutor] = []
@@ -95,11 +89,7 @@ def _threads() -> concurrent.futures.Executor:
 
 
 async def drive(
-    count: int,
-    waits: list[int],
-    followers: Callable[[int], Iterable[int]],
-    begin: Callable[[int], Any],
-    finish: Callable[[int, Any], None],
+    steps: TopologicalSorter[int], begin: Callable[[int], Any], finish: Callable[[int, Any], None]
 ) -> None:
     """Run steps as soon as all that they wait for is finished.
 
@@ -107,22 +97,19 @@ async def drive(
     ready at the same time begin in the order of their numbers.
 
     Arguments:
-        count: the number of steps.
-        waits: for each step, how many others it waits for.
-        followers: the steps that wait for one.
+        steps: their numbers, and for which others each waits.
         begin: begins a step; gives None if it is finished, or a coroutine function to await.
         finish: takes what that gave.
     """
-    ready = [index for index in range(count) if not waits[index]]
     done: asyncio.Queue[tuple[int, asyncio.Task[Any]]] = asyncio.Queue()
     running: set[asyncio.Task[Any]] = set()
+    steps.prepare()
     try:
-        while ready or running:
-            while ready:
-                index = heapq.heappop(ready)
+        while steps.is_active():
+            for index in sorted(steps.get_ready()):
                 waiting = begin(index)
                 if waiting is None:
-                    _release(index, waits, followers, ready)
+                    steps.done(index)
                     continue
                 task = asyncio.get_running_loop().create_task(waiting())
                 task.add_done_callback(lambda task, index=index: done.put_nowait((index, task)))
@@ -131,21 +118,12 @@ async def drive(
                 index, task = await done.get()
                 running.discard(task)
                 finish(index, task.result())
-                _release(index, waits, followers, ready)
+                steps.done(index)
     finally:
         for task in running:
             task.cancel()
         if running:
             await asyncio.gather(*running, return_exceptions=True)
-
-
-def _release(
-    index: int, waits: list[int], followers: Callable[[int], Iterable[int]], ready: list[int]
-) -> None:
-    for follower in followers(index):
-        waits[follower] -= 1
-        if not waits[follower]:
-            heapq.heappush(ready, follower)
 
 
 _here = threading.local()

@@ -162,16 +162,12 @@ class Context:
         watch = mode.get().watch
         if watch is not None and not self._is_constant(value):
             watch.append(Hidden(f"ctx.{name}"))
-        return _rebuild(value, self._unpack_attribute)
+        return _rebuild(value, lambda entry: self._not_released() or self._unpack(entry))
 
     def _is_constant(self, value: Any) -> bool:
         if isinstance(value, _Packed):
             return True  # unpacking it says what it hides
         return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
-
-    def _unpack_attribute(self, entry: "_Packed") -> Any:
-        self._not_released()
-        return self._unpack(entry)
 
     def _not_released(self) -> None:
         if self._phase == "released":

@@ -21,7 +21,7 @@ class Definition:
     Arguments:
         name: the name of the class.
         node_name: the name of its graph nodes.
-        split: whether forward has no ``ctx`` and setup_context is written.
+        setup_context: None where forward is given ``ctx`` and does it itself.
         concurrent: whether the rules wait for something, so that they run beside others.
         blocking: whether those that are no coroutine functions wait in threads.
         waits: whether backward does.
@@ -41,7 +41,6 @@ class Definition:
     backward: Callable[..., Any] | None
     jvp: Callable[..., Any] | None
     vmap: Callable[..., Any] | None
-    split: bool
     concurrent: bool
     blocking: bool
     waits: bool
@@ -139,7 +138,6 @@ def define(cls: Any, base: Any) -> Definition:
         node_name=f"{name}Backward",
         **rules,
         setup_context=cls.setup_context if split else None,
-        split=split,
         concurrent=bool(asynchronous) or cls.blocking,
         blocking=cls.blocking,
         waits=cls.blocking or "backward" in asynchronous,

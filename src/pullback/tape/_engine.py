@@ -9,6 +9,8 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from operator import itemgetter
 from typing import Any
 
 from pullback.tape._concurrency import drive, run
@@ -93,27 +95,21 @@ class Pass:
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
-        order, index = self._plan.order, self._plan.index
-        waits = [0] * len(order)
-        for node in order:
+        steps: TopologicalSorter[int] = TopologicalSorter()
+        for node, number in self._plan.index.items():
+            steps.add(number)
             for following, _ in node._next:
-                if following in index:
-                    waits[index[following]] += 1
+                if following in self._plan.index:
+                    steps.add(self._plan.index[following], number)
         with running(self._mode):
-            await drive(
-                len(order),
-                waits,
-                lambda i: [index[node] for node, _ in order[i]._next if node in index],
-                self._begin,
-                self._finish,
-            )
+            await drive(steps, self._begin, self._finish)
 
     def _begin(self, index: int) -> Any:
         node = self._plan.order[index]
         arrivals = self._inbox.pop(node, None)
         if arrivals is None:
             return None
-        arrivals.sort(key=_place)  # they may have come in another order
+        arrivals.sort(key=itemgetter(0, 1))  # they may have come in another order
         if not node.waits:
             self._run_node(index, node, arrivals)
             return None
@@ -223,7 +219,3 @@ class Pass:
 
 
 _set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]
-
-
-def _place(arrival: Arrival) -> tuple[int, int]:
-    return arrival[:2]

@@ -211,8 +211,7 @@ class FunctionNode(Node):
                 for tangent, space in zip(tangents, self.spaces, strict=True)
             ]
         if self.layout is not None:
-            blank = tuple(_blank(entry) for entry in self.layout)
-            tangents = _layout.replace(self.layout, blank, tangents)
+            tangents = _layout.replace(self.layout, None, tangents)
         now = mode.get().grad
         watch = Mode(now, [] if now and not self.definition.trusted else None)
         with running(watch):
@@ -246,12 +245,3 @@ class FunctionNode(Node):
                 )
                 result.append(output.space.conform(answer, complain))
         return result
-
-
-def _blank(entry: Any) -> Any:
-    """The place of an argument in jvp: None, or a container for the tangents in it."""
-    if isinstance(entry, dict):
-        return {key: _blank(below) for key, below in entry.items()}
-    if isinstance(entry, list | tuple):
-        return type(entry)(_blank(below) for below in entry)
-    return None

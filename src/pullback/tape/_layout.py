@@ -96,11 +96,11 @@ def _read(
             _read(below, None if value is None else value[number], found, complain)
 
 
-def replace(layout: Layout, args: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments with other values in place of the Variables."""
+def replace(layout: Layout, args: tuple[Any, ...] | None, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments with other values in place of the Variables; None for the rest without them."""
     if layout is None:
         return tuple(values)
-    return tuple(_put(entry, arg, values) for entry, arg in zip(layout, args, strict=True))
+    return _put(layout, args, values)
 
 
 def _put(entry: Any, value: Any, values: Sequence[Any]) -> Any:
@@ -109,5 +109,7 @@ def _put(entry: Any, value: Any, values: Sequence[Any]) -> Any:
     if isinstance(entry, int):
         return values[entry]
     if isinstance(entry, dict):
-        return {key: _put(below, value[key], values) for key, below in entry.items()}
-    return type(entry)(_put(*pair, values) for pair in zip(entry, value, strict=True))
+        below = dict.fromkeys(entry) if value is None else value
+        return {key: _put(each, below[key], values) for key, each in entry.items()}
+    below = [None] * len(entry) if value is None else value
+    return type(entry)(_put(*pair, values) for pair in zip(entry, below, strict=True))

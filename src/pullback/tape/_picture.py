@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shortened
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge
 from pullback.tape._plan import plan
 from pullback.tape._registry import Space
@@ -54,9 +55,7 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
         >>> root.node.name()
         'MultiplyBackward'
     """
-    edges = _edges(roots)
-    order = _order(edges)
-    index = {node: number for number, node in enumerate(order)}
+    edges, index = _graph(roots)
     nodes = [
         {
             "name": node.name(),
@@ -67,7 +66,7 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
             ],
             **_notes(node),
         }
-        for node in order
+        for node in index
     ]
     whole = {
         "format": FORMAT,
@@ -118,9 +117,7 @@ def to_dot(roots: Roots) -> str:
           n1 -> n0;
         }
     """
-    edges = _edges(roots)
-    order = _order(edges)
-    index = {node: number for number, node in enumerate(order)}
+    _, index = _graph(roots)
     lines = ["digraph {", '  rankdir=LR; node [fontname="sans-serif", fontsize=10];']
     for node, number in index.items():
         leaf = node.name() == "AccumulateGrad"
@@ -195,8 +192,10 @@ def _edges(roots: Any) -> list[GradientEdge]:
     return [root if isinstance(root, GradientEdge) else get_gradient_edge(root) for root in chosen]
 
 
-def _order(edges: Sequence[GradientEdge]) -> list[Node]:
-    return plan(list(dict.fromkeys(edge.node for edge in edges)), None).order
+def _graph(roots: Any) -> tuple[list[GradientEdge], dict[Node, int]]:
+    """The edges of the roots, and every node with its number, each before what it follows from."""
+    edges = _edges(roots)
+    return edges, plan(list(dict.fromkeys(edge.node for edge in edges)), None).index
 
 
 def _notes(node: Node) -> dict[str, Any]:
@@ -254,8 +253,7 @@ def _parts(node: Node) -> list[str]:
 def _short(data: Any) -> str:
     if isinstance(data, float):
         return f"{data:.6g}" if not data.is_integer() else repr(data)
-    text = " ".join((data if isinstance(data, str) else repr(data)).split())
-    text = text if len(text) <= 48 else text[:47] + "…"
+    text = shortened(" ".join((data if isinstance(data, str) else repr(data)).split()), 48)
     return f"'{text}'" if isinstance(data, str) else text
 
 

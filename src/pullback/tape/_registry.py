@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.internal._text import shortened
 
 __all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
 
@@ -166,4 +167,4 @@ def _short(data: Any) -> str:
         text = repr(data)
     except Exception:  # any type may have a broken repr
         text = f"an instance of {type(data).__qualname__}"
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shortened(text)

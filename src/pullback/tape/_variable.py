@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.internal._text import shortened
 from pullback.tape._extra import Extra, Origin
 from pullback.tape._hooks import Handle
 from pullback.tape._mode import mode
@@ -382,8 +383,7 @@ def wrap(data: Any, role: str = "", node: Any = None, output_nr: int = 0) -> Var
 
 def describe(variable: Variable) -> str:
     """A Variable in an error message: its value, shortened, and its role."""
-    text = repr(variable._data)
-    text = text if len(text) <= 60 else text[:57] + "..."
+    text = shortened(repr(variable._data), 60)
     return f"{text} (role {variable.role!r})" if variable.role else text
 
 

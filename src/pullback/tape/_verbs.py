@@ -47,7 +47,6 @@ def backward(
         >>> x.grad
         Variable(6.0)
     """
-    variables, grad_variables = _expanded(variables, grad_variables)
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     the_pass.run_or_drive()
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
@@ -61,7 +60,6 @@ async def abackward(
     inputs: Inputs | None = None,
 ) -> None:
     """The same as `backward`, awaited: coroutine rules run in the loop that awaits it."""
-    variables, grad_variables = _expanded(variables, grad_variables)
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     await the_pass.arun()
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
@@ -142,7 +140,7 @@ def listed(values: Any, what: str) -> list[Any]:
 
 
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
-    roots = _roots(variables, gradients)
+    roots = _roots(*_expanded(variables, gradients))
     targets = None
     if inputs is not None:
         chosen = listed(inputs, "backward was given inputs that are")

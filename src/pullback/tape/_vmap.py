@@ -7,6 +7,7 @@ identical items once. What the tape records is a node an item, as a loop would r
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
@@ -302,7 +303,7 @@ class _Lanes(_Rows):
         chosen = list(dict.fromkeys(first))
         raws: dict[int, Any] = {}
         await drive(
-            len(chosen), [0] * len(chosen), lambda step: (),
+            TopologicalSorter(dict.fromkeys(range(len(chosen)), ())),
             lambda step: applications[chosen[step]].aforward,
             lambda step, raw: raws.update({chosen[step]: raw}),
         )  # fmt: skip
@@ -326,7 +327,7 @@ class _Lanes(_Rows):
         """Equal for items that can share one run of forward, else the item's own."""
         definition = self.definition
         alone = definition.random and self.info.randomness == "different"
-        if alone or definition.trusted or (application.recorded and not definition.split):
+        if alone or definition.trusted or (application.recorded and not definition.setup_context):
             return number
         values = [
             value._data if space_of(value._data).plain else id(value)

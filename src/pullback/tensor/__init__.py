@@ -6,6 +6,7 @@ _require_tensor("pullback.tensor")
 
 from pullback.tensor._case import Case, Intent
 from pullback.tensor._complete import complete
+from pullback.tensor._complete_reference import reference_of
 from pullback.tensor._completed import completed
 from pullback.tensor._context import Context
 from pullback.tensor._custom_vjp import CustomVjp, custom_vjp
@@ -20,5 +21,6 @@ __all__ = [
     "complete",
     "completed",
     "custom_vjp",
+    "reference_of",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -13,16 +13,18 @@ from pullback.internal.torch import (
     add_batch_dim,
     get_interpreter_stack,
     is_batchedtensor,
+    is_raised_by_tracing,
     maybe_get_level,
     peek_interpreter_stack,
     pytree,
     restore_vmap,
     versions_of,
 )
+from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._errors import Raised, is_control, named
+from pullback.tensor._errors import Raised, named
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
@@ -107,7 +109,7 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
         except Exception as error:
             if isinstance(error, PullbackError) and not isinstance(error, Raised):
                 raise
-            if is_control(error):  # vmap is told by its caller what randomness means
+            if is_raised_by_tracing(error):
                 raise
             call.looped = True
             with named(f"Batching of {definition.name} cannot be derived", _MEND):
@@ -231,15 +233,23 @@ class _Item(torch.autograd.Function):
         transparent = definition.batching == "auto" and not batching()
         item = run if transparent else lambda *given: _Item.apply(run, definition, *given)
         shared = [tensor for tensor, dim in zip(tensors, dims, strict=True) if dim is None]
-        before = versions_of(shared)
+        before, numbers = versions_of(shared), _random.states(tensors)
         items, versions = [], []
         for i in range(info.batch_size):
+            if info.randomness == "same":
+                _random.put_back(numbers)
             given = (
                 tensor if dim is None else tensor.select(dim, i)
                 for tensor, dim in zip(tensors, dims, strict=True)
             )
             items.append(item(*given))
             versions.append(versions_of(items[i]))
+        if info.randomness == "error" and _random.changed(numbers):
+            raise UnsupportedError(
+                f"{definition.name} draws random numbers, which vmap is told to refuse.",
+                given='vmap(..., randomness="error"), its default',
+                mend='Pass randomness="different", or "same" for the same numbers in all items.',
+            )
         if versions != [versions_of(item) for item in items]:
             raise UnsupportedError(
                 f"{definition.name} batches item by item, and gives for each item a tensor that it "

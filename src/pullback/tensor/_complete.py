@@ -14,7 +14,9 @@ from pullback.tensor import _leniency
 from pullback.tensor._case import Intent
 from pullback.tensor._compile import Traceable
 from pullback.tensor._complete_operator import complete_operator
+from pullback.tensor._complete_reference import CompletedKernel, Referenced, refuse_reference
 from pullback.tensor._function import Function
+from pullback.tensor._reference import Pair
 
 __all__ = ["complete", "has_own_apply"]
 
@@ -29,14 +31,16 @@ def complete(
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",
     keep_inputs: bool = False,
+    reference: Callable[..., Any] | None = None,
 ) -> type[Function]: ...
 @overload
 def complete(
-    function: str | Callable[..., Any],  # an operator
+    function: str | Callable[..., Any],  # an operator, or any kernel that has a reference
     *,
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",
     keep_inputs: bool = False,
+    reference: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]: ...
 def complete(
     function: Any,
@@ -44,6 +48,7 @@ def complete(
     gradient: Intent | None = None,
     batching: Literal["auto", "derived", "loop"] = "auto",
     keep_inputs: bool = False,
+    reference: Callable[..., Any] | None = None,
 ) -> Any:
     """Return a Function with the same values and gradients that works under every transform.
 
@@ -63,14 +68,19 @@ def complete(
             item, ``"auto"`` on batched tensors where torch can and item by item where not.
         keep_inputs: keep also the inputs that ``function`` does not save, for a second derivative.
             Otherwise one is refused where such an input has gone, and memory stays the same.
+        reference: the same computation in torch operations, with the same signature. Then
+            ``function`` may be any callable that cannot be looked into: outputs and first-order
+            gradients are its own, and all else is the reference's. All inputs are kept.
 
     Returns:
-        A subclass of both `pullback.Function` and ``function``; of an operator, a callable with
-        its signature.
+        A subclass of both `pullback.Function` and ``function``; of an operator, or of another
+        callable with its reference, a callable with its signature.
 
     Raises:
-        ArgumentError: there is no operator of that name, or it has several overloads.
-        ArgumentTypeError: ``function`` is neither a Function class nor an operator.
+        ArgumentError: there is no operator of that name, or it has several overloads; or the
+            reference has another signature.
+        ArgumentTypeError: ``function`` is neither a Function class nor an operator, and has no
+            reference; or the reference cannot be called.
         UnsupportedError: it replaces ``apply`` by its own; or it is an operator that writes into
             its arguments, or whose gradient `torch.library.register_autograd` does not know.
 
@@ -89,8 +99,10 @@ def complete(
         tensor(2.)
     """
     # Long: the checks of what was given, then one class body.
+    given = {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs}
+    if reference is not None:
+        return _complete_by(reference, function, given)
     if is_operator(function):
-        given = {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs}
         options = given if gradient is not None or batching != "auto" or keep_inputs else {}
         return complete_operator(resolve(function), complete, options)
     if not isinstance(function, type) or not issubclass(function, torch.autograd.Function):
@@ -98,7 +110,7 @@ def complete(
             "complete takes a Function class.",
             given=repr(function),
             expected="a subclass of torch.autograd.Function, or an operator",
-            mend="Pass the class, not its apply or an instance.",
+            mend="Pass the class, not its apply or an instance; or reference=, for any callable.",
         )
     if issubclass(function, Function):
         return function
@@ -123,7 +135,7 @@ def complete(
         "batching": batching,
         "keep_inputs": keep_inputs,
         "_lenient": True,
-        "_options": {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs},
+        "_made_of": (function, given),
     }
     result = types.new_class(
         function.__name__,
@@ -136,18 +148,42 @@ def complete(
     return result
 
 
+def _complete_by(reference: Any, function: Any, options: dict[str, Any]) -> Any:
+    """Complete a kernel by its reference: a Function to a Function, what else to a callable."""
+    if not isinstance(function, type) or not issubclass(function, torch.autograd.Function):
+        refuse_reference(function, reference)
+        return CompletedKernel(function, reference, options, _again)
+    combined = function.setup_context is _base.setup_context
+    refuse_reference(function.forward, reference, hidden=int(combined))
+    kernel: Any = complete(function, **options)
+    body = {
+        "__module__": function.__module__,
+        "__qualname__": function.__qualname__,
+        "__doc__": function.__doc__,
+        "reference": staticmethod(reference),
+        "pair": Pair(function.__name__, kernel.apply, reference),
+        "_made_of": (function, {**options, "reference": reference}),
+    }
+    return types.new_class(
+        function.__name__,
+        (Referenced, kernel),
+        {"metaclass": _Completed},
+        lambda namespace: namespace.update(body),
+    )
+
+
 class _Completed(Traceable):
     """The class of completed Functions, which are pickled as what they were made of."""
 
 
-def _again(function: Any, options: dict[str, Any]) -> type[Function]:
+def _again(function: Any, options: dict[str, Any]) -> Any:
     return complete(function, **options)
 
 
 def _reduce(completed: Any) -> Any:
-    if "__wrapped__" not in vars(completed):  # inherits from a completed one
+    if "_made_of" not in vars(completed):  # inherits from a completed one
         return completed.__qualname__
-    return _again, (completed.__wrapped__, completed._options)
+    return _again, completed._made_of
 
 
 copyreg.pickle(_Completed, _reduce)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import is_raised_by_tracing
 
-__all__ = ["Raised", "is_control", "named"]
+__all__ = ["Raised", "named"]
 
 
 class Raised(UnsupportedError):
@@ -26,14 +26,9 @@ def named(what: str, mend: str) -> Iterator[None]:
     except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        if is_control(error):
+        if is_raised_by_tracing(error):
             raise
         first = str(error).strip().split("\n")[0][:200]
         raise Raised(
             f"{what}: its rules raise {type(error).__name__}: {first}", mend=mend
         ) from error
-
-
-def is_control(error: Exception) -> bool:
-    """Whether an error asks for another way to run, or stops the tracing of a graph."""
-    return is_raised_by_tracing(error) or "randomness" in str(error)

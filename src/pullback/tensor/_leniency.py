@@ -38,12 +38,24 @@ from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
 
-_TRACED = "get value out of a tracing tensor"  # what torch.func.linearize and make_fx say
 _tensor: Any = torch.Tensor
 _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _DETACHING = (_DATA, _tensor.detach, torch.detach)
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
+# What makes a decision of Python of a value, which a trace does not have.
+_DECIDING = {
+    _tensor.__bool__: "bool()",
+    _tensor.__int__: "int()",
+    _tensor.__index__: "an index",
+    _tensor.__contains__: "in",
+    _tensor.is_nonzero: ".is_nonzero()",
+    torch.is_nonzero: "is_nonzero()",
+    _tensor.equal: ".equal()",
+    torch.equal: "equal()",
+    _tensor.allclose: ".allclose()",
+    torch.allclose: "allclose()",
+}
 
 
 class _Leniency(TorchFunctionMode):
@@ -63,9 +75,10 @@ class _Leniency(TorchFunctionMode):
             return self._needs[id(args[0])]
         if func in _PRIVATE and any(map(self._is_no_leaf, _asked(func, args, kwargs or {}))):
             raise _leafless(self._name)  # allow_unused would make it None without a word
-        if func in LEAVING and is_traced():
+        left = LEAVING.get(func) or _DECIDING.get(func)
+        if left and is_traced():
             raise UnsupportedError(
-                f"{self._name} cannot be traced: a rule leaves torch through {LEAVING[func]}.",
+                f"{self._name} cannot be traced: a rule leaves torch through {left}.",
                 mend="Write the rules in torch operations, or do not trace it.",
             )
         if isinstance(func, OpOverloadPacket) and is_traced() and _writes(func):
@@ -129,7 +142,7 @@ def leniency(answers: dict[int, bool], *, name: str) -> Iterator[None]:
             yield
         except RuntimeError as error:
             untraceable = isinstance(error, NotImplementedError) and is_traced()
-            if isinstance(error, PullbackError) or not (untraceable or _TRACED in str(error)):
+            if isinstance(error, PullbackError) or not untraceable:
                 raise
             raise UnsupportedError(
                 f"{name} cannot be traced: a rule makes something else of a tensor: {error}.",

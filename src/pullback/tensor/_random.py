@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["changed", "replaying", "states"]
+__all__ = ["changed", "put_back", "replaying", "states"]
 
 # Of each default generator that a call can draw from, by its device.
 States = dict[torch.device, torch.Tensor] | None
@@ -34,12 +34,16 @@ def replaying(before: States) -> Iterator[None]:
     """Draw the same random numbers again, then go on as if nothing had been drawn."""
     now = {device: _get(device) for device in before or ()}
     try:
-        for device, state in (before or {}).items():
-            _set(device, state)
+        put_back(before)
         yield
     finally:
-        for device, state in now.items():
-            _set(device, state)
+        put_back(now)
+
+
+def put_back(before: States) -> None:
+    """Let the numbers that were drawn since be drawn again."""
+    for device, state in (before or {}).items():
+        _set(device, state)
 
 
 def _get(device: torch.device) -> torch.Tensor:

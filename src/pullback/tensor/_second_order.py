@@ -27,6 +27,7 @@ import torch
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal._generators import rewind_shared
+from pullback.internal.torch import is_raised_by_tracing
 from pullback.tensor import _random
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
@@ -34,7 +35,7 @@ from pullback.tensor._born import Born
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._compare import agree, equals_one_of
 from pullback.tensor._context import Context
-from pullback.tensor._errors import Raised, is_control
+from pullback.tensor._errors import Raised
 from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
@@ -89,7 +90,7 @@ def differentiable_gradient(
         except Exception as raised:
             # What was kept beside the saved tensors may belong to a level that has ended, and what
             # leaves torch cannot run on the tensors of a level.
-            if not call.transformed or is_control(raised):
+            if not call.transformed or is_raised_by_tracing(raised):
                 raise
     if error is None:
         with _named(call) as failed:
@@ -113,7 +114,7 @@ def _refused(
     try:
         return refused(error, compute, [*saved, *cotangents], application.call)
     except Exception as raised:
-        if isinstance(raised, PullbackError) or is_control(raised):
+        if isinstance(raised, PullbackError) or is_raised_by_tracing(raised):
             raise
         raise Raised(error.what, mend=error.mend) from raised
 
@@ -135,7 +136,7 @@ def _named(call: Call, watch: Watch | None = None) -> Iterator[list[UnsupportedE
     except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        if is_control(error):
+        if is_raised_by_tracing(error):
             raise
         first = str(error).strip().split("\n")[0][:200]
         why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"

@@ -12,13 +12,9 @@ T = TypeVar("T")
 
 def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
     """What each gives, in their order; where one raises, those that have not begun are left."""
-    if not work:
-        return []
-    with ThreadPoolExecutor(min(limit, len(work)), "pullback-text") as threads:
+    threads = ThreadPoolExecutor(min(limit, max(len(work), 1)), "pullback-text")
+    try:
         running = [threads.submit(copy_context().run, each) for each in work]
-        try:
-            return [future.result() for future in running]
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+        return [future.result() for future in running]
+    finally:
+        threads.shutdown(cancel_futures=True)

@@ -154,19 +154,12 @@ def _turn(message: Any, variables: list[Variable]) -> Turn:
 
 
 def _part(part: Any, variables: list[Variable]) -> int | Image:
-    if isinstance(part, Image):
-        return part
-    if isinstance(part, Variable):
-        variables.append(part)
-    elif isinstance(part, str):
-        variables.append(Variable(part))
-    elif hasattr(part, "text"):
-        variables.append(Variable(part.text))
-    else:
+    if not isinstance(part, Variable):
         [block] = Message("user", [part]).content
         if isinstance(block, Image):
             return block
-        variables.append(Variable(block.text))
+        part = Variable(block.text)
+    variables.append(part)
     return len(variables) - 1
 
 

@@ -1,13 +1,12 @@
 """`Module` and `Parameter`: a pipeline, and the texts in it that may be changed."""
 
-import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._templates import Template
 from pullback.text.lm import scrub
@@ -193,17 +192,10 @@ class Module:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write JSON to a file, whole or not at all, and no key."""
-    target = Path(path)
-    part = target.with_name(f"{target.name}.part")
     text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
         text = scrub(json.dumps(value, indent=1))
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+    write_whole(Path(path), text)
 
 
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from string import Formatter
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shortened
 from pullback.tape import Variable
 from pullback.text.lm._json import canonical
 
@@ -94,7 +95,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     if unused:
         raise ArgumentError(
             f"A value was given that the template has no field for: {unused[0]!r}.",
-            given=repr(_short(template)), expected=", ".join(fields) or "no values",
+            given=repr(shortened(template)), expected=", ".join(fields) or "no values",
             mend=f"Write {{{unused[0]}}} where it belongs, or leave it out.",
         )  # fmt: skip
     return "".join(
@@ -113,11 +114,7 @@ def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
             pieces.append((literal, name))
     except ValueError as error:
         raise ArgumentError(
-            "A template has a brace that is no field.", given=f"{error}, in {_short(template)!r}",
-            expected="{name}, or two braces for one",
+            "A template has a brace that is no field.",
+            given=f"{error}, in {shortened(template)!r}", expected="{name}, or two braces for one",
         ) from None  # fmt: skip
     return tuple(pieces)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.fuzzing import examples, spread
 from tests.specimens import clauses as of_clauses
+from tests.specimens import ranks
 from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
 from tests.specimens.wrong import (
     bases,
@@ -99,5 +100,5 @@ def test_a_wrong_specimen_is_caught_by_its_clause(specimen):
 
 
 def test_every_clause_has_two_wrong_specimens():
-    counts = Counter(specimen.clause for specimen in [*WRONG, *machines.ON_A_GPU])
+    counts = Counter(specimen.clause for specimen in [*WRONG, *machines.ON_A_GPU, *ranks.WRONG])
     assert {clause.id: counts[clause.id] for clause in CLAUSES if counts[clause.id] < 2} == {}

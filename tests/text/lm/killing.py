@@ -17,7 +17,7 @@ from pathlib import Path
 from pullback.text.lm import Journal, OpenAI, Run
 from pullback.text.prices import Price
 
-CALLS = 24
+CALLS = 12
 
 
 def model(url: str) -> OpenAI:

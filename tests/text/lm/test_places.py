@@ -10,7 +10,7 @@ from tests.fuzzing import examples
 from pullback import tape
 from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
-from pullback.text.lm import Journal, Run, Scripted
+from pullback.text.lm import Journal, Record, Run, Scripted
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -107,3 +107,12 @@ def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
     assert draws("cab", Model(stop=0)) == first
     with Journal(tmp_path / "run.sqlite") as journal:
         assert sorted(call.place for call in journal.calls()) == ["a/0", "b/0", "c/0"]
+
+
+def test_a_stream_that_is_read_has_the_place_of_its_reader(tmp_path):
+    with Journal(tmp_path / "run.sqlite") as journal:
+        lm = Record(Scripted(["a b", "c d"]), journal)
+        for number in range(2):
+            with at("item", number):
+                assert len(list(lm.stream("Hi"))) == 2
+        assert [call.place for call in journal.calls()] == ["item/0", "item/1"]

@@ -4,24 +4,7 @@ There is no account and no service: Functions run here, and the models are those
 """
 
 from pullback.compat.afnio import autodiff, cognitive, models, optim, tellurio, trainer, utils
-from pullback.compat.afnio._blocks import (
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    Message,
-    MultiTurnMessages,
-    ProviderBlock,
-    StopReason,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
-from pullback.compat.afnio._client import (
-    ModelClientSingleton,
-    get_backward_model_client,
-    set_backward_model_client,
-)
+from pullback.compat.afnio._client import get_backward_model_client, set_backward_model_client
 from pullback.compat.afnio._variable import Variable
 from pullback.compat.afnio.autodiff import is_grad_enabled, no_grad, set_grad_enabled
 from pullback.compat.afnio.autodiff.graph import GradientEdge, Node
@@ -29,20 +12,8 @@ from pullback.compat.afnio.cognitive import functional
 from pullback.compat.afnio.serialization import load, save
 
 __all__ = [
-    "ContentBlock",
-    "DocumentBlock",
     "GradientEdge",
-    "ImageBlock",
-    "Message",
-    "ModelClientSingleton",
-    "MultiTurnMessages",
     "Node",
-    "ProviderBlock",
-    "StopReason",
-    "TextBlock",
-    "ThinkingBlock",
-    "ToolResultBlock",
-    "ToolUseBlock",
     "Variable",
     "autodiff",
     "cognitive",

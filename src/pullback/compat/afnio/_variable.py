@@ -1,13 +1,14 @@
 """`Variable`: the tape's, with afnio's habits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pullback import tape
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentTypeError
 from pullback.tape import Feedback, space_of
 from pullback.tape._context import at_edge
 
-__all__ = ["Variable", "adopt", "check_same_length", "over_batch", "plain", "start"]
+__all__ = ["Variable", "adopt", "backward", "grad", "plain"]
 
 # What has a score beside its explanation, so that the explanation needs no feedback to start from.
 _EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
@@ -74,8 +75,7 @@ class Variable(tape.Variable):
         inputs: Any = None,
     ) -> None:
         """Run back; the explanation (or score) of an evaluator needs no gradient."""
-        roots, gradients = start(self, gradient)
-        tape.backward(roots, gradients, retain_graph, bool(create_graph), inputs)
+        backward([self], [gradient], retain_graph, create_graph, inputs)
 
     def detach(self) -> "Variable":
         """The same value without history."""
@@ -98,28 +98,6 @@ class Variable(tape.Variable):
         super().requires_grad_(mode)
         return self
 
-    def is_floating_point(self) -> bool:
-        """Whether the data is a float, or a list of them."""
-        data = self._data if isinstance(self._data, list) else [self._data]
-        return bool(data) and all(isinstance(each, float) for each in data)
-
-    def to(self, dtype: Any = None) -> "Variable":
-        """The same with its data made into another type: str, int or float."""
-        if dtype not in (str, int, float):
-            raise ArgumentTypeError("Data becomes str, int or float.", given=repr(dtype))
-        data = self._data
-        made = [dtype(each) for each in data] if isinstance(data, list) else dtype(data)
-        return Variable(made, self.role, self.requires_grad)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The lengths of the lists; empty for one value."""
-        sizes, data = [], self._data
-        while isinstance(data, list):
-            sizes.append(len(data))
-            data = data[0] if data else None
-        return tuple(sizes)
-
 
 def adopt(value: Any) -> Any:
     """Variables of the tape as afnio's, in place; structures are gone through."""
@@ -136,13 +114,38 @@ def plain(value: Any) -> Any:
     return value._data if isinstance(value, tape.Variable) else value
 
 
-def start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
+def _start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
     """Where to run back from and with what: of an evaluator's explanation, from its score."""
     if gradient is None and isinstance(variable._data, str):
         scores = _scores(variable.grad_fn, set())
         if scores:
             return scores, [tape.Variable(1.0)] * len(scores)
     return [variable], [gradient]
+
+
+def backward(
+    variables: tape.Variable | Sequence[tape.Variable],
+    grad_variables: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Run back from Variables: see `pullback.tape.backward`."""
+    roots = [variables] if isinstance(variables, tape.Variable) else list(variables)
+    if grad_variables is None or isinstance(grad_variables, list | tuple):
+        given = list(grad_variables or [None] * len(roots))
+    else:
+        given = [grad_variables]
+    if len(given) == len(roots):
+        pairs = [_start(root, each) for root, each in zip(roots, given, strict=True)]
+        roots = [root for some, _ in pairs for root in some]
+        given = [gradient for _, some in pairs for gradient in some]
+    tape.backward(roots, given, retain_graph, create_graph, inputs)
+
+
+def grad(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """The gradients of some inputs: see `pullback.tape.grad`."""
+    return adopt(tape.grad(*args, **kwargs))
 
 
 def _scores(node: Any, seen: set[Any]) -> list[tape.Variable]:
@@ -186,39 +189,3 @@ def _notes(gradient: Any) -> list[Any]:
     if not isinstance(gradient, tape.Variable):
         return [Variable(gradient)]
     return _notes(gradient._data) if isinstance(gradient._data, list) else [adopt(gradient)]
-
-
-def over_batch(ask: Any, inputs: dict[str, Any], role: str) -> Any:
-    """Call with the inputs by name; where some are lists, once for each of their items, at once.
-
-    Raises:
-        ValueError: the lists differ in length, or are empty.
-    """
-    named = {
-        name: value if isinstance(value, tape.Variable) else Variable(value, name)
-        for name, value in inputs.items()
-    }
-    sizes = {len(value._data) for value in named.values() if isinstance(value._data, list)}
-    if not sizes:
-        return ask(**named)
-    if len(sizes) != 1 or 0 in sizes:
-        raise ArgumentError("The inputs of a batch differ in length, or are empty.",
-                            given=", ".join(map(str, sorted(sizes))))  # fmt: skip
-    dims = tuple(0 if isinstance(value._data, list) else None for value in named.values())
-    each = lambda *values: ask(**dict(zip(named, values, strict=True)))  # noqa: E731
-    result = tape.vmap(each, in_dims=dims)(*named.values())
-    for variable in result if isinstance(result, tuple) else (result,):
-        variable.role = role
-    return result
-
-
-def check_same_length(first: Any, second: Any) -> None:
-    """Refuse two lists of different lengths, and a list with a single value.
-
-    Raises:
-        ArgumentError: they are.
-    """
-    lists = isinstance(first, list), isinstance(second, list)
-    if lists[0] != lists[1] or (all(lists) and len(first) != len(second)):
-        raise ArgumentError("Two values are no two single ones, nor two lists of one length.",
-                            given=f"{first!r:.60} and {second!r:.60}")  # fmt: skip

@@ -1,4 +1,9 @@
-"""The builders of dense matrices."""
+"""The builders of dense matrices.
+
+Everywhere ``horizon`` is the number of samples, ``device`` and ``dtype`` are those of the result,
+or of ``tensor_args``, any object that has both; ``h`` is the number of values and ``int_steps``
+that of samples between two of them. What cannot be used raises `ArgumentError`.
+"""
 
 from typing import Any
 
@@ -36,11 +41,7 @@ def build_clique_matrix(
 ) -> Tensor:
     """Return shift, first difference / dt, and that / dt, stacked to ``[3 horizon, horizon]``.
 
-    Arguments:
-        horizon: the number of samples.
-        dt: ``[horizon]`` seconds.
-        device: of the result.
-        dtype: of the result.
+    ``dt`` is ``[horizon]`` seconds.
     """
     _check_count("horizon", horizon, 1)
     if dt.shape != (horizon,):
@@ -67,16 +68,11 @@ def build_fd_matrix(
 ) -> Tensor:
     """Return the matrix of forward differences of an order, the power of that of the first.
 
-    Arguments:
-        horizon: the number of samples.
-        device: of the result.
-        dtype: of the result.
-        order: how often to take differences.
-        PREV_STATE: return ``[horizon, horizon + order]``, negated, for samples that begin with
-            ``order`` earlier ones.
-        FULL_RANK: forward differences in the first half, backward ones in the second, central in
-            the middle; of first order, and for an odd horizon from 3 on.
-        SHIFT: move the rows down, so that they are backward differences with row 0 zero.
+    With ``PREV_STATE`` it is ``[horizon, horizon + order]``, negated, for samples that begin with
+    ``order`` earlier ones. With ``FULL_RANK`` there are forward differences in the first half,
+    backward ones in the second and a central one in the middle: of first order, and for an odd
+    horizon from 3 on. ``SHIFT`` moves the rows down, so that they are backward differences with
+    row 0 zero.
     """
     _check_count("horizon", horizon, 1)
     _check_count("order", order, 1)
@@ -119,15 +115,9 @@ def build_int_matrix(
     order: int = 1,
     traj_dt: Tensor | None = None,
 ) -> Tensor:
-    """Return ``(tril(ones, diagonal) diag(traj_dt)) ** order``.
+    """Return ``(tril(ones, diagonal) diag(traj_dt)) ** order``: plain sums without ``traj_dt``.
 
-    Arguments:
-        horizon: the number of samples.
-        diagonal: the last diagonal that is summed.
-        device: of the result.
-        dtype: of the result.
-        order: how often to integrate; 0 gives the identity.
-        traj_dt: ``[horizon]`` seconds, or ``None`` for plain sums.
+    ``traj_dt`` is ``[horizon]`` seconds; the order says how often to integrate, 0 is the identity.
     """
     _check_count("horizon", horizon, 1)
     _check_count("order", order, 0)
@@ -138,12 +128,7 @@ def build_int_matrix(
 
 
 def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tensor]:
-    """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``.
-
-    Arguments:
-        horizon: the number of samples.
-        tensor_args: any object with ``device`` and ``dtype``.
-    """
+    """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``."""
     _check_count("horizon", horizon, 1)
     device, dtype = tensor_args.device, tensor_args.dtype
     return torch.eye(horizon, 1, device=device, dtype=dtype), _shift(horizon, device, dtype)
@@ -152,10 +137,7 @@ def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tens
 def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -> Tensor:
     """Return the ends of ``steps`` equal parts from start (left out) to end.
 
-    Arguments:
-        start_tensor: broadcasts against ``[steps]``.
-        end_tensor: the same.
-        steps: how many.
+    Both broadcast against ``[steps]``.
     """
     _check_count("steps", steps, 1)
     part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
@@ -163,13 +145,7 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
 
 
 def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
-    """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last ``int_steps`` times.
-
-    Arguments:
-        h: the number of values.
-        int_steps: repetitions.
-        tensor_args: any object with ``device`` and ``dtype``.
-    """
+    """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last."""
     _check_count("h", h, 1)
     _check_count("int_steps", int_steps, 1)
     unit = torch.eye(h, device=tensor_args.device, dtype=tensor_args.dtype)[:-1]
@@ -179,10 +155,7 @@ def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
 def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends each pair of neighbours, ends included.
 
-    Arguments:
-        h: the number of values.
-        int_steps: samples between two of them; one alone is the earlier value.
-        tensor_args: any object with ``device`` and ``dtype``.
+    One step alone is the earlier value.
     """
     _check_count("h", h, 1)
     _check_count("int_steps", int_steps, 1)
@@ -194,11 +167,7 @@ def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
 def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: int = 4) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends neighbours, then holds the later one.
 
-    Arguments:
-        h: the number of values.
-        int_steps: samples between two of them, more than ``offset``.
-        tensor_args: any object with ``device`` and ``dtype``.
-        offset: how many samples hold the later value.
+    The last ``offset`` samples of each pair, fewer than ``int_steps``, hold it.
     """
     _check_count("h", h, 1)
     _check_count("offset", offset, 0)

@@ -1,6 +1,26 @@
 """The steps that multiply by dense matrices.
 
-They return fresh tensors and write the same values into the sequence that they are given.
+They return fresh tensors and write the same values into the sequence that they are given. One name
+means one thing in all of them, for a batch of trajectories of ``horizon`` samples and ``n`` joints:
+
+======================  =====================================================================
+``state``               the start: ``[batch, 3 n]`` or ``[batch, 1, 3 n]``, position, velocity
+                        and acceleration, of which accelerations take the first two; or a joint
+                        state, an object with each as ``[batch, n]``
+``act``, ``pos_act``    ``[batch, horizon, n]``, what the step is named for
+``state_seq``           ``[batch, horizon, >= 3 n]``, filled; or a joint state, which is set
+``dt_h``                ``[horizon]`` seconds; accelerations have dt in the matrix and take none
+``diag_dt``             not used, as in cuRobo: dt is in the matrix
+``n_dofs``              n
+``integrate_matrix``    ``[horizon, horizon]``, from `build_int_matrix`; ``_pos`` for position
+``fd_matrix``           ``[horizon, horizon]``, from `build_fd_matrix`; not used by ``_jerk``
+                        and ``_acc``; three, as ``fd_1``, ``fd_2`` and ``fd_3``, with dt included:
+                        velocity, acceleration and jerk from position
+``start_position``      ``[batch, n]``
+``mask``, ``n_mask``    ``[horizon, 1]`` and ``[horizon, horizon]``, the two of
+                        `build_start_state_mask`, together ``mask_matrix``
+``grad_p`` ... ``_j``   ``[batch, horizon, n]``, of position, velocity, acceleration and jerk
+======================  =====================================================================
 """
 
 from collections.abc import Sequence
@@ -44,14 +64,7 @@ def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tenso
 
 
 def euler_integrate(q_0: Tensor, u: Tensor, diag_dt: Any, integrate_matrix: Tensor) -> Tensor:
-    """Return ``q_0 + integrate_matrix u``; dt is expected in the matrix.
-
-    Arguments:
-        q_0: ``[..., 1, n]`` start.
-        u: ``[..., horizon, n]`` rates.
-        diag_dt: not used, as in cuRobo.
-        integrate_matrix: ``[horizon, horizon]``, from `build_int_matrix` with ``traj_dt``.
-    """
+    """Return ``q_0 + integrate_matrix u``, of a start ``[..., 1, n]`` and rates ``[..., h, n]``."""
     return q_0 + integrate_matrix @ u
 
 
@@ -64,17 +77,7 @@ def tensor_step_jerk(
     integrate_matrix: Tensor,
     fd_matrix: Any = None,
 ) -> Tensor:
-    """Integrate jerk three times; dt comes from ``dt_h``, the matrix only sums.
-
-    Arguments:
-        state: ``[batch, 3 n]`` position, velocity, acceleration.
-        act: ``[batch, horizon, n]`` jerk.
-        state_seq: ``[batch, horizon, >= 3 n]``, filled.
-        dt_h: ``[horizon]`` seconds.
-        n_dofs: n.
-        integrate_matrix: ``[horizon, horizon]``.
-        fd_matrix: not used.
-    """
+    """Integrate jerk three times; dt comes from ``dt_h``, the matrix only sums."""
     position, velocity, acceleration = (
         _start_row(state[..., part * n_dofs : (part + 1) * n_dofs], act) for part in range(3)
     )
@@ -94,17 +97,7 @@ def tensor_step_acc(
     integrate_matrix: Tensor,
     fd_matrix: Any = None,
 ) -> Tensor:
-    """Integrate acceleration twice; dt is expected in the matrix.
-
-    Arguments:
-        state: ``[..., 2 n]`` or more, position and velocity.
-        act: ``[..., horizon, n]`` acceleration.
-        state_seq: ``[..., horizon, >= 3 n]``, filled.
-        dt_h: not used, as in cuRobo.
-        n_dofs: n.
-        integrate_matrix: ``[horizon, horizon]``.
-        fd_matrix: not used.
-    """
+    """Integrate acceleration twice; dt is expected in the matrix."""
     stepped = step_acc_semi_euler(state, act, dt_h, n_dofs, integrate_matrix)
     return _join(state_seq, [stepped], state=state, act=act)
 
@@ -112,15 +105,7 @@ def tensor_step_acc(
 def step_acc_semi_euler(
     state: Tensor, act: Tensor, diag_dt: Any, n_dofs: int, integrate_matrix: Tensor
 ) -> Tensor:
-    """Return position, velocity and acceleration joined, ``[..., horizon, 3 n]``.
-
-    Arguments:
-        state: ``[..., 2 n]`` or more, position and velocity.
-        act: ``[..., horizon, n]`` acceleration.
-        diag_dt: not used, as in cuRobo.
-        n_dofs: n.
-        integrate_matrix: ``[horizon, horizon]``.
-    """
+    """Return position, velocity and acceleration joined, ``[..., horizon, 3 n]``."""
     position = _start_row(state[..., :n_dofs], act)
     velocity = _start_row(state[..., n_dofs : 2 * n_dofs], act)
     velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
@@ -136,16 +121,7 @@ def tensor_step_acc_semi_euler(
     integrate_matrix: Tensor,
     integrate_matrix_pos: Tensor,
 ) -> Any:
-    """Set position, velocity and acceleration of a sequence and return it.
-
-    Arguments:
-        state: a joint state, ``[batch, n]``.
-        act: ``[batch, horizon, n]`` acceleration.
-        state_seq: the joint state to set.
-        diag_dt: not used, as in cuRobo.
-        integrate_matrix: for velocity, ``[horizon, horizon]``.
-        integrate_matrix_pos: for position.
-    """
+    """Set position, velocity and acceleration of a sequence and return it."""
     velocity = _start_row(state.velocity, act)
     state_seq.acceleration = act
     state_seq.velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
@@ -165,17 +141,7 @@ def tensor_step_vel(
     integrate_matrix: Tensor,
     fd_matrix: Tensor,
 ) -> Tensor:
-    """Integrate velocity and take its difference; the last action is not used.
-
-    Arguments:
-        state: ``[batch, 3 n]`` or ``[batch, 1, 3 n]``.
-        act: ``[batch, horizon, n]`` velocity.
-        state_seq: ``[batch, horizon, >= 3 n]``, filled.
-        dt_h: ``[horizon]`` seconds.
-        n_dofs: n.
-        integrate_matrix: ``[horizon, horizon]``.
-        fd_matrix: ``[horizon, horizon]`` from `build_fd_matrix`.
-    """
+    """Integrate velocity and take its difference; the last action is not used."""
     rows = _start_row(state, act)
     position, velocity, acceleration = (
         rows[..., part * n_dofs : (part + 1) * n_dofs] for part in range(3)
@@ -190,11 +156,7 @@ def tensor_step_vel(
 def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) -> Any:
     """Set position, velocity and acceleration of a sequence from positions; return it.
 
-    Arguments:
-        state: a joint state, ``[batch, n]``.
-        act: ``[batch, horizon, n]`` positions; the last is not used.
-        state_seq: the joint state to set; tensors that it holds are filled.
-        fd_matrix: ``[horizon, horizon]``, dt included.
+    The last action is not used; tensors that the sequence holds are filled.
     """
     inner = act[:, :-1]
     starts = {name: getattr(state, name) for name in ("position", "velocity", "acceleration")}
@@ -211,12 +173,7 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
 
 
 def tensor_step_pos_ik(act: Tensor, state_seq: Any) -> Any:
-    """Set the positions of a sequence and return it.
-
-    Arguments:
-        act: positions.
-        state_seq: the joint state to set.
-    """
+    """Set the positions of a sequence and return it."""
     state_seq.position = act
     return state_seq
 
@@ -230,17 +187,7 @@ def jit_tensor_step_pos_clique(
     fd_2: Tensor,
     fd_3: Tensor,
 ) -> Four:
-    """Return positions ``mask q0 + n_mask u`` and their differences by three matrices.
-
-    Arguments:
-        pos_act: ``[batch, horizon, n]`` positions u.
-        start_position: ``[batch, n]`` q0.
-        mask: ``[horizon, 1]`` from `build_start_state_mask`.
-        n_mask: ``[horizon, horizon]`` from the same.
-        fd_1: ``[horizon, horizon]`` velocity from position.
-        fd_2: acceleration from position.
-        fd_3: jerk from position.
-    """
+    """Return positions ``mask q0 + n_mask u`` and their differences by three matrices."""
     position = mask @ start_position.unsqueeze(1) + n_mask @ pos_act
     return position, fd_1 @ position, fd_2 @ position, fd_3 @ position
 
@@ -259,18 +206,7 @@ def jit_backward_pos_clique(
     fd_2: Tensor,
     fd_3: Tensor,
 ) -> Tensor:
-    """Return the gradient of the actions of `jit_tensor_step_pos_clique`.
-
-    Arguments:
-        grad_p: of position, ``[batch, horizon, n]``.
-        grad_v: of velocity.
-        grad_a: of acceleration.
-        grad_j: of jerk.
-        n_mask: as there.
-        fd_1: as there.
-        fd_2: as there.
-        fd_3: as there.
-    """
+    """Return the gradient of the actions of `jit_tensor_step_pos_clique`."""
     return n_mask.mT @ (grad_p + fd_1.mT @ grad_v + fd_2.mT @ grad_a + fd_3.mT @ grad_j)
 
 
@@ -284,15 +220,7 @@ def tensor_step_pos_clique(
     mask_matrix: Sequence[Tensor],
     fd_matrix: Sequence[Tensor],
 ) -> Any:
-    """Set position, velocity, acceleration and jerk of a sequence and return it.
-
-    Arguments:
-        state: a joint state with ``position [batch, n]``.
-        act: ``[batch, horizon, n]`` positions.
-        state_seq: the joint state to set.
-        mask_matrix: the two of `build_start_state_mask`.
-        fd_matrix: three matrices, as in `jit_tensor_step_pos_clique`.
-    """
+    """Set position, velocity, acceleration and jerk of a sequence and return it."""
     values = jit_tensor_step_pos_clique(act, state.position, *mask_matrix[:2], *fd_matrix[:3])
     names = ("position", "velocity", "acceleration", "jerk")
     for name, value in zip(names, values, strict=True):

@@ -7,7 +7,7 @@ from torch.autograd import function
 
 from pullback.conformance._probe import Probe
 from pullback.recording.locator import Locator
-from pullback.tensor import Function
+from pullback.tensor import Function, reference_of
 
 __all__ = ["is_once", "refusal"]
 
@@ -19,7 +19,7 @@ def is_once(probe: Probe) -> bool:
     """
 
     def marked(cls: Any) -> bool:
-        if issubclass(cls, Function) and Locator.of(cls).completed:
+        if issubclass(cls, Function) and (Locator.of(cls).completed or reference_of(cls)):
             return False
         made_by = [getattr(rule, "__globals__", None) for rule in (cls.backward, cls.vjp)
                    if hasattr(rule, "__wrapped__")]  # fmt: skip

@@ -49,6 +49,8 @@ ClauseId = Literal[
     "batch",
     "index-width",
     "memory",
+    "reference",
+    "distributed",
 ]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal.torch import make_subclass
@@ -253,6 +254,17 @@ class _Decoder:
 _FACTORIES = (bool, int, float, complex, str, list, dict, set, tuple)
 
 
+def _group(ranks: Any) -> Any:
+    """A process group of the same ranks, which are the only ones that make it."""
+    numbers = _integers(ranks)
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RecordingError(
+            "A process group is there on several ranks alone.", given=f"the ranks {numbers}",
+            mend="Record all ranks of the program: pullback check -- torchrun ... train.py",
+        )  # fmt: skip
+    return dist.new_group(numbers, use_local_synchronization=True)
+
+
 def _counter(pairs: Iterator[tuple[Any, Any]]) -> Any:
     return collections.Counter(dict(pairs))
 
@@ -285,6 +297,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "enum": _Decoder._enum,
     "partial": _Decoder._partial,
     "generator": _Decoder._generator,
+    "group": lambda self, ranks: _group(ranks),
     "method": _Decoder._method,
     "named": lambda self, module, name: self._loader.named(_text(module), _text(name)),
     "module": lambda self, name: self._loader.module(_text(name)),

@@ -61,6 +61,8 @@ _ANNOTATIONS = (
     types.UnionType, types.GenericAlias,
     *(type(made) for made in (typing.Optional[int], typing.List[int])),  # noqa: UP006, UP045 - of typing
 )  # fmt: skip
+# Process groups, where torch has them.
+_GROUPS = (torch.distributed.ProcessGroup,) if torch.distributed.is_available() else ()
 _DEPTH_LIMIT = 40
 _NODE_LIMIT = 20_000
 
@@ -325,6 +327,11 @@ class Encoder:
         del depth
         return ("named", *_reference(value))
 
+    def _group(self, value: Any, depth: int) -> Any:
+        """A process group, as the ranks in it: it is made anew on ranks."""
+        del depth
+        return ("group", torch.distributed.get_process_group_ranks(value))
+
     def _module(self, value: types.ModuleType, depth: int) -> Any:
         del depth
         return ("module", _home(value.__name__))
@@ -382,6 +389,7 @@ _ENCODERS: tuple[tuple[Any, Any], ...] = (
     ((slice, range), Encoder._range),
     ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
     (torch.Generator, Encoder._generator),
+    (_GROUPS, Encoder._group),
     (types.EllipsisType, Encoder._ellipsis),
     (_ANNOTATIONS, Encoder._annotation),
     (types.ModuleType, Encoder._module),

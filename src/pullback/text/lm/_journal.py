@@ -70,7 +70,9 @@ class Journal:
         """Forget the entries that are not as they were written; how many there were, ever."""
         lost = 0
         for row in self._database.rows(_ALL):
-            if not self._is_sound(row):
+            try:
+                self._read(row)
+            except RecordingError:
                 self._database.execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
         for name, text, checksum in self._database.rows("SELECT * FROM notes"):
@@ -190,13 +192,6 @@ class Journal:
                 raise self._database.corrupt(f"the note {name!r} has changed")
             found[name] = json.loads(text)
         return found
-
-    def _is_sound(self, row: tuple[Any, ...]) -> bool:
-        try:
-            self._read(row)
-        except RecordingError:
-            return False
-        return True
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row

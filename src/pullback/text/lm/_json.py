@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pullback.errors import ReplyError
+from pullback.internal._text import shortened
 
 __all__ = ["canonical", "parse_json", "parse_object"]
 
@@ -34,12 +35,12 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
         value = json.loads(bare)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
-            f"The model did not write JSON as {what}.", given=f"{_short(text)} ({error})",
-            expected="one JSON value",
+            f"The model did not write JSON as {what}.",
+            given=f"{shortened(text, 200)!r} ({error})", expected="one JSON value",
         ) from None  # fmt: skip
     if kind is not None and not isinstance(value, kind):
         raise ReplyError(f"The model wrote another kind of JSON as {what}.",
-                         given=_short(text), expected=kind.__name__)  # fmt: skip
+                         given=repr(shortened(text, 200)), expected=kind.__name__)  # fmt: skip
     return value
 
 
@@ -57,8 +58,8 @@ def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
             raise
         if any(each != found[0] for each in found):
             raise ReplyError(
-                f"The model wrote more than one JSON object as {what}.", given=_short(text),
-                expected="one",
+                f"The model wrote more than one JSON object as {what}.",
+                given=repr(shortened(text, 200)), expected="one",
             ) from None  # fmt: skip
         return found[0]
 
@@ -74,7 +75,3 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         else:
             yield value
         place = text.find("{", end)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:199] + "…")

@@ -107,10 +107,8 @@ class OpenAI(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask the server."""
-        return await at_home(self._answer(request))
-
-    async def _answer(self, request: Request) -> Completion:
-        reply = await self._guarded(self._client.chat.completions.create(**self._body(request)))
+        create = self._client.chat.completions.create
+        reply = await at_home(self._guarded(create(**self._body(request))))
         return read_reply(reply, self.price, self.model)
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
@@ -118,9 +116,8 @@ class OpenAI(LM):
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         pieces = Pieces(self.price, self.model)
         stream = await at_home(self._guarded(self._client.chat.completions.create(**body)))
-        events = stream.__aiter__()
         try:
-            while (event := await at_home(self._guarded(_next(events)))) is not None:
+            while (event := await at_home(self._guarded(anext(stream, None)))) is not None:
                 text = pieces.add(event)
                 if text:
                     yield Chunk(text)
@@ -174,10 +171,3 @@ def _whole(value: Any) -> Any:
 def _plain(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-async def _next(events: Any) -> Any:
-    try:
-        return await events.__anext__()
-    except StopAsyncIteration:
-        return None

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
@@ -89,7 +88,6 @@ class Run:
         self._patience = patience
         self._max_output_tokens = max_output_tokens
         self.watch = watch
-        self._ways: weakref.WeakKeyDictionary[LM, LM] = weakref.WeakKeyDictionary()
         self._changed = threading.Condition()
         self.journal = Journal(journal, make=not replay)
         calls = self.journal.calls()
@@ -182,12 +180,6 @@ class Run:
 
     def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""
-        with self._changed:
-            if lm not in self._ways:
-                self._ways[lm] = self._make_way(lm)
-            return self._ways[lm]
-
-    def _make_way(self, lm: LM) -> LM:
         if self.replays:
             return Replay(self.journal, model=lm.model)
         inner: LM = _Direct(lm)

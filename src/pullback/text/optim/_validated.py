@@ -136,13 +136,14 @@ class Validated:
         self.best = start = mean(scores)
         self.optimizer.record(start)
         if not told:
-            return self._left(start, "there was nothing to improve")
+            return self._done(Outcome(False, start, None, "there was nothing to improve"))
         with attempted() as tried:
             self.optimizer.step()
         if tried.failure is not None:
-            return self._left(start, f"nothing was proposed: {tried.failure.cause}")
+            why = f"nothing was proposed: {tried.failure.cause}"
+            return self._done(Outcome(False, start, None, why))
         if self.optimizer.values() == before:
-            return self._left(start, "the proposal changes nothing")
+            return self._done(Outcome(False, start, None, "the proposal changes nothing"))
         outcome = None
         try:
             outcome = self._judged(scores, start)
@@ -254,9 +255,6 @@ class Validated:
                 mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
             )  # fmt: skip
         return [given]
-
-    def _left(self, start: float, why: str) -> Outcome:
-        return self._done(Outcome(False, start, None, why))
 
     def _done(self, outcome: Outcome) -> Outcome:
         self.outcomes.append(outcome)

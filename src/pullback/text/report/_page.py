@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pullback.internal._text import shortened
 from pullback.text._replies import shorten
 from pullback.text.lm import Call, Journal, scrub
 from pullback.text.lm._summary import summarise
@@ -97,8 +98,7 @@ def _clock(seconds: float) -> str:
 
 
 def _short(text: str, most: int = 30) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return shortened(" ".join(text.split()), most)
 
 
 def _message(message: Mapping[str, Any]) -> str:

@@ -144,11 +144,19 @@ def _advise(
     counts = torch.stack([over, under, fine, over_at_most, under_at_most], 1).tolist()
     counted = dict(zip(shifts, counts, strict=True))
     best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
-    nonzero, (over, under, fine, over_at_most, under_at_most) = int(total), counted[0]
+    overflow, underflow, subnormal, overflow_at_most, underflow_at_most = counted[0]
     return FormatAdvice(
-        known, zeros + nonzero, nonzero, over, under, fine, over_at_most, under_at_most,
-        2.0**best, sum(counted[best][:2]),
-    )  # fmt: skip
+        number_format=known,
+        count=zeros + int(total),
+        nonzero=int(total),
+        overflow=overflow,
+        underflow=underflow,
+        subnormal=subnormal,
+        overflow_at_most=overflow_at_most,
+        underflow_at_most=underflow_at_most,
+        best_scale=2.0**best,
+        lost_at_best=sum(counted[best][:2]),
+    )
 
 
 def advise_from_exponents(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.tracking.formats._noise import decibels_of
 from pullback.tracking.formats._round import check_values, parts_of, round_values
 from pullback.tracking.formats._scaled import Format, ScaledFormat, find_format
 from pullback.tracking.formats._table import E4M3
@@ -96,17 +97,17 @@ class BlockErrors:
     @property
     def decibels(self) -> float:
         """The signal to quantisation noise; infinite where nothing was lost, NaN of zeros."""
-        return _decibels(self.signal, self.noise)
+        return decibels_of(self.signal, self.noise)
 
     @property
     def decibels_halved(self) -> float:
         """What it would be with blocks of half the size."""
-        return _decibels(self.signal, self.noise_halved)
+        return decibels_of(self.signal, self.noise_halved)
 
     @property
     def decibels_rotated(self) -> float:
         """What it would be with a Hadamard rotation of each block."""
-        return _decibels(self.signal, self.noise_rotated)
+        return decibels_of(self.signal, self.noise_rotated)
 
 
 def choose_blocks(blocks: str | int | ScaledFormat) -> ScaledFormat:
@@ -171,9 +172,3 @@ def _hadamard(size: int) -> Tensor:
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     return matrix / math.sqrt(size)
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if not signal:
-        return math.nan
-    return 10 * math.log10(signal / noise) if noise else math.inf

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -39,45 +39,25 @@ from pullback.tracking.formats._products import (
     is_single,
     replace_factors,
 )
-from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
+from pullback.tracking.formats._recipe import ProductFormats, Role
 from pullback.tracking.formats._roles import Weights
-from pullback.tracking.formats._round import Rounding
-from pullback.tracking.formats._spot import Spot
+from pullback.tracking.formats._rounding import ProductRounding, Spot
 
 __all__ = ["rounding_products"]
 
 
-class _Settings(Protocol):
-    """How to round: what `SimulatedFormat` says of itself."""
-
-    recipe: Recipe
-    rounding: Rounding
-    generator: torch.Generator | None
-
-    @property
-    def measures(self) -> bool: ...
-    @property
-    def module_names(self) -> dict[nn.Module, list[str]]: ...
-    def modules(self) -> Iterable[nn.Module]: ...
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
-    def formats_of(self, name: str) -> ProductFormats | None: ...
-    def round_factor(self, x: Tensor, role: Role, spot: Spot, dim: int | None = None) -> Tensor: ...
-    def round_result(self, x: Tensor, spot: Spot) -> Tensor: ...
-    def multiply_blocks(
-        self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot
-    ) -> Tensor: ...
-
-
 @contextlib.contextmanager
-def rounding_products(settings: _Settings, path: Sequence[str] = ("",)) -> Iterator[None]:
-    """Round every product that is called in a block, and in what is computed again for it.
+def rounding_products(
+    model: nn.Module, products: ProductRounding, path: Sequence[str] = ("",)
+) -> Iterator[None]:
+    """Round every product of a model that is called in a block, or computed again for it.
 
     The path is of the modules that are running, by name.
 
     Raises:
         UnsupportedError: a product that cannot be reached.
     """
-    mode = _ProductMode(settings, path)
+    mode = _ProductMode(model, products, path)
     mode.check_region()
     with mode.following(), mode, _Sentinel(mode), answering(mode.apply):
         yield
@@ -86,16 +66,17 @@ def rounding_products(settings: _Settings, path: Sequence[str] = ("",)) -> Itera
 class _ProductMode(TorchFunctionMode):
     """Rounds the factors of every product, and the gradient that comes back to its result."""
 
-    def __init__(self, settings: _Settings, path: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, products: ProductRounding, path: Sequence[str]) -> None:
         super().__init__()
-        self.settings = settings
+        self.model = model
+        self.products = products
         self.path = list(path)  # the modules that are running, the innermost last
         self.names: dict[str, list[str]] = {}  # by the first, all of a module
         self.counts: Counter[tuple[str, str]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
-        self.weights = Weights(settings.modules)
+        self.weights = Weights(model.modules)
         self.thread = threading.get_ident()  # hooks are seen by all that run the same modules
 
     def __torch_function__(
@@ -131,7 +112,7 @@ class _ProductMode(TorchFunctionMode):
     def formats(self) -> ProductFormats | None:
         """The formats of the module that runs, which must be the same by all of its names."""
         names = self.names.get(self.path[-1], self.path[-1:])
-        found = [self.settings.formats_of(name) for name in names]
+        found = [self.products.recipe.find(name) for name in names]
         for name, other in zip(names, found, strict=True):
             if other != found[0]:
                 raise UnsupportedError(
@@ -160,13 +141,13 @@ class _ProductMode(TorchFunctionMode):
         def replace(x: Tensor, name: str) -> Tensor:
             self.check_factor(x)
             role = self.role(x, formats, name == "weight")
-            return self.settings.round_factor(x, role, spot._replace(factor=next(places)))
+            return self.products.factor(x, formats, role, spot._replace(factor=next(places)))
 
         args, kwargs = replace_factors(func, args, kwargs, replace)
         name = func.__name__
         in_place = name.endswith("_") and not name.endswith("__")
         product = getattr(Tensor, name[:-1]) if in_place else func
-        result = self.settings.round_result(self.run(product, args, kwargs), spot)
+        result = self.products.result(self.run(product, args, kwargs), formats, spot)
         # What is changed in place is used under its own name: its gradient is rounded as well.
         return args[0].copy_(result) if in_place else result
 
@@ -180,7 +161,7 @@ class _ProductMode(TorchFunctionMode):
 
     def role(self, x: Tensor, formats: ProductFormats, named: bool = False) -> Role:
         """What a factor is, which is looked up only where it matters."""
-        alike = formats.weight == formats.activation and not self.settings.measures
+        alike = formats.weight == formats.activation and self.products.meter is None
         return "weight" if named or alike or self.weights.hold(x) else "activation"
 
     def spot(self, formats: ProductFormats, args: Iterable[object]) -> Spot:
@@ -202,7 +183,7 @@ class _ProductMode(TorchFunctionMode):
     @functools.cached_property
     def parameters(self) -> dict[Tensor | None, str]:
         """The names of the model's parameters."""
-        return {each: name for name, each in self.settings.named_parameters()}
+        return {each: name for name, each in self.model.named_parameters()}
 
     def multiply_blocks(
         self, formats: ProductFormats, a: Tensor, b: Tensor, named: bool = False
@@ -212,13 +193,13 @@ class _ProductMode(TorchFunctionMode):
             self.check_factor(factor)
         roles = self.role(a, formats), self.role(b, formats, named)
         spot = self.spot(formats, (a, b))
-        return self.run(self.settings.multiply_blocks, (a, b, roles, spot), {})
+        return self.run(self.products.multiply_blocks, (a, b, formats, roles, spot), {})
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """Keep the path while modules call one another."""
         with contextlib.ExitStack() as undo:
-            for module, names in self.settings.module_names.items():
+            for module, names in self.module_names().items():
                 self.names[names[0]] = names
                 # Before the user's own: a module that one of these ends has been entered too.
                 enter = module.register_forward_pre_hook(
@@ -228,6 +209,17 @@ class _ProductMode(TorchFunctionMode):
                 undo.callback(enter.remove)
                 undo.callback(leave.remove)
             yield
+
+    def module_names(self) -> dict[nn.Module, list[str]]:
+        """The modules whose products go by their name, each with all of its names."""
+        recipe = self.products.recipe
+        if self.products.meter is None and set(recipe.rules) == {"*"} and not recipe.remembers:
+            return {}
+        names: dict[nn.Module, list[str]] = {}
+        for name, part in self.model.named_modules(remove_duplicate=False):
+            if name:
+                names.setdefault(part, []).append(name)
+        return names
 
     def enter(self, name: str, *_: Any) -> None:
         """A module's forward begins."""
@@ -301,10 +293,10 @@ class _ProductMode(TorchFunctionMode):
 
     def check_rerun(self, reentrant: bool = False) -> None:
         """Refuse to run again where the numbers would be others."""
-        if self.settings.recipe.remembers:
+        if self.products.recipe.remembers:
             raise _refusal_of_delay()
-        drawn = self.settings.rounding == "stochastic"
-        if drawn and (reentrant or self.settings.generator is not None):
+        drawn = self.products.rounding == "stochastic"
+        if drawn and (reentrant or self.products.generator is not None):
             raise UnsupportedError(
                 "simulate_format would not draw the same noise again for the activation "
                 "checkpointing around the model.",
@@ -315,7 +307,7 @@ class _ProductMode(TorchFunctionMode):
 
     def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What activation checkpointing runs again: in the mode as well, with the same noise."""
-        generator = self.settings.generator
+        generator = self.products.generator
         state = None if generator is None else generator.get_state()
         path = list(self.path)
         formats = self.formats()
@@ -328,7 +320,7 @@ class _ProductMode(TorchFunctionMode):
             if generator is not None and state is not None:
                 generator.set_state(state)
             try:
-                with rounding_products(self.settings, path):
+                with rounding_products(self.model, self.products, path):
                     return function(*args, **kwargs)
             finally:
                 if generator is not None and after is not None:

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import get_unwrapped, is_batchedtensor, is_recomputing, run_eagerly
-from pullback.tracking.formats._blocks import BlockProductFunction
+from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._deferred import check_output
-from pullback.tracking.formats._delayed import DelayedScales
 from pullback.tracking.formats._mode import rounding_products
 from pullback.tracking.formats._noise import (
     NoiseMeter,
@@ -17,19 +15,12 @@ from pullback.tracking.formats._noise import (
     noise_between,
     render_noise,
 )
-from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
-from pullback.tracking.formats._round import (
-    Overflow,
-    Rounder,
-    Rounding,
-    check_choices,
-    check_values,
-    draw_noise,
-    round_values,
-)
-from pullback.tracking.formats._scaled import Named, ScaledFormat
-from pullback.tracking.formats._simulate import RoundGradientFunction, simulate_tensor
-from pullback.tracking.formats._spot import Spot
+from pullback.tracking.formats._recipe import ProductFormats, Recipe
+from pullback.tracking.formats._round import Rounding, check_choices, check_values
+from pullback.tracking.formats._rounding import ProductRounding
+from pullback.tracking.formats._scaled import Named
+from pullback.tracking.formats._simulate import simulate_tensor
+from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
 
@@ -61,12 +52,8 @@ class SimulatedFormat(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.recipe = recipe
-        self.rounding: Rounding = rounding
-        self.overflow: Overflow = overflow
-        self.generator = generator
         self.meter = NoiseMeter() if measure else None
-        self._delayed = DelayedScales()
+        self.products = ProductRounding(recipe, rounding, overflow, generator, self.meter)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products; torch.compile breaks its graph here.
@@ -78,98 +65,11 @@ class SimulatedFormat(nn.Module):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products."""
-        with rounding_products(self):
+        self.products.training = self.training
+        with rounding_products(self.model, self.products):
             output = self.model(*args, **kwargs)
         check_output(output)
         return output
-
-    @property
-    def measures(self) -> bool:
-        """Whether weights and activations are measured apart."""
-        return self.meter is not None
-
-    @property
-    def module_names(self) -> dict[nn.Module, list[str]]:
-        """The modules whose products go by their name, each with all of its names."""
-        if self.meter is None and set(self.recipe.rules) == {"*"} and not self.recipe.remembers:
-            return {}
-        names: dict[nn.Module, list[str]] = {}
-        for name, part in self.model.named_modules(remove_duplicate=False):
-            if name:
-                names.setdefault(part, []).append(name)
-        return names
-
-    def formats_of(self, name: str) -> ProductFormats | None:
-        """Return the formats of a module's products; ``None`` leaves them as they are."""
-        return self.recipe.find(name)
-
-    def round_factor(
-        self, x: Tensor, role: Role, spot: Spot, dim: int | None = None, again: bool = False
-    ) -> Tensor:
-        """Return a factor of a product with its value rounded.
-
-        Arguments:
-            x: the factor.
-            role: what it is.
-            spot: where it is.
-            dim: the dimension that channels and blocks follow, if they are to.
-            again: whether it was rounded before, for another product: it counts once.
-        """
-        wanted = self._formats(spot).of(role)
-        if wanted is None:
-            return x
-        chosen = self._delayed.fix(wanted if dim is None else wanted.along(dim), spot)
-        how = {"rounding": self.rounding, "overflow": self.overflow, "generator": self.generator}
-        rounded = simulate_tensor(x, chosen, None, **how)
-        if self.training:
-            self._delayed.see(wanted, spot, x)
-        if self.meter is not None and not again and not is_recomputing():
-            self.meter.add(spot.module, role, str(wanted), x, rounded)
-        return rounded
-
-    def round_result(self, x: Tensor, spot: Spot) -> Tensor:
-        """Return a product whose gradient will be rounded.
-
-        Arguments:
-            x: the product.
-            spot: where it is.
-        """
-        wanted = self._formats(spot).of("gradient")
-        chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
-        if wanted is None or chosen is None:
-            return x
-        noise = draw_noise(x, self.generator) if self.rounding == "stochastic" else None
-        y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
-        self._see_gradient(y, wanted, chosen, noise, spot)
-        return y.clone()  # a custom Function's view must not be changed in place, a product may be
-
-    def multiply_blocks(self, a: Tensor, b: Tensor, roles: tuple[Role, Role], spot: Spot) -> Tensor:
-        """Return the product of matrices whose factors are scaled along a dimension.
-
-        Arguments:
-            a: ``[..., m, k]``.
-            b: ``[..., k, n]``.
-            roles: what they are.
-            spot: where the product is.
-        """
-        first = self.round_factor(a, roles[0], spot, dim=-1)
-        second = self.round_factor(b, roles[1], spot._replace(factor=1), dim=-2)
-        if not torch.is_grad_enabled():
-            return first @ second
-        again = (
-            self.round_factor(a, roles[0], spot._replace(factor=2), dim=-2, again=True),
-            self.round_factor(b, roles[1], spot._replace(factor=3), dim=-1, again=True),
-        )
-        wanted = self._formats(spot).of("gradient")
-        noise = None
-        if wanted is not None and self.rounding == "stochastic":
-            batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            noise = draw_noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]), self.generator)
-        chosen = self._delayed.fix(wanted, spot._replace(factor=-1))
-        y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
-        if wanted is not None and chosen is not None:
-            self._see_gradient(y, wanted, chosen.along(-1), noise, spot)
-        return y
 
     def noise(self) -> list[QuantisationNoise]:
         """The signal-to-quantisation-noise ratio of each module's factors, since the beginning.
@@ -192,46 +92,10 @@ class SimulatedFormat(nn.Module):
         """
         return render_noise(self.noise())
 
-    def _formats(self, spot: Spot) -> ProductFormats:
-        found = self.formats_of(spot.module)
-        return ProductFormats() if found is None else found
-
-    def _see_gradient(
-        self, y: Tensor, wanted: Rounder, chosen: Rounder | None, noise: Tensor | None, spot: Spot
-    ) -> None:
-        """When a gradient comes, remember how large it is and measure what rounding loses."""
-        meter, training = self.meter, self.training
-        delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
-        given, y = y, _below_vmap(y)
-        if not y.requires_grad or chosen is None or not (meter or delayed):
-            return
-
-        def see(gradient: Tensor) -> None:
-            if training:
-                self._delayed.see(wanted, spot._replace(factor=-1), gradient)
-            if meter is not None:
-                rounded = round_values(gradient.detach(), chosen, noise, self.overflow)
-                meter.add(spot.module, "gradient", str(wanted), gradient, rounded)
-
-        if given is not y and meter and (noise is not None or isinstance(chosen, ScaledFormat)):
-            raise UnsupportedError(
-                "simulate_format measures how gradients are rounded for each example of vmap only "
-                "where they are taken within.",
-                given="vmap of a model, with stochastic rounding or scales, and measure=True",
-                mend="vmap(grad(f)), torch.no_grad(), or measure=False.",
-            )
-        y.register_hook(see)
-
     def extra_repr(self) -> str:
         """Return the formats."""
-        return f"{self.recipe!r}, rounding={self.rounding!r}, overflow={self.overflow!r}"
-
-
-def _below_vmap(x: Tensor) -> Tensor:
-    """What gets the gradient of all examples of a batch, taken outside of vmap."""
-    while is_batchedtensor(x):
-        x = get_unwrapped(x)
-    return x
+        how = self.products
+        return f"{how.recipe!r}, rounding={how.rounding!r}, overflow={how.overflow!r}"
 
 
 run_eagerly(

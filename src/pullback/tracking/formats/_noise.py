@@ -17,6 +17,7 @@ __all__ = [
     "NoiseMeter",
     "QuantisationNoise",
     "Sums",
+    "decibels_of",
     "noise_between",
     "render_noise",
     "signal_to_noise",
@@ -70,7 +71,7 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
     """
     check_values(values, "signal_to_noise")
     chosen = find_format(number_format)
-    return _decibels(_sums(values.detach(), round_values(values.detach(), chosen)))
+    return decibels_of(*_sums(values.detach(), round_values(values.detach(), chosen)).tolist())
 
 
 class NoiseMeter:
@@ -102,8 +103,8 @@ def noise_between(before: Sums, after: Sums) -> list[QuantisationNoise]:
         earlier, less = before.get(key, (0, torch.zeros_like(sums)))
         if count > earlier:
             # Sums of squares only grow, rounded or not: no difference is below zero.
-            difference = sums - less.to(sums.device)
-            found.append(QuantisationNoise(*key, count - earlier, _decibels(difference)))
+            signal, noise = (sums - less.to(sums.device)).tolist()
+            found.append(QuantisationNoise(*key, count - earlier, decibels_of(signal, noise)))
     return found
 
 
@@ -114,8 +115,8 @@ def _sums(exact: Tensor, rounded: Tensor) -> Tensor:
     return torch.where(known, squares, 0.0).flatten(1).sum(1)
 
 
-def _decibels(sums: Tensor) -> float:
-    signal, noise = sums.tolist()
+def decibels_of(signal: float, noise: float) -> float:
+    """The ratio of two sums of squares; infinite where nothing was lost, NaN of zeros."""
     if not signal:
         return math.nan
     return 10 * math.log10(signal / noise) if noise else math.inf

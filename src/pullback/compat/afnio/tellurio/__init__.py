@@ -1,19 +1,23 @@
-"""Runs, kept in this process: there is no account and nothing is sent anywhere."""
+"""What only the hosted service has: each name says what does it here."""
 
-from pullback.compat.afnio.tellurio.run import (
-    Run,
-    configure_logging,
-    init,
-    log,
-    login,
-    suppress_variable_notifications,
-)
+from contextlib import nullcontext as suppress_variable_notifications
+from typing import Any, NoReturn
 
-__all__ = [
-    "Run",
-    "configure_logging",
-    "init",
-    "log",
-    "login",
-    "suppress_variable_notifications",
-]
+from pullback.errors import UnsupportedError
+
+__all__ = ["init", "log", "login", "suppress_variable_notifications"]
+
+
+def login(*args: Any, **kwargs: Any) -> NoReturn:
+    """There is no account.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise UnsupportedError(
+        "There is no account and no hosted run: everything runs here.",
+        mend="Leave it out. `with pullback.text.lm.Run('run.sqlite'):` keeps what is paid for.",
+    )
+
+
+init = log = login

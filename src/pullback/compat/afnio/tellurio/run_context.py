@@ -1,23 +1,7 @@
-"""The run that `log` speaks to."""
+"""The hosted run that is under way: there is none."""
 
-from pullback.errors import ArgumentError
+from pullback.compat.afnio.tellurio import login
 
 __all__ = ["get_active_run_uuid", "set_active_run_uuid"]
 
-_active: list[str] = []
-
-
-def set_active_run_uuid(uuid: str | None) -> None:
-    """Say which run is under way; None for none."""
-    _active[:] = [] if uuid is None else [uuid]
-
-
-def get_active_run_uuid() -> str:
-    """The run under way.
-
-    Raises:
-        ValueError: no run has begun.
-    """
-    if not _active:
-        raise ArgumentError("No run has begun.", mend="Call init(namespace, project) first.")
-    return _active[0]
+get_active_run_uuid = set_active_run_uuid = login

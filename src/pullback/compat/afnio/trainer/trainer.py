@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
 from pullback.tape import no_grad
 from pullback.text import train
 
@@ -18,25 +18,21 @@ class Trainer(train.Trainer):
         max_epochs: how many epochs.
         enable_checkpointing: whether a checkpoint is written after each epoch.
         enable_progress_bar: whether a line a step is shown.
-        enable_agent_summary: whether the parameters are shown before training.
         default_root_dir: where the folder ``checkpoint`` is made; here if None.
+
+    What is used is counted by `pullback.text.lm.Account`; ``llm_clients`` is taken and not needed.
     """
 
     def __init__(
         self,
         *,
-        max_epochs: int | None = None,
-        enable_checkpointing: bool | None = True,
-        enable_progress_bar: bool | None = True,
-        enable_agent_summary: bool | None = True,
+        max_epochs: int = 1,
+        enable_checkpointing: bool = True,
+        enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
     ) -> None:
         folder = Path(default_root_dir or ".") / "checkpoint" if enable_checkpointing else None
-        super().__init__(
-            1 if max_epochs is None else max_epochs, folder=folder,
-            progress=bool(enable_progress_bar),
-        )  # fmt: skip
-        self._summary = bool(enable_agent_summary) and bool(enable_progress_bar)
+        super().__init__(max_epochs, folder=folder, progress=enable_progress_bar)
 
     def fit(  # type: ignore[bad-override]
         self,
@@ -44,52 +40,36 @@ class Trainer(train.Trainer):
         train_dataloader: Any = None,
         val_dataloader: Iterable[Any] | None = None,
         ckpt_path: str | Path | None = None,
-        llm_clients: Iterable[Any] | None = (),
+        llm_clients: Any = None,
     ) -> train.Result:
-        """Train; the agent ends with the texts that scored best in validation.
-
-        Raises:
-            AttributeError: the agent lacks a step.
-            TypeError: an argument is of another type.
-            ValueError: there is no training data.
-        """
-        data = _given(train_dataloader, "train_dataloader")
-        if self._summary:
-            for name, parameter in agent.named_parameters():
-                print(f"{name}: {parameter.role} ({len(str(parameter.data))} characters)")
-        clients = llm_clients or ()
-        return super().fit(agent, data, val_dataloader, resume=ckpt_path, clients=clients)
+        """Train; the agent ends with the texts that scored best in validation."""
+        return super().fit(agent, _given(train_dataloader), val_dataloader, resume=ckpt_path)
 
     def validate(  # type: ignore[bad-override]
-        self, agent: Any, val_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
+        self, agent: Any, val_dataloader: Any = None, llm_clients: Any = None
     ) -> dict[str, float]:
         """The means of the metrics of ``validation_step``, by names that start with ``val_``."""
-        return _renamed("val", super().validate(agent, _given(val_dataloader, "val_dataloader")))
+        return _renamed("val", super().validate(agent, _given(val_dataloader)))
 
     def test(  # type: ignore[bad-override]
-        self, agent: Any, test_dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
+        self, agent: Any, test_dataloader: Any = None, llm_clients: Any = None
     ) -> dict[str, float]:
         """The means of the metrics of ``test_step``, by names that start with ``test_``."""
-        return _renamed("test", super().test(agent, _given(test_dataloader, "test_dataloader")))
+        return _renamed("test", super().test(agent, _given(test_dataloader)))
 
-    def predict(
-        self, agent: Any, dataloader: Any = None, llm_clients: Iterable[Any] | None = ()
-    ) -> list[Any]:
+    def predict(self, agent: Any, dataloader: Any = None, llm_clients: Any = None) -> list[Any]:
         """What ``predict_step(batch, number)``, or the agent itself, gives for each batch."""
         step = getattr(agent, "predict_step", lambda batch, number: agent(batch))
-        batches = _given(dataloader, "dataloader")
         agent.eval()
         with no_grad():
-            return [step(batch, number) for number, batch in enumerate(batches)]
+            return [step(batch, number) for number, batch in enumerate(_given(dataloader))]
 
 
 def _renamed(stage: str, metrics: dict[str, float]) -> dict[str, float]:
     return {f"{stage}_{'loss' if k == 'score' else k}": v for k, v in metrics.items()}
 
 
-def _given(data: Any, name: str) -> Any:
+def _given(data: Any) -> Any:
     if data is None:
-        raise ArgumentError("There is no data.", mend=f"Pass {name}=...")
-    if not isinstance(data, Iterable):
-        raise ArgumentTypeError(f"{name} cannot be iterated.", given=type(data).__name__)
+        raise ArgumentError("There is no data.", mend="Pass a dataloader.")
     return data

@@ -1,5 +1,5 @@
 """Data."""
 
-from pullback.compat.afnio.utils import data, datasets
+from pullback.compat.afnio.utils import data
 
-__all__ = ["data", "datasets"]
+__all__ = ["data"]

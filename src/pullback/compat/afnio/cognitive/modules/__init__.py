@@ -1,13 +1,7 @@
 """The operations as modules, and `Module`."""
 
-from pullback.compat.afnio.cognitive.modules.add import Add
-from pullback.compat.afnio.cognitive.modules.chat_completion import ChatCompletion
-from pullback.compat.afnio.cognitive.modules.deterministic_evaluator import DeterministicEvaluator
-from pullback.compat.afnio.cognitive.modules.exact_match_evaluator import ExactMatchEvaluator
-from pullback.compat.afnio.cognitive.modules.lm_judge_evaluator import LMJudgeEvaluator
-from pullback.compat.afnio.cognitive.modules.module import Module
-from pullback.compat.afnio.cognitive.modules.split import Split
-from pullback.compat.afnio.cognitive.modules.sum import Sum
+from pullback.compat.afnio.autodiff import basic_ops, evaluator, lm_ops
+from pullback.compat.afnio.cognitive.modules.module import Module, module_of
 
 __all__ = [
     "Add",
@@ -19,3 +13,9 @@ __all__ = [
     "Split",
     "Sum",
 ]
+
+Add, Split, Sum = map(module_of, (basic_ops.Add, basic_ops.Split, basic_ops.Sum))
+ChatCompletion = module_of(lm_ops.ChatCompletion)
+DeterministicEvaluator = module_of(evaluator.DeterministicEvaluator)
+ExactMatchEvaluator = module_of(evaluator.ExactMatchEvaluator)
+LMJudgeEvaluator = module_of(evaluator.LMJudgeEvaluator)

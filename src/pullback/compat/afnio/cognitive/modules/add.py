@@ -1,8 +1,5 @@
-"""`Add`: two Variables together."""
+"""`Add`, at its published path."""
 
-from pullback.compat.afnio.autodiff import basic_ops
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import Add
 
 __all__ = ["Add"]
-
-Add = module_of(basic_ops.Add)

@@ -1,8 +1,5 @@
-"""`ChatCompletion`: a call of a model."""
+"""`ChatCompletion`, at its published path."""
 
-from pullback.compat.afnio.autodiff import lm_ops
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import ChatCompletion
 
 __all__ = ["ChatCompletion"]
-
-ChatCompletion = module_of(lm_ops.ChatCompletion)

@@ -1,8 +1,5 @@
-"""`DeterministicEvaluator`: a score by a function."""
+"""`DeterministicEvaluator`, at its published path."""
 
-from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import DeterministicEvaluator
 
 __all__ = ["DeterministicEvaluator"]
-
-DeterministicEvaluator = module_of(evaluator.DeterministicEvaluator)

@@ -1,8 +1,5 @@
-"""`ExactMatchEvaluator`: whether a prediction is its target."""
+"""`ExactMatchEvaluator`, at its published path."""
 
-from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import ExactMatchEvaluator
 
 __all__ = ["ExactMatchEvaluator"]
-
-ExactMatchEvaluator = module_of(evaluator.ExactMatchEvaluator)

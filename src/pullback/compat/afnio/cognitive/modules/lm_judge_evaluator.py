@@ -1,8 +1,5 @@
-"""`LMJudgeEvaluator`: a score by a model."""
+"""`LMJudgeEvaluator`, at its published path."""
 
-from pullback.compat.afnio.autodiff import evaluator
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import LMJudgeEvaluator
 
 __all__ = ["LMJudgeEvaluator"]
-
-LMJudgeEvaluator = module_of(evaluator.LMJudgeEvaluator)

@@ -1,8 +1,5 @@
-"""`Split`: a text in parts."""
+"""`Split`, at its published path."""
 
-from pullback.compat.afnio.autodiff import basic_ops
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import Split
 
 __all__ = ["Split"]
-
-Split = module_of(basic_ops.Split)

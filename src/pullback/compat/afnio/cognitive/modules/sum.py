@@ -1,8 +1,5 @@
-"""`Sum`: Variables together."""
+"""`Sum`, at its published path."""
 
-from pullback.compat.afnio.autodiff import basic_ops
-from pullback.compat.afnio.cognitive.modules.module import module_of
+from pullback.compat.afnio.cognitive.modules import Sum
 
 __all__ = ["Sum"]
-
-Sum = module_of(basic_ops.Sum)

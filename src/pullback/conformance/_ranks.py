@@ -1,0 +1,273 @@
+"""Several ranks, as the process sees them that has started them.
+
+It asks all of them at once and hears from each by itself: where one has answered and another sleeps
+in a collective, that is what a collective left out looks like.
+"""
+
+import os
+import pickle
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._forked import can_copy
+from pullback.conformance._rank import Answer, Board, Described, Rank, Request
+from pullback.conformance._subject import Subject
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._processes import Child, describe_end, start_copy
+from pullback.internal._work_time import WorkTime
+from pullback.report import Verdict
+
+__all__ = ["Failed", "Group", "Ranks", "refuse_here"]
+
+_MOST = 16
+_POLL = 0.05
+_STARTUP = 120.0
+# A rank of another group that is started meanwhile would hold what must close when a rank ends.
+_STARTING = threading.Lock()
+_AFTER_ERROR = 0.3  # seconds: the others wait for a rank that has raised, as a rule
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that a Function is checked on.
+
+    Arguments:
+        count: how many, 2 to 16.
+        inputs: called with the rank in each rank's own process, where `torch.distributed` is ready:
+            returns the tuple of its positional arguments, or ``None`` where the rank takes no part.
+            It is the place to make process groups. Without it each rank is given what `check` was
+            given, with other numbers: the same ones where all hold copies of one tensor.
+        loss: ``"sum"``: each rank has a loss of its own, and the gradient is that of their sum.
+            ``"replicated"``: all ranks compute the one loss, which counts once. ``None``: either;
+            the report says which holds.
+
+    Raises:
+        ArgumentError: there are too few ranks or too many, or there is no such loss.
+        ArgumentTypeError: the inputs are no function.
+
+    Example:
+        >>> Ranks(2, loss="sum").count
+        2
+    """
+
+    count: int
+    inputs: Callable[[int], tuple[Any, ...] | None] | None = None
+    loss: Literal["sum", "replicated"] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or not 2 <= self.count <= _MOST:
+            raise ArgumentError(
+                "There cannot be so many ranks.", given=repr(self.count),
+                expected=f"2 to {_MOST} processes, for example ranks=2",
+            )  # fmt: skip
+        if self.loss not in (None, "sum", "replicated"):
+            raise ArgumentError(
+                "There is no such loss.", given=f"loss={self.loss!r}",
+                expected="'sum', 'replicated' or None",
+            )  # fmt: skip
+        if self.inputs is not None and not callable(self.inputs):
+            raise ArgumentTypeError(
+                "The inputs of the ranks are no function.", given=type(self.inputs).__name__,
+                expected="a function of the rank that returns a tuple of arguments",
+            )  # fmt: skip
+
+
+class Failed(Exception):
+    """Not every rank has answered; the message says which, and what it does.
+
+    Arguments:
+        said: what happened.
+        verdict: ``lacking`` where the code refuses on purpose, else ``crashes``.
+    """
+
+    def __init__(self, said: str, verdict: Verdict = Verdict.CRASHES) -> None:
+        super().__init__(said)
+        self.verdict = verdict
+
+
+class Group:
+    """Ranks that run what they are asked to run, all at once.
+
+    Arguments:
+        subject: what is checked.
+        make: the arguments of a rank, made there, or ``None`` where it takes no part.
+        count: how many ranks.
+        seed: seeds every run.
+
+    Raises:
+        Failed: the arguments cannot be made on a rank.
+
+    Attributes:
+        described: the tensors among the arguments of each rank.
+        alive: whether the ranks can be asked again.
+        took: seconds that the last answer took, by the clock.
+        speaks: whether any rank has entered a collective.
+    """
+
+    def __init__(
+        self, subject: Subject, make: Callable[[int], Arguments | None], count: int, seed: int
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True)
+        self._connections: list[Connection] = []
+        self._children: list[Child] = []
+        self._boards = [Board() for _ in range(count)]
+        self.alive, self.speaks, self.took, self._graph = True, False, 0.0, 0
+        self.close = weakref.finalize(
+            self, _end, os.getpid(), self._children, self._connections, self._folder
+        )
+        _load_backward()
+        whole = Path(self._folder.name)
+        with _STARTING:
+            for number in range(count):
+                ours, theirs = Pipe()
+                place = whole / str(number)
+                place.mkdir()
+                rank = Rank(number, count, subject, make, seed, theirs, self._boards[number])
+                self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
+                self._connections.append(ours)
+                theirs.close()
+        self.described: list[Described] = self._hear(_STARTUP)
+
+    def forward(
+        self, values: Sequence[Sequence[torch.Tensor]], needs: Sequence[Sequence[bool]],
+        patience: float, **how: Sequence[float],
+    ) -> tuple[int, list[Answer]]:  # fmt: skip
+        """Run forward on all ranks.
+
+        Arguments:
+            values: the tensors of the arguments of each rank.
+            needs: which of them require a gradient.
+            patience: seconds of work, or of sleep, that every rank which has not answered may take.
+            how: what else a `Request` says, one for each rank.
+
+        Returns:
+            The number of the run, and the answer of each rank.
+
+        Raises:
+            Failed: a rank raised, died, or stands still.
+        """
+        self._graph += 1
+        each = enumerate(zip(values, needs, strict=True))
+        asked = [Request(self._graph, own, need, **_of(how, k)) for k, (own, need) in each]
+        return self._graph, self._ask(asked, patience)
+
+    def backward(
+        self, graph: int, cotangents: Sequence[Sequence[torch.Tensor | None]], patience: float,
+        **how: Sequence[float],
+    ) -> list[Answer]:  # fmt: skip
+        """Run backward on all ranks through one of the last forward runs; as `forward`."""
+        asked = [Request(graph, cotangents=own, **_of(how, k)) for k, own in enumerate(cotangents)]
+        return self._ask(asked, patience)
+
+    def _ask(self, requests: Sequence[Request], patience: float) -> list[Answer]:
+        if not self.alive:
+            raise Failed("The ranks have ended.")
+        for connection, request in zip(self._connections, requests, strict=True):
+            connection.send_bytes(pickle.dumps(request))
+        return self._hear(patience)
+
+    def _hear(self, patience: float) -> list[Any]:
+        started = time.monotonic()
+        waiting = dict(enumerate(self._connections))
+        spent = [WorkTime(child.pid) for child in self._children]
+        answers: dict[int, tuple[str, Any]] = {}
+        while waiting:
+            ready = wait([*waiting.values()], _POLL)
+            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
+                answers[rank] = self._message(rank)
+                del waiting[rank]
+            failed = any(kind != "answer" for kind, _ in answers.values())
+            limit = min(patience, _AFTER_ERROR) if failed else patience
+            # One that others starve of a processor neither works nor sleeps: it is waited for.
+            if waiting and min(spent[rank].seconds for rank in waiting) > limit:
+                break
+        self.took = time.monotonic() - started
+        self.speaks = self.speaks or not all(board.is_empty() for board in self._boards)
+        if waiting or any(kind == "died" for kind, _ in answers.values()):
+            self.alive = False
+            ends = self.close()
+            for rank in [rank for rank, (kind, _) in answers.items() if kind == "died"]:
+                answers[rank] = "died", (ends[rank] or "The process ended.", Verdict.CRASHES)
+        _raise_cause(answers, [board.read() for board in self._boards])
+        return [answers[rank][1] for rank in range(len(answers))]
+
+    def _message(self, rank: int) -> tuple[str, Any]:
+        try:
+            return pickle.loads(self._connections[rank].recv_bytes())  # noqa: S301 - of our own
+        except (EOFError, OSError):
+            return "died", None
+
+
+def _load_backward() -> None:
+    """A first backward imports much of torch: once here, in place of once on each rank."""
+    with torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        torch.autograd.grad(x.clone(), x, torch.ones(1))
+
+
+def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, float]:
+    return {name: given[rank] for name, given in how.items()}
+
+
+def _end(
+    owner: int, children: Sequence[Child], connections: Sequence[Connection],
+    folder: tempfile.TemporaryDirectory[str],
+) -> list[str]:  # fmt: skip
+    """End the ranks, and tell how each has ended; a copy of their owner leaves them alone."""
+    if os.getpid() != owner:
+        return []
+    for connection in connections:
+        connection.close()
+    ends = [describe_end(child.end(), child.log) for child in children]
+    folder.cleanup()
+    return ends
+
+
+def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence[str]]) -> None:
+    """Of one that died and one that raised, the other may have heard of it only."""
+    for wanted in ("died", "raised"):
+        for rank, (kind, value) in answers.items():
+            if kind == wanted:
+                raise Failed(f"rank {rank}: {value[0]}", value[1])
+    told = []
+    for rank, names in enumerate(entered):
+        if rank in answers:
+            told.append(f"rank {rank} is through, after {' and '.join(names) or 'no collective'}")
+        elif names:
+            told.append(f"rank {rank} waits in {names[-1]}, its collective number {len(names)}")
+        else:
+            told.append(f"rank {rank} waits, in no collective of torch.distributed")
+    if len(answers) < len(entered):
+        raise Failed(f"It does not end: {'; '.join(told)}.")
+
+
+def refuse_here() -> None:
+    """Refuse to start ranks where no copy of this process can be one.
+
+    Raises:
+        ArgumentError: it has a device in use, or is a rank itself.
+    """
+    if not (can_copy() and dist.is_available() and dist.is_gloo_available()):
+        raise ArgumentError(
+            "No ranks can be started from here.",
+            given="a device in use, another platform than Linux, or a torch without gloo",
+            mend="Check on ranks in a process that has used no device yet.",
+        )
+    if dist.is_initialized():
+        raise ArgumentError(
+            "A check on ranks starts processes of its own, and this one is a rank already.",
+            given="a process in which torch.distributed is initialized",
+            mend="Check in a program of its own, without torchrun.",
+        )

@@ -1,0 +1,142 @@
+"""`reference`: a kernel and the plain reference that it was completed with agree."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._clause import clause
+from pullback.conformance._failure import describe
+from pullback.conformance._probe import Probe, Tensors
+from pullback.internal.torch import pytree
+from pullback.report import Finding
+from pullback.tensor import reference_of
+
+__all__ = ["reference"]
+
+_POINTS = 3  # the one given, and close to it
+_LOOSER = 1e3
+_FACTOR = 16.0  # of the reference's own error in a low precision
+_ROUNDING = 4.0
+_HINT = (
+    "Make the reference compute what the kernel does, with its constants, masks and dtypes; "
+    "pullback.verify tells how far apart they are."
+)
+_REPRO = [
+    "def show(name, f):",
+    "    ys = [y for y in tree_leaves(f(*args, **kwargs)) if isinstance(y, torch.Tensor)]",
+    "    moved = [y for y in ys if y.requires_grad]",
+    "    w = [torch.ones_like(y) for y in moved]",
+    "    slopes = torch.autograd.grad(moved, xs, w, allow_unused=True) if moved else ()",
+    "    print(name, ys, slopes)",
+    "show('kernel', lambda *a, **k: call(*a, **k))",
+    "show('reference', F.reference)",
+]
+
+
+@clause(
+    "reference",
+    promise="A kernel and the plain reference that it was completed with agree.",
+    why="First order is the kernel's, all else the reference's. Where they differ, a gradient is "
+    "not the one that is differentiated, and a tangent belongs to another function. No run looks "
+    "for it.",
+    breach="in the outputs and gradients of both, at the arguments given and close to them: other "
+    "numbers than rounding explains, another dtype, shape or structure, an output that only one "
+    "of them differentiates.",
+    mend="Make the reference compute what the kernel does, with its constants, masks and dtypes.",
+)
+def reference(probe: Probe) -> Finding:
+    """Compare outputs and gradients, as given and in float64 where the kernel takes that."""
+    plain = reference_of(probe.subject.target)
+    if plain is None:
+        return probe.skipped("It was completed without a reference.")
+    if probe.draws:
+        return probe.skipped("It draws random numbers, which a reference draws otherwise.")
+    given = probe.at(probe.original)
+    for number, each in [(0, given), *((n, probe) for n in range(_POINTS))]:
+        finding = _compare(each, plain, each.neighbour(number))
+        if finding is not None:
+            return finding
+    dtypes = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in (given, probe))
+    return probe.holds(f"Outputs and gradients agree at {_POINTS} points, in {', '.join(dtypes)}.")
+
+
+def _compare(probe: Probe, plain: Callable[..., Any], points: Tensors) -> Finding | None:
+    other = replace(probe, subject=replace(probe.subject, call=plain))
+    form, got = _answers(probe, points)
+    try:
+        plain_form, expected = _answers(other, points)
+    except Exception as error:  # it may raise anything
+        said = f"The reference does not run: {describe(error)}"
+        return probe.crashes(said, _HINT, ["print(F.reference(*args, **kwargs))"])
+    if form != plain_form:
+        return probe.broken(
+            "The kernel and its reference return other structures, shapes or dtypes, or "
+            "differentiate other outputs.",
+            expected=plain_form, got=form, hint=_HINT, repro=_REPRO,
+        )  # fmt: skip
+    place = _differ(probe, got, expected, _truth(other, points) or expected)
+    if place is None:
+        return None
+    count = len(got) - len(points)
+    where = f"output {place}" if place < count else f"the gradient of {probe.path(place - count)}"
+    return probe.broken(
+        f"The kernel gives another value of {where} than its reference.",
+        expected=expected[place], got=got[place], place=where, hint=_HINT, repro=_REPRO,
+    )  # fmt: skip
+
+
+def _answers(probe: Probe, points: Tensors) -> tuple[str, Tensors]:
+    """What the outputs are like, then the outputs and the gradient of each input."""
+    leaves = probe.leaves(points)
+    found: dict[str, Any] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found["output"] = probe.subject.call(*args, **kwargs)
+        return found["output"]
+
+    outputs = replace(probe, subject=replace(probe.subject, call=call)).run(leaves)
+    kinds = [f"{tuple(y.shape)} {y.dtype}{'' if y.requires_grad else ' constant'}" for y in outputs]
+    form = f"{', '.join(kinds)} in {pytree.tree_structure(found['output'])}"
+    cotangents = probe.cotangents(outputs)
+    slopes = probe.pull(leaves, cotangents, outputs)
+    return form, [t.detach() for t in (*outputs, *slopes)]
+
+
+def _truth(probe: Probe, points: Tensors) -> Tensors | None:
+    """What the reference answers in float64, where it takes that."""
+    values = [_wide(value) for value in probe.inputs.values]
+    wide = probe.at(probe.inputs.with_values(values))
+    try:
+        return _answers(wide, [_wide(point) for point in points])[1]
+    except Exception:  # it computes in the dtype given alone
+        return None
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _differ(probe: Probe, got: Tensors, expected: Tensors, truth: Tensors) -> int | None:
+    """The first place where a kernel is further from the truth than rounding takes it.
+
+    That is a factor of the reference's own error in the kernel's dtype. In float64 the reference is
+    the truth, and the two may sum in another order.
+    """
+    for k, (one, other, true) in enumerate(zip(got, expected, truth, strict=True)):
+        if not is_continuous(one) or one.dtype.to_real() is torch.float64:
+            if probe.differ([one], [other], looser=_LOOSER) is not None:
+                return k
+            continue
+        finite = torch.isfinite(true)
+        if not torch.equal(torch.isfinite(one), torch.isfinite(other)) or not finite.any():
+            return k
+        gaps = [(_wide(t) - true)[finite].abs().max() for t in (one, other)]
+        rounding = _ROUNDING * torch.finfo(one.dtype).eps * true[finite].abs().max()
+        if gaps[0] > _FACTOR * torch.maximum(gaps[1], rounding):
+            return k
+    return None
