@@ -74,7 +74,9 @@ def install() -> None:
 
     def with_floats(argument: Any) -> Any:
         if type(argument) is float:
-            handle = interpreter.TensorHandle(numpy.array([argument], dtype=numpy.float32), tl.float32)
+            handle = interpreter.TensorHandle(
+                numpy.array([argument], dtype=numpy.float32), tl.float32
+            )
             return tl.tensor(handle, tl.float32)
         return convert(argument)
 
