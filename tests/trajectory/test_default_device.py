@@ -72,11 +72,10 @@ RUNS = {
     "minimum_time": lambda: (minimum_time(points, Limits(velocity=1.0, jerk=8.0), samples=40),
                              minimum_time(points, Limits(velocity=(-1.0, 2.0)), samples=40,
                                           start=State(velocity=[0.5, 0.2], acceleration=0.1))),
-    "minimum_duration": lambda: (minimum_duration(points[:3], Limits(velocity=1.0), samples=20),
-                                 minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
+    "minimum_duration": lambda: (minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
+                                                  bounds=True),
+                                 minimum_duration(points[:2], Limits(velocity=1.0), samples=20,
                                                   start=State(velocity=0.5))),
-    "DurationBounds": lambda: minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
-                                               bounds=True)[1].times,
     "Preconditioner": lambda: (metric().positions(x), metric().invert(x), metric().variables(x),
                                Preconditioner(9, 0.1, weights=torch.ones(9, **CPU)).multiply(x)),
     "Motion": lambda: curve().times,
@@ -104,6 +103,7 @@ print("same")
 # What has no computation of its own, and the run that uses it.
 ALIKE = {
     "Backend": "backend_used",
+    "DurationBounds": "minimum_duration",
     "threads_used": "backend_used",
     "Limits": "minimum_jerk",
     "State": "integrate",

@@ -77,32 +77,23 @@ def test_no_times_nearby_are_shorter(seed):
             minimum_jerk(points, times, limits=limits, samples=48)
 
 
-def test_bounds_are_those_of_the_motion_that_is_returned():
-    points = torch.stack([THREE, 2 * THREE.flip(0)])
+def test_a_batch_is_each_by_itself_and_bounds_are_those_of_its_motions():
+    points = torch.stack([THREE, 2 * THREE.flip(0)]).requires_grad_()
     limits = Limits(velocity=1.0, acceleration=4.0)
     motion, bounds = minimum_duration(points, limits, samples=48, bounds=True)
     torch.testing.assert_close(bounds.times[..., -1], motion.times[..., -1])
     again = minimum_jerk(points, bounds.times, limits=limits, samples=48)
     torch.testing.assert_close(again.position, motion.position)
+    # The times that were found are constants.
+    slopes = [torch.autograd.grad(m.position.square().sum(), points)[0] for m in (motion, again)]
+    torch.testing.assert_close(*slopes)
+    assert slopes[0].abs().sum() > 0
     for index in range(2):
         short = bounds.times[index] * bounds.low[index] / bounds.high[index]
         with pytest.raises(ArgumentError, match="cannot be met"):
             minimum_jerk(points[index], short, limits=limits, samples=48)
-
-
-def test_a_batch_is_each_by_itself():
-    points = torch.stack([THREE, 2 * THREE.flip(0)])
-    together = minimum_duration(points, Limits(velocity=1.0), samples=48)
-    for index in range(2):
-        alone = minimum_duration(points[index], Limits(velocity=1.0), samples=48)
-        torch.testing.assert_close(together.times[index, -1], alone.times[-1], rtol=5e-3, atol=0)
-
-
-def test_it_is_differentiable_at_its_times():
-    points = THREE.clone().requires_grad_()
-    motion = minimum_duration(points, Limits(velocity=1.0), samples=48)
-    motion.position.square().sum().backward()
-    assert points.grad.abs().sum() > 0
+        alone = minimum_duration(points[index], limits, samples=48)
+        torch.testing.assert_close(motion.times[index, -1], alone.times[-1], rtol=5e-3, atol=0)
 
 
 def test_what_is_refused():
@@ -243,8 +234,9 @@ def test_compiled_code_finds_what_eager_code_finds():
         return motion.times[-1], motion.jerk.square().sum()
 
     compiled = torch.compile(run, backend="eager")
-    torch.testing.assert_close(compiled(points), run(points))
-    slopes = [torch.autograd.grad(call(points)[1], points)[0] for call in (compiled, run)]
+    found, wanted = compiled(points), run(points)
+    torch.testing.assert_close(found, wanted)
+    slopes = [torch.autograd.grad(cost, points)[0] for _, cost in (found, wanted)]
     torch.testing.assert_close(*slopes)
 
 

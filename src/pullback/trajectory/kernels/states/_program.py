@@ -131,9 +131,10 @@ class System:
         first, second = _PAIRS
         blocks = _mixed((form[:, first] * form[:, second]).T, springs[None])[0]
         blocks[7:, :-1] += held[:, None]
-        joints = np.arange(springs.shape[-1])
-        for one, at in zip(alpha, place, strict=True):
-            blocks[:, at, joints] += self.weight * one[first] * one[second]
+        batch = springs.shape[-1]
+        flat, squares = blocks.reshape(10, -1), self.weight * alpha[:, first] * alpha[:, second]
+        for square, at in zip(squares, place * batch + np.arange(batch), strict=True):
+            flat[:, at] += square
         self.gains, last = program.kernels.factorise(blocks, program.h)
         matrix = last[[0, 1, 2, 1, 3, 4, 2, 4, 5]].T.reshape(-1, 3, 3)
         sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0)

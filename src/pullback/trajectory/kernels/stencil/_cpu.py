@@ -106,28 +106,17 @@ def _whole_weight(weights, row, own, width):
 
 @_part
 def _is_flat(weights, shape, inside):
-    """Whether inside rows can go as one flat sequence.
+    """Whether inside rows can go as one flat sequence, which must fill a vector.
 
-    They must share weights, which must be zero wherever those of every layout are: weights that
-    are themselves a derivative may not be. The sequence must fill a vector.
+    They must share weights, none of them of boundary values: of a table's derivative they may be.
     """
-    rows, columns = shape.rows, shape.columns
-    if rows >= shape.horizon or inside < count_lanes(weights):
-        return False
-    for t in range(shape.tables):
-        v = t * rows * 3 * columns + _find_row(shape.left, shape)
-        a, j = v + columns, v + 2 * columns
-        if shape.width == 5:
-            far = abs(weights[v]) + abs(weights[v + 4]) + abs(weights[a]) + abs(weights[a + 4])
-            own = abs(weights[v + 1] + weights[v + 3]) + abs(weights[j] + weights[j + 4])
-            if far + own + abs(weights[j + 1] + weights[j + 3]) != 0:
-                return False
-        elif abs(weights[v]) + abs(weights[v + 1]) + abs(weights[a]) != 0:
-            return False
-        for n in range(shape.width, columns):
-            if abs(weights[v + n]) + abs(weights[a + n]) + abs(weights[j + n]) != 0:
-                return False
-    return True
+    flat = shape.rows < shape.horizon and inside >= count_lanes(weights)
+    for t in range(shape.tables if flat else 0):
+        row = t * shape.rows * 3 * shape.columns + _find_row(shape.left, shape)
+        for k in range(3):
+            for n in range(shape.width, shape.columns):
+                flat = flat and weights[row + k * shape.columns + n] == 0
+    return flat
 
 
 @_part
@@ -176,58 +165,31 @@ def _forward_row(h, width, known, outputs, several, weights, table, shape):
             store_first(outputs[3], i, j, count)
 
 
-# Pairs of mirrored weights come first in each sum, so that what is symmetric cancels exactly.
-
-
 @_part
-def _forward_central(x, outputs, several, weights, row, shape, region, past_caches):
+def _forward_inside(width, given):
+    # The same of rows that share weights: samples and joints are one flat sequence.
+    literally(width)
+    x, outputs, several, weights, row, shape, region, past_caches = given
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
-    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
-    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
-    j = row + 2 * columns
-    j0, j1, j3, j4 = (
-        splat(weights[j]),
-        splat(weights[j + 1]),
-        splat(weights[j + 3]),
-        splat(weights[j + 4]),
-    )
-    lanes = count_lanes(x)
+    lanes, v_row, a_row, j_row = count_lanes(x), row, row + columns, row + 2 * columns
+    nothing = splat(weights[row] - weights[row])
     for b in range(several[0], several[1]):
         i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
         while True:
-            here = load(x, i)
-            before2, before1 = load(x, i - 2 * dof) - here, load(x, i - dof) - here
-            after1, after2 = load(x, i + dof) - here, load(x, i + 2 * dof) - here
+            here, begin = load(x, i), i - shape.before * dof
+            v, a, j = nothing, nothing, nothing
+            # Mirrored weights come in pairs, so that what is symmetric cancels exactly.
+            for n in range(width // 2):
+                o = width - 1 - n
+                near, far = load(x, begin + n * dof) - here, load(x, begin + o * dof) - here
+                v += splat(weights[v_row + n]) * near + splat(weights[v_row + o]) * far
+                a += splat(weights[a_row + n]) * near + splat(weights[a_row + o]) * far
+                j += splat(weights[j_row + n]) * near + splat(weights[j_row + o]) * far
             past = past_caches and i % lanes == 0
             _put(outputs[0], i, here, past)
-            _put(outputs[1], i, v1 * before1 + v3 * after1, past)
-            _put(outputs[2], i, a1 * before1 + a3 * after1, past)
-            jerk = (j0 * before2 + j4 * after2) + (j1 * before1 + j3 * after1)
-            _put(outputs[3], i, jerk, past)
-            if i == last:
-                break
-            i = _step(i, last, lanes)
-
-
-@_part
-def _forward_backward_scheme(x, outputs, several, weights, row, shape, region, past_caches):
-    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
-    v2 = splat(weights[row + 2])
-    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
-    j = row + 2 * columns
-    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
-    lanes = count_lanes(x)
-    for b in range(several[0], several[1]):
-        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
-        while True:
-            here = load(x, i)
-            before3, before2 = load(x, i - 3 * dof) - here, load(x, i - 2 * dof) - here
-            before1 = load(x, i - dof) - here
-            past = past_caches and i % lanes == 0
-            _put(outputs[0], i, here, past)
-            _put(outputs[1], i, v2 * before1, past)
-            _put(outputs[2], i, a1 * before2 + a2 * before1, past)
-            _put(outputs[3], i, (j0 * before3 + j1 * before2) + j2 * before1, past)
+            _put(outputs[1], i, v, past)
+            _put(outputs[2], i, a, past)
+            _put(outputs[3], i, j, past)
             if i == last:
                 break
             i = _step(i, last, lanes)
@@ -281,9 +243,9 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
         row = table + _find_row(left, shape)
         inside = (source, outputs, several, weights, row, shape, region, past_caches)
         if flat and shape.width == 5:
-            _forward_central(*inside)
+            _forward_inside(5, inside)
         elif flat:
-            _forward_backward_scheme(*inside)
+            _forward_inside(4, inside)
     if past_caches:
         fence()
 
@@ -349,49 +311,20 @@ def _adjoint_known(gradients, values, b, weights, table, shape, flat):
 
 
 @_part
-def _adjoint_central(gradients, out, several, weights, row, shape, region, past_caches):
+def _adjoint_inside(width, given):
+    # The same of samples that only rows read which share weights.
+    literally(width)
+    gradients, out, several, readers, shape, region, past_caches = given
     position, velocity, acceleration, jerk = gradients
-    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
-    v1, v3 = splat(weights[row + 1]), splat(weights[row + 3])
-    a1, a3 = splat(weights[row + columns + 1]), splat(weights[row + columns + 3])
-    a2, j = splat(_whole_weight(weights, row + columns, 2, 5)), row + 2 * columns
-    j0, j1 = splat(weights[j]), splat(weights[j + 1])
-    j3, j4 = splat(weights[j + 3]), splat(weights[j + 4])
-    lanes, far = count_lanes(out), 2 * dof
+    horizon, dof, lanes = shape.horizon, shape.dof, count_lanes(out)
     for b in range(several[0], several[1]):
         i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
         while True:
-            total = load(position, i)
-            total += v1 * load(velocity, i + dof) + v3 * load(velocity, i - dof)
-            total += a1 * load(acceleration, i + dof) + a3 * load(acceleration, i - dof)
-            total += a2 * load(acceleration, i)
-            total += j1 * load(jerk, i + dof) + j3 * load(jerk, i - dof)
-            total += j0 * load(jerk, i + far) + j4 * load(jerk, i - far)
-            _put(out, i, total, past_caches and i % lanes == 0)
-            if i == last:
-                break
-            i = _step(i, last, lanes)
-
-
-@_part
-def _adjoint_backward_scheme(gradients, out, several, weights, row, shape, region, past_caches):
-    position, velocity, acceleration, jerk = gradients
-    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
-    v2, v3 = splat(weights[row + 2]), splat(_whole_weight(weights, row, 3, 4))
-    a1, a2 = splat(weights[row + columns + 1]), splat(weights[row + columns + 2])
-    a3, j = splat(_whole_weight(weights, row + columns, 3, 4)), row + 2 * columns
-    j0, j1, j2 = splat(weights[j]), splat(weights[j + 1]), splat(weights[j + 2])
-    j3 = splat(_whole_weight(weights, j, 3, 4))
-    lanes = count_lanes(out)
-    for b in range(several[0], several[1]):
-        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
-        while True:
-            total = load(position, i)
-            total += v2 * load(velocity, i + dof) + v3 * load(velocity, i)
-            total += a1 * load(acceleration, i + 2 * dof) + a2 * load(acceleration, i + dof)
-            total += a3 * load(acceleration, i)
-            total += j0 * load(jerk, i + 3 * dof) + j1 * load(jerk, i + 2 * dof)
-            total += j2 * load(jerk, i + dof) + j3 * load(jerk, i)
+            total, c = load(position, i), i + (shape.before + 1 - width) * dof
+            for n in range(width):
+                v = splat(readers[3 * n]) * load(velocity, c + n * dof)
+                a = splat(readers[3 * n + 1]) * load(acceleration, c + n * dof)
+                total += (v + a) + splat(readers[3 * n + 2]) * load(jerk, c + n * dof)
             _put(out, i, total, past_caches and i % lanes == 0)
             if i == last:
                 break
@@ -413,7 +346,7 @@ def _free_ends(out, values, b, shape):
 @_kernel
 def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, first, last):
     shape = Shape(*shape)
-    horizon, dof, width, left = shape.horizon, shape.dof, shape.width, shape.left
+    horizon, dof, width = shape.horizon, shape.dof, shape.width
     readers, weights = on_stack(zero, _READERS), pointer_at(weights_at, zero)
     gradients = pointers_at(levels, zero)
     out, values = pointer_at(gradient, zero), pointer_at(of_known, zero)
@@ -429,12 +362,13 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
             _collect_weights(m, weights, table, readers, shape)
             _adjoint_sample(m, gradients, out, several, readers, shape)
             m = horizon - width if flat and m == width - 1 else m + 1
-        row = table + _find_row(left, shape)
-        inside = (gradients, out, several, weights, row, shape, region, past_caches)
-        if flat and width == 5:
-            _adjoint_central(*inside)
-        elif flat:
-            _adjoint_backward_scheme(*inside)
+        inside = (gradients, out, several, readers, shape, region, past_caches)
+        if flat:
+            _collect_weights(width, weights, table, readers, shape)
+            if width == 5:
+                _adjoint_inside(5, inside)
+            else:
+                _adjoint_inside(4, inside)
         for one in range(several[0], several[1]):
             _adjoint_known(gradients, values, one, weights, table, shape, flat)
             _free_ends(out, values, one, shape)
