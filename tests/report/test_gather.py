@@ -61,7 +61,11 @@ def test_a_report_of_something_else_is_made_again(pool, tmp_path):
 
     def gather():
         made = []
-        work = lambda name: made.append(name) or judged(name)
+
+        def work(name):
+            made.append(name)
+            return judged(name)
+
         dict(gather_reports(work, texts, executor=pool, results=path, asked=texts.get))
         return made
 
@@ -71,7 +75,9 @@ def test_a_report_of_something_else_is_made_again(pool, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_said_before_any_work(pool, tmp_path):
-    work = lambda name: pytest.fail("worked")
+    def work(name):
+        pytest.fail("worked")
+
     with pytest.raises(ArgumentError, match="cannot be written"):
         list(gather_reports(work, ["a"], executor=pool, results=tmp_path / "none" / "a.jsonl"))
 

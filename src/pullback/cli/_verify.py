@@ -16,7 +16,7 @@ from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._show import show
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome, Task
-from pullback.recording.locator import Locator, source_of
+from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import verify
 

@@ -10,7 +10,7 @@ from pullback.recording._live import copy_call
 from pullback.recording._on_ranks import calls_on_ranks
 from pullback.recording._recorder import Call, Limits, Record, Recorder
 from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
-from pullback.recording.locator import Locator, find, load_script
+from pullback.recording.locator import Locator, find, load_script, source_of
 from pullback.recording.training import (
     KINDS,
     ParameterFinding,
@@ -40,6 +40,7 @@ __all__ = [
     "load_call",
     "load_script",
     "record_program",
+    "source_of",
     "watch_training",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

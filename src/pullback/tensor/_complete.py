@@ -183,7 +183,7 @@ def _again(function: Any, options: dict[str, Any]) -> Any:
 def _reduce(completed: Any) -> Any:
     if "_made_of" not in vars(completed):  # inherits from a completed one
         return completed.__qualname__
-    return _again, completed._made_of
+    return _again, vars(completed)["_made_of"]
 
 
 copyreg.pickle(_Completed, _reduce)  # type: ignore[arg-type]
