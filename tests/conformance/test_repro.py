@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import io
 import itertools
 import json
@@ -60,11 +61,53 @@ def test_a_repro_is_short_and_runs(specimen):
     finding = finding_of(specimen)
     if finding.verdict is not Verdict.BROKEN:
         pytest.skip(f"{finding.verdict.value}: the error itself shows it")
+    if specimen.clause == "reference":
+        pytest.skip("completed in place, under a name that is another's: see the next test")
     assert_reads_well(finding.repro)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
     assert printed.getvalue().strip()
+
+
+KERNEL = """
+import pullback
+import torch
+
+
+def plain(x):
+    return 2 * x.exp()
+
+
+class Kernel(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return cotangent * y
+
+
+Kernel = pullback.complete(Kernel, reference=plain)
+"""
+
+
+def test_a_completed_kernel_is_shown_beside_its_reference(tmp_path, monkeypatch):
+    (tmp_path / "kernel_with_reference.py").write_text(KERNEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kernel = importlib.import_module("kernel_with_reference").Kernel
+    finding = check(kernel, torch.ones(2), clauses="reference")["reference"]
+    assert finding.verdict == "broken"
+    assert_reads_well(finding.repro)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
+    assert "2.718" in printed.getvalue()
+    assert "5.436" in printed.getvalue()
 
 
 # One process for all: it takes longer to import torch than to run them.

@@ -15,6 +15,8 @@ from pullback.conformance.clauses import CLAUSES
 MENDS = [*mends.MENDS, *clauses.MENDS]
 # What it says can be tried on a GPU only.
 ON_A_GPU = {"cuda-graph"}
+# Wrong and mended Functions stand beside each other in tests/conformance/test_distributed.py.
+ON_RANKS = {"distributed"}
 # torch says so of every operator that vmap finds no rule for.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -66,7 +68,7 @@ def test_texts_are_found():
 
 
 def test_every_clause_has_a_mend_that_was_tried():
-    assert {mend.clause for mend in MENDS} == {clause.id for clause in CLAUSES} - ON_A_GPU
+    assert {mend.clause for mend in MENDS} == {c.id for c in CLAUSES} - ON_A_GPU - ON_RANKS
 
 
 @pytest.mark.sampled(3)
