@@ -1,5 +1,6 @@
 """Every example runs: those of README.md, CONTRIBUTING.md, docs/ and the docstrings of src/."""
 
+import gc
 import importlib.util
 import logging
 import os
@@ -65,11 +66,7 @@ pytest_collect_file = (_pages + _docstrings).pytest()
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Begin with the file that compiles most kernels: later two processes would, both the same.
-
-    What asks `tests.fuzzing` how much to try is marked, for `make fuzz` to find it.
-    """
-    items.sort(key=lambda item: "trajectory/programs/test_programs.py" not in item.nodeid)
+    """Mark what asks `tests.fuzzing` how much to try, for `make fuzz` to find it."""
     for item in items:
         names = vars(getattr(item, "module", None) or object).values()
         if any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names):
@@ -77,6 +74,11 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     asked = config.option.keyword or any("::" in argument for argument in config.args)
     if not (asked or FUZZING):
         _sample(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """Take the tests out of the collections of garbage to come, of which they are most objects."""
+    gc.freeze()
 
 
 def _sample(config: Any, items: list[Any]) -> None:

@@ -100,6 +100,7 @@ def test_pickled_and_copied(case, completed):
     same_copies(case, completed)
 
 
+@pytest.mark.slow
 def test_triton_in_its_interpreter():
     pytest.importorskip("triton", reason="triton is not installed")
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

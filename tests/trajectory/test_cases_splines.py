@@ -12,6 +12,7 @@ CASES = list(spline_cases())
 MAIN = ["derivative", "linear", "double", "forward", "deterministic", "mutation"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_keeps_the_contract(case: Case) -> None:
     whole = case.name.endswith("_solve")

@@ -225,6 +225,7 @@ def test_every_end_at_rest_or_free(end):
 
 
 # Torch's own, of what it carries past the end of a graph.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_code_finds_what_eager_code_finds():
     points = torch.tensor([[0.0], [0.3], [1.0]], dtype=torch.float64, requires_grad=True)

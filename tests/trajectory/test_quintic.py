@@ -123,6 +123,7 @@ def test_vmap_equals_a_batch_of_times() -> None:
     torch.testing.assert_close(torch.func.vmap(run)(through, times, at), run(through, times, at))
 
 
+@pytest.mark.slow
 def test_it_compiles_whole() -> None:
     through = points(4, 2).requires_grad_()
     times = torch.tensor(TIMES, dtype=torch.float64)

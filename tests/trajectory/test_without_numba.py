@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from pullback.trajectory import Limits, Preconditioner, minimum_jerk
@@ -46,6 +47,7 @@ torch.save([minimum_jerk(points, 1.0).jerk, kept.velocity, Preconditioner(64, 0.
 """
 
 
+@pytest.mark.slow
 def test_it_is_the_same(tmp_path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "found.pt")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
