@@ -35,14 +35,14 @@ from pullback.tensor._born import Born
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._compare import agree, equals_one_of
 from pullback.tensor._context import Context
-from pullback.tensor._errors import Raised
+from pullback.tensor._errors import Raised, named
 from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
 from pullback.tensor._places import refuse_values
 from pullback.tensor._refused import refused
 from pullback.tensor._structure import flatten, replaced, unflatten
-from pullback.tensor._watch import Outside, Watch, refusal
+from pullback.tensor._watch import MEND, Outside, Watch, refusal
 
 __all__ = [
     "confirm_forward",
@@ -338,7 +338,12 @@ def confirm_forward(
         _, outputs = flatten(call.entries(output))
         return tuple(watch.current(outputs[i]) for i in flowing)
 
-    with running_again(call, (*inputs, *cotangents), _PURPOSE) as watch, scope(call.autocast):
+    what, mend = f"{_PURPOSE} of {call.definition.name} cannot be derived", MEND
+    with (
+        named(what, mend),
+        running_again(call, (*inputs, *cotangents), _PURPOSE) as watch,
+        scope(call.autocast),
+    ):
         pull: Callable[..., Any] = torch.func.vjp(forward, *(inputs[i] for i in live))[1]
         found = pull(tuple(cotangents[i] for i in flowing))
     wanted = [_summed(values[i], inputs[i]) for i in live]

@@ -68,7 +68,7 @@ from pullback.tensor._origins import Origins
 from pullback.tensor._pieces import CUTS, pieces
 from pullback.tensor._structure import replaced
 
-__all__ = ["Outside", "Watch", "refusal", "watching"]
+__all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
@@ -632,10 +632,10 @@ def _swap(value: Any, swapped: dict[int, torch.Tensor]) -> Any:
 
 def refusal(purpose: str, name: str, why: str) -> UnsupportedError:
     """The error that names what cannot be seen through."""
-    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=_MEND)
+    return UnsupportedError(f"{purpose} of {name} cannot be derived: {why}.", mend=MEND)
 
 
-_MEND = (
+MEND = (
     "Write the rules in torch operations on their arguments, declare backward "
     "once_differentiable, or give the same computation in torch: complete(F, reference=...)."
 )
