@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parents[1] / "src" / "pullback"
 FILES = sorted(SOURCE.rglob("*.py"))
 FILE_LINES = 400
@@ -16,8 +14,12 @@ ARGUMENT = "# Long:"
 FACES = [path for path in FILES if path.name == "__init__.py" and path.parent != SOURCE]
 
 
-def by_file(paths: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(SOURCE)))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+def place(path: Path, node: ast.AST | None = None) -> str:
+    line = "" if node is None else f":{getattr(node, 'lineno', 0)}"
+    return f"{path.relative_to(SOURCE)}{line}"
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -39,40 +41,41 @@ def narrows_a_type(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
 
 
-@by_file(FILES)
-def test_a_file_is_short_or_argues(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= FILE_LINES or ARGUMENT in text
+def test_a_file_is_short_or_argues() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in FILES}
+    long = [p for p, text in texts.items() if len(text.splitlines()) > FILE_LINES]
+    assert [place(path) for path in long if ARGUMENT not in texts[path]] == []
 
 
-@by_file(FILES)
-def test_a_function_is_short_or_argues(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+def test_a_function_is_short_or_argues() -> None:
     long = [
-        f"{path.name}:{node.lineno} {node.name} has {lines_of_code(node)} lines"
-        for node in functions(ast.parse(text))
+        f"{place(path, node)} {node.name} has {lines_of_code(node)} lines"
+        for path, tree in TREES.items()
+        for node in functions(tree)
         if lines_of_code(node) > FUNCTION_LINES
-        and ARGUMENT not in (ast.get_source_segment(text, node) or "")
+        and ARGUMENT not in (ast.get_source_segment(path.read_text(encoding="utf-8"), node) or "")
     ]
     assert long == []
 
 
-@by_file(FILES)
-def test_an_assert_only_narrows_a_type(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert [node.lineno for node in asserts if not narrows_a_type(node.test)] == []
+def test_an_assert_only_narrows_a_type() -> None:
+    asserts = [
+        place(path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and not narrows_a_type(node.test)
+    ]
+    assert asserts == []
 
 
-@by_file(FACES)
-def test_an_init_only_re_exports(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def test_an_init_only_re_exports() -> None:
     code = [
-        node
-        for node in tree.body
+        f"{place(path, node)} {ast.unparse(node).splitlines()[0]}"
+        for path in FACES
+        for node in TREES[path].body
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr)
     ]
-    assert [ast.unparse(node).splitlines()[0] for node in code] == []
+    assert code == []
 
 
 def test_the_counter_counts() -> None:

@@ -174,6 +174,7 @@ def test_ends_that_move(seed, monkeypatch):
             minimum_jerk(points, times * factor, limits=limits, samples=48, **ends)
 
 
+@pytest.mark.slow
 def test_ends_that_move_save_time():
     flying = State(velocity=1.0)
     motion = minimum_duration(THREE, Limits(velocity=1.0), start=flying, goal=flying)
