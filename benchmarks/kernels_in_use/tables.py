@@ -43,7 +43,7 @@ def answer_of(row: Row) -> str:
     """The same, as a cell of a table."""
     answer = examined(row)
     if has_page(answer):
-        return f"[{answer}](../reproductions/{answer}.md)"
+        return f"`reproductions/{answer}.md`"
     return answer or "not yet"
 
 
