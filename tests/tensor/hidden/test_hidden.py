@@ -15,16 +15,14 @@ from tests.tensor.hidden.stores import STORES
 import pullback
 
 SEED = os.environ.get("PULLBACK_SEED", "20261121")
-PARTS = 5
-EACH = examples(100)
+MANY = examples(500)
 
 
-@pytest.mark.timeout(300 + EACH)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_right_or_refused(part):
-    counts = run(EACH, f"{SEED}/{part}", compiled=0.003)
+@pytest.mark.timeout(300 + MANY)
+def test_right_or_refused():
+    counts = run(MANY, SEED, compiled=0.003)
     print(counts.report())
-    assert counts.total() >= EACH
+    assert counts.total() >= MANY
     wrong = [failure for failure in counts.failures if failure.verdict == "wrong"]
     shown = "\n".join(str(failure) for failure in counts.failures[:20])
     assert not wrong, (
@@ -34,10 +32,9 @@ def test_right_or_refused(part):
     assert not counts.failures, f"an error that is not ours takes the place of a refusal:\n{shown}"
     # A library that refuses everything is right and of no use.
     usual = counts.ordinary
-    # One Function's answers are refused together, so of few a Function more or less is chance.
-    assert usual["right"] >= 0.9 * sum(usual.values()) - 2, counts.report()
-    # Of thousands of answers 6 in 10 are right; of a hundred, 5 in 100 more or less.
-    assert counts.total("right") >= (0.58 - 1.2 / EACH**0.5) * counts.total(), counts.report()
+    assert usual["right"] >= 0.9 * sum(usual.values()), counts.report()
+    # Of thousands of answers 6 in 10 are right; of some hundred, a few in 100 more or less.
+    assert counts.total("right") >= (0.58 - 1.2 / MANY**0.5) * counts.total(), counts.report()
 
 
 def samples():
