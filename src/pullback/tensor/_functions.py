@@ -20,6 +20,7 @@ from pullback.tensor._operations import (
 __all__ = [
     "BITS",
     "CONSTANT",
+    "DECIDING",
     "DESCRIBING",
     "DETACHING",
     "LEAVING",
@@ -62,6 +63,19 @@ LEAVING = {
     _tensor.__dlpack__: "DLPack",
     _tensor.__reduce_ex__: "pickle",
     _tensor.data.__set__: "an assignment to .data",
+}
+# What makes a decision of Python of a value, which a trace does not have.
+DECIDING = {
+    _tensor.__bool__: "bool()",
+    _tensor.__int__: "int()",
+    _tensor.__index__: "an index",
+    _tensor.__contains__: "in",
+    _tensor.is_nonzero: ".is_nonzero()",
+    torch.is_nonzero: "is_nonzero()",
+    _tensor.equal: ".equal()",
+    torch.equal: "equal()",
+    _tensor.allclose: ".allclose()",
+    torch.allclose: "allclose()",
 }
 # Functions of torch known to give a value that does not depend on the values of its arguments, or
 # only in steps, so that its derivative is zero wherever there is one.

@@ -32,7 +32,7 @@ from pullback.internal.torch import (
     wrap_functional_tensor,
 )
 from pullback.tensor._errors import Raised
-from pullback.tensor._functions import LEAVING
+from pullback.tensor._functions import DECIDING, LEAVING
 from pullback.tensor._operations import name_of, tensors_in, writes_into_a_view
 from pullback.tensor._watch import watching
 
@@ -43,19 +43,6 @@ _base: Any = torch.autograd.Function
 _DATA = _tensor.data.__get__
 _DETACHING = (_DATA, _tensor.detach, torch.detach)
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
-# What makes a decision of Python of a value, which a trace does not have.
-_DECIDING = {
-    _tensor.__bool__: "bool()",
-    _tensor.__int__: "int()",
-    _tensor.__index__: "an index",
-    _tensor.__contains__: "in",
-    _tensor.is_nonzero: ".is_nonzero()",
-    torch.is_nonzero: "is_nonzero()",
-    _tensor.equal: ".equal()",
-    torch.equal: "equal()",
-    _tensor.allclose: ".allclose()",
-    torch.allclose: "allclose()",
-}
 
 
 class _Leniency(TorchFunctionMode):
@@ -75,7 +62,7 @@ class _Leniency(TorchFunctionMode):
             return self._needs[id(args[0])]
         if func in _PRIVATE and any(map(self._is_no_leaf, _asked(func, args, kwargs or {}))):
             raise _leafless(self._name)  # allow_unused would make it None without a word
-        left = LEAVING.get(func) or _DECIDING.get(func)
+        left = LEAVING.get(func) or DECIDING.get(func)
         if left and is_traced():
             raise UnsupportedError(
                 f"{self._name} cannot be traced: a rule leaves torch through {left}.",

@@ -338,9 +338,8 @@ def confirm_forward(
         _, outputs = flatten(call.entries(output))
         return tuple(watch.current(outputs[i]) for i in flowing)
 
-    what, mend = f"{_PURPOSE} of {call.definition.name} cannot be derived", MEND
     with (
-        named(what, mend),
+        named(f"{_PURPOSE} of {call.definition.name} cannot be derived", MEND),
         running_again(call, (*inputs, *cotangents), _PURPOSE) as watch,
         scope(call.autocast),
     ):

@@ -206,7 +206,7 @@ class Watch(TorchFunctionMode):
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
         made = (self._known[number] for number in self._known.keys() - self._given)
-        return [tensor for tensor in made if self._depends(tensor)]
+        return [tensor for tensor in made if self._depends([tensor])]
 
     def __enter__(self) -> "Watch":
         _thread.stack = (*_thread.stack, self)
@@ -352,7 +352,7 @@ class Watch(TorchFunctionMode):
             self._use(tensor)
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
-        self._gone += [id(t) for t in tensors if self._depends(t)]
+        self._gone += [id(t) for t in tensors if self._depends([t])]
         self._exposed += [memory_of(t) for t in tensors if not self._tracks(t)]
         if self.left is not None:  # what is known by its memory may be written unseen
             self._written.update(dict.fromkeys(self._exposed, self.left))
@@ -404,15 +404,15 @@ class Watch(TorchFunctionMode):
         """Whether a transform within has wrapped a tensor that depends on what was given."""
         while is_functorch_wrapped_tensor(tensor):
             tensor = get_unwrapped(tensor)
-            if self._depends(tensor):
+            if self._depends([tensor]):
                 return True
         return False
 
-    def _depends(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor depends on what was given, or lies in memory filled with what does."""
-        return id(tensor) in self._dependent or (
-            bool(self._filled) and memory_of(tensor) in self._filled
-        )
+    def _depends(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether one depends on what was given, or lies in memory filled with what does."""
+        if not self._dependent.isdisjoint(map(id, tensors)):
+            return True
+        return bool(self._filled) and not self._filled.isdisjoint(map(memory_of, tensors))
 
     def _attached(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What a tensor was made of unseen: the same view of the same memory, with a history.
@@ -432,12 +432,12 @@ class Watch(TorchFunctionMode):
         """Whether a tensor is differentiated, by autograd or in forward mode."""
         if not is_differentiable(tensor):
             return False
-        return bool(_levels(tensor)) or (self._forward_mode and self._depends(tensor))
+        return bool(_levels(tensor)) or (self._forward_mode and self._depends([tensor]))
 
     def _keep(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._known[id(tensor)] = tensor
         self.dtypes.add(tensor.dtype)
-        if any(map(self._depends, given)):
+        if self._depends(given):
             self._dependent.add(id(tensor))
         if self.in_forward:
             self._origins.add(tensor, given)
@@ -471,7 +471,7 @@ class Watch(TorchFunctionMode):
         made, written = tensors_in(done.result), done.written(name)
         if self._linearity:
             self._linearity.follow(name, done, [*made, *written], written)
-        if written and any(map(self._depends, read)):
+        if written and self._depends(read):
             self._filled.update(map(memory_of, written))
         for tensor in (*made, *written):
             self._keep(tensor, read)
