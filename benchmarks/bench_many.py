@@ -3,7 +3,7 @@
 The kernels are those of `tests/verification`, at several seeds, over two workers of Dask. After a
 fifth of the reports a worker is killed; after half of them the whole run is given up, and another
 goes on from the file. Shown: every kernel has a report, none has two, and each is what the kernel
-deserves. Dask is of the benchmark environment: ``pip install dask distributed``.
+deserves. It needs Dask: ``pip install dask distributed``.
 """
 
 import csv
@@ -29,26 +29,23 @@ from pullback.report import gather_reports
 RESULTS = Path(__file__).parent / "results" / "many.csv"
 
 
-def kernels() -> dict[str, tuple[Any, Any, Any]]:
-    """Each kernel with its base and dtype, by name."""
-    wrong = {
-        f"wrong/{kind}/{base}": (fault, base, torch.float32)
-        for kind, (fault, bases) in WRONG.items()
-        for base in bases
-    }
-    right = {
-        f"right/{kind}/{base}/{dtype}": (maker, base, dtype)
-        for kind, maker in RIGHT.items()
-        for base in BASES
-        for dtype in DTYPES
-    }
-    return {**wrong, **right}
+# Each kernel with its base and dtype, by name.
+KERNELS: dict[str, tuple[Any, str, torch.dtype]] = {
+    f"wrong/{kind}/{base}": (fault, base, torch.float32)
+    for kind, (fault, bases) in WRONG.items()
+    for base in bases
+} | {
+    f"right/{kind}/{base}/{dtype}": (maker, base, dtype)
+    for kind, maker in RIGHT.items()
+    for base in BASES
+    for dtype in DTYPES
+}
 
 
 def work(subject: str) -> Report:
     """Verify one kernel at one seed."""
     name, _, seed = subject.rpartition("#")
-    make, base, dtype = kernels()[name]
+    make, base, dtype = KERNELS[name]
     torch.manual_seed(int(seed))
     torch.set_num_threads(1)
     inputs = BASES[base].make(dtype)
@@ -67,8 +64,8 @@ def main(count: int) -> None:
     """Run and write the table."""
     from dask.distributed import Client, LocalCluster
 
-    seeds = range(1 + count // len(kernels()))
-    subjects = [f"{name}#{seed}" for seed in seeds for name in kernels()][:count]
+    seeds = range(1 + count // len(KERNELS))
+    subjects = [f"{name}#{seed}" for seed in seeds for name in KERNELS][:count]
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.jsonl"

@@ -1,6 +1,5 @@
 """Run jobs side by side in threads that nothing waits for when the command is interrupted."""
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pullback.internal._processes import STOP
+from pullback.internal._processes import STOP, count_cores
 
 __all__ = ["run_jobs", "side_by_side"]
 
@@ -23,8 +22,7 @@ def side_by_side() -> int:
         >>> side_by_side() >= 1
         True
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, _free_bytes() // _JOB_BYTES))
+    return max(1, min(count_cores(), _free_bytes() // _JOB_BYTES))
 
 
 def _free_bytes() -> int:

@@ -2,11 +2,11 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from rich.console import Console
 
@@ -21,6 +21,8 @@ from pullback.report import Report, Verdict, merge_reports
 from pullback.tensor import Intent
 
 __all__ = ["run_tasks"]
+
+T = TypeVar("T")
 
 _ELSEWHERE = ("clauses", "without", "ranks")  # options that say nothing of several ranks
 _LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
@@ -95,9 +97,7 @@ def _check_task(
     if on_ranks is not None:
         return on_ranks, ""
     try:
-        with _LOADING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the imported packages, not of the check
-            function, calls = task.load()
+        function, calls = _loaded(task.load)
     except PullbackError as error:
         return None, _one_line(error)
     reports: list[Report] = []
@@ -122,9 +122,14 @@ def _check_task(
     return merge_reports(reports), ""
 
 
-def _check_on_ranks(
-    task: Task, gradient: str | None, options: dict[str, Any]
-) -> Report | None:  # fmt: skip
+def _loaded(load: Callable[[], T]) -> T:
+    """What a task loads; the warnings of the imported packages are not of the check."""
+    with _LOADING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load()
+
+
+def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -> Report | None:
     """What is found of a Function with collectives; ``None`` of one that has none.
 
     One that has some runs on several ranks alone, so that the other clauses do not apply.
@@ -133,9 +138,7 @@ def _check_on_ranks(
     if task.ranks is None or not (asked is None or "distributed" in asked):
         return None
     try:
-        with _LOADING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            function, calls = task.ranks()
+        function, calls = _loaded(task.ranks)
         how = {name: value for name, value in options.items() if name not in _ELSEWHERE}
         reports = [
             check(function, gradient=cast(Intent | None, gradient), ranks=ranks, **how)

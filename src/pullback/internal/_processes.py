@@ -25,6 +25,7 @@ __all__ = [
     "STOP",
     "Child",
     "Stopped",
+    "count_cores",
     "describe_end",
     "die_with",
     "import_path",
@@ -42,6 +43,17 @@ _POLL = 0.01
 _LOG_BYTES = 2**20
 _TAIL = 4096
 _SET_PARENT_DEATH_SIGNAL = 1
+
+
+def count_cores() -> int:
+    """How many cores this process may use.
+
+    Example:
+        >>> count_cores() >= 1
+        True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1
 
 
 class Stopped(Exception):

@@ -1,7 +1,6 @@
 """Judge many subjects in other processes: results as they come, kept, and not made twice."""
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pullback.errors import ArgumentError, PullbackError
+from pullback.internal._processes import count_cores
 from pullback.report._report import Report
 
 __all__ = ["gather_reports"]
@@ -125,14 +125,13 @@ def _outcome(future: Future[Any]) -> Report | Exception:
 
 def _in_processes(work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:
     """Judge in processes of this machine; who was at work when one died is judged alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    waiting, alone = deque(names), list[str]()
+    cores, waiting, alone = count_cores(), deque(names), list[str]()
     while waiting:
         pool, working = ProcessPoolExecutor(cores, get_context("spawn")), dict[Any, str]()
         try:
             while waiting or working:
                 # No more are handed over than can be at work, so that it is known who was.
-                while waiting and len(working) < (cores or 1):
+                while waiting and len(working) < cores:
                     future = pool.submit(work, waiting[0])
                     working[future] = waiting.popleft()
                 future = next(as_completed(working))
