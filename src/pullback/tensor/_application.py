@@ -23,8 +23,6 @@ class Application:
         needs: for each input, whether its gradient is wanted.
     """
 
-    node: Any = None  # of the graph of autograd, if torch's own holds the context
-
     def __init__(
         self, call: Call, kept: dict[int, Any], needs: Sequence[bool] | None = None
     ) -> None:

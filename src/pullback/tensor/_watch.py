@@ -102,7 +102,6 @@ class Watch(TorchFunctionMode):
 
     Arguments:
         given: the tensors that the rules are given: inputs, saved tensors, cotangents.
-        node: of the graph of autograd, whose saved outputs are given too.
         born: where rules run a second time, the storages that have come into being meanwhile. They
             tell a tensor that was made unseen from one that existed before. The latter is copied
             when it is first met, so that a second run writes to nothing that exists. Elsewhere such
@@ -131,7 +130,6 @@ class Watch(TorchFunctionMode):
         self,
         given: Iterable[torch.Tensor | None],
         *,
-        node: object = None,
         born: set[int] | None = None,
         outside: bool = False,
         made: set[int] | None = None,
@@ -145,7 +143,6 @@ class Watch(TorchFunctionMode):
         self.outputs_left = False
         self._origins = _NO_ORIGINS if born is None else Origins()
         self.outside: list[torch.Tensor] = []
-        self._node = node
         self._born = born
         self._outside, self._made = outside, made
         self._detaches = detaches
@@ -259,7 +256,9 @@ class Watch(TorchFunctionMode):
             return None if self.in_forward or not self._detaches else func(*args)
         if func in DETACHING:
             return self._detach(args[0])
-        if func in REQUIRING and args[0].requires_grad:
+        if func in REQUIRING:
+            if not args[0].requires_grad:
+                return func(self._seen(args[0]), *args[1:], **kwargs)
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
@@ -367,11 +366,11 @@ class Watch(TorchFunctionMode):
             return tensor
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
-        node = tensor.grad_fn if differentiable else None
-        if (node is not None and node is self._node) or self._wraps(tensor):
+        if self._wraps(tensor):
             self._dependent.add(number)
             return tensor
-        other = self._attached(tensor) if differentiable and node is None else None
+        leaf = differentiable and tensor.grad_fn is None
+        other = self._attached(tensor) if leaf else None
         if other is not None:
             self._instead[number] = other
             return other
