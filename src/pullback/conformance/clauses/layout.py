@@ -72,7 +72,7 @@ def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
 def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int | None:
     """The first tensor that differs, for its size at the inputs that were given.
 
-    Where every row is the same, what cancels is rounding alone, which is of no size to compare with.
+    Where every row is the same, what cancels is rounding alone: of no size to compare with.
     """
     for k, (one, other, given) in enumerate(zip(got, expected, usual, strict=True)):
         pair = [torch.cat((t.reshape(-1), given.reshape(-1))) for t in (one, other)]
