@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="packages by the name of their case file")
     stems = sorted(path.stem.removeprefix("cases_") for path in HERE.glob("cases_*.py"))
-    parser.add_argument("--function", default="", help="those whose name ends so")
+    parser.add_argument("--function", default="", help="ends of names, with commas")
     parser.add_argument("--resume", action="store_true", help="those that did not run alone")
     options = parser.parse_args()
     chosen = [it for it in options.only.split(",") if it] or stems

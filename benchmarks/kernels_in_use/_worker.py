@@ -76,7 +76,7 @@ def reason(name: str, reasons: Sequence[tuple[str, str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stem")
-    parser.add_argument("--function", default="", help="those whose name ends so")
+    parser.add_argument("--function", default="", help="ends of names, with commas")
     parser.add_argument("--resume", action="store_true", help="those that did not run alone")
     parser.add_argument("--clauses", default="")
     parser.add_argument("--seconds", type=float, default=SECONDS)
@@ -93,7 +93,7 @@ def main() -> None:
     ran = {row["function"] for row in read() if row["ran"] == "yes"} if options.resume else set()
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n", restval="")
     for name in names:
-        if name in ran or not name.endswith(options.function):
+        if name in ran or not name.endswith(tuple(options.function.split(","))):
             continue
         if name in by_name:
             rows = examine(by_name[name], options)
