@@ -1,8 +1,8 @@
 """`python -m benchmarks.kernels_in_use.second STEM [NAME...]`: second derivatives, by torch alone.
 
 What somebody who looks at a `double` verdict wants to know, and nothing of this project is asked
-for it: the directional derivative of each gradient, once by autograd (`create_graph=True`) and once by
-central differences of the gradient itself, with two steps. They differ where the one is further
+for it: the directional derivative of each gradient, once by autograd (`create_graph=True`) and once
+by central differences of the gradient itself, with two steps. They differ where the one is further
 from the other than three times the distance of the two steps, and than a thousandth. A gradient
 without history counts as zero: added to a loss, it is a constant.
 """
