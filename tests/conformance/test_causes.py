@@ -326,6 +326,32 @@ class Swaps(torch.autograd.Function):
         return g * x.sin(), g * x.cos() * w
 
 
+class SolvesNotTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, matrix, right):
+        found = torch.linalg.solve(matrix, right)
+        ctx.save_for_backward(matrix, found)
+        return found
+
+    @staticmethod
+    def backward(ctx, g):
+        matrix, found = ctx.saved_tensors
+        by_right = torch.linalg.solve(matrix, g)
+        return -by_right @ found.mT, by_right
+
+
+class ReadsTheOther(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w, x)
+        return (x.square() + 1).log() * w.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * 2 * x / (x.square() + 1) * w.exp(), g * (x.square() + 1).log() * w.exp()
+
+
 class OneTerm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -507,6 +533,17 @@ PLANTED = {
     "tail": (LosesTail, (torch.randn(7, dtype=torch.float64),), "the last 3 of 7 along the vector"),
     "transposed": (Transposes, (SQUARE, SQUARE + 1), "Got is expected transposed"),
     "swapped": (Swaps, (X, X + 1), "Got is the gradient of args[1]"),
+    "swapped with a constant": (
+        Swaps,
+        (X.clone().requires_grad_(), X + 1),
+        "Got is the gradient of args[1]",
+    ),
+    "operand": (
+        SolvesNotTransposed,
+        ((SQUARE + 3 * torch.eye(3)).requires_grad_(), SQUARE[:, :2]),
+        "Backward is right where it reads args[0] transposed.",
+    ),
+    "operands": (ReadsTheOther, (X, X + 1), "reads args[0] for args[1], and the other way round"),
     "term": (OneTerm, (X,), "The term of output 1 is missing"),
     "mean missing": (ForgetsMean, (X,), "Expected is got less its mean along dimension 1"),
     "one row": (

@@ -76,3 +76,14 @@ def test_a_part_of_the_entries_is_enough(kind):
     known = torch.arange(expected.numel()).reshape(expected.shape) % 3 != 1
     hidden = torch.where(known, expected, torch.nan)
     assert explain(Difference(hidden, got, known, {"dimension 0 of args[0]": 5})) == said
+
+
+def test_an_index_that_comes_often_is_named_however_many_there_are():
+    index = torch.tensor([0, 0, 1, 1, 2, 2, 3])
+    terms = torch.randn(7, 4, dtype=torch.float64, generator=generator)
+    expected = torch.zeros(5, 4, dtype=torch.float64).index_add(0, index, terms)
+    got = torch.zeros(5, 4, dtype=torch.float64)
+    got[index] = terms
+    said = explain(Difference(expected, got, indices={"args[1]": index}))
+    assert "index 0, 1, 2 of 5 along dimension 0, which args[1] names more than once" in said
+    assert explain(Difference(expected, got, indices={"args[1]": index[1:]})) != said
