@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pullback.conformance import check
+from pullback.conformance import _isolate, check
 from pullback.conformance._verify import verify
 from pullback.report import Finding, Report, Verdict
 
@@ -239,6 +239,13 @@ def test_causes_are_told_by_another_process_too():
     )  # fmt: skip
     assert report["retain"].cause == "cotangent"
     assert seen == [("cotangent", ""), ("retain", ""), ("retain", "cotangent")]
+
+
+def test_a_cause_is_known_to_the_process_that_compiles(monkeypatch):
+    monkeypatch.setattr(_isolate, "COMPILING", ("retain",))
+    report = check(ChangesCotangent, X, X + 1, clauses=("cotangent", "retain"), isolate="copy")
+    assert report["retain"].cause == "cotangent"
+    assert not report["cotangent"].cause
 
 
 def test_two_faults_are_two_findings():
