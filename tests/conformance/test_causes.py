@@ -212,6 +212,27 @@ def test_no_clause_hands_out_the_arguments_themselves():
     assert report["mutation"].verdict == "broken"
 
 
+class MaskByShape(torch.autograd.Function):
+    masks: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.key = x.shape
+        MaskByShape.masks[ctx.key] = x.abs() < 4
+        return x.clamp(-4, 4)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * MaskByShape.masks[ctx.key]
+
+
+def test_a_mask_that_calls_share_is_found_though_it_is_the_same_nearby():
+    finding = check(MaskByShape, X, clauses="state")["state"]
+    assert finding.verdict == "broken"
+    assert "while a second live call is under way" in finding.detail
+    assert "alone" in printed_by(finding.repro)
+
+
 def test_what_training_meets_is_told_first():
     report = check(BufferOfTheClass, X, clauses=("double", "state"))
     assert [finding.clause for finding in report.causes] == ["state", "double"]
