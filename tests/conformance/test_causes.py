@@ -143,6 +143,19 @@ class SumsTooMuch(torch.autograd.Function):
         return g * x / x.norm(dim=-1, keepdim=True)
 
 
+class WholeBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        whole = len(g) // 4 * 4
+        return torch.cat([(g * x.cos())[:whole], g[whole:] * 0])
+
+
 class DrawsAgain(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -170,6 +183,7 @@ CASES = {
     "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
     "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
+    "sizes": (WholeBlocks, (X,), ("rank", "sizes"), "beyond the last whole block"),
     "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
 NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
