@@ -12,7 +12,7 @@ import torch
 
 from pullback.conformance import _isolate, check
 from pullback.conformance._verify import verify
-from pullback.report import Finding, Report, Verdict
+from pullback.report import Finding, Report, Verdict, merge_reports
 
 
 class ChangesCotangent(torch.autograd.Function):
@@ -224,6 +224,27 @@ class WritesToInput(torch.autograd.Function):
 def test_no_clause_hands_out_the_arguments_themselves():
     report = check(WritesToInput, X, clauses=("once", "transforms", "mutation"), gradient="exact")
     assert report["mutation"].verdict == "broken"
+
+
+class SubtractsSpikes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        spikes = (x > 1).to(x)
+        x -= spikes
+        return spikes
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_a_write_that_changes_nothing_is_told_without_numbers_and_others_first():
+    how = {"clauses": "mutation", "gradient": "surrogate"}
+    quiet, loud = (check(SubtractsSpikes, x, **how) for x in (X / 10, X.abs() + 1))
+    assert "by the numbers that stood there" in quiet["mutation"].detail
+    assert not quiet["mutation"].expected
+    assert loud["mutation"].expected != loud["mutation"].got
+    assert "(call 2 of 2)" in merge_reports([quiet, loud])["mutation"].detail
 
 
 class MaskByShape(torch.autograd.Function):
