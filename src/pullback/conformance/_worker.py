@@ -151,10 +151,11 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
 def _causes(request: dict[str, Any]) -> dict[Clause, Finding]:
     """What another process has found, by clause."""
     by_id = {clause.id: clause for clause in CLAUSES}
-    return {
-        by_id[fields["clause"]]: Finding(**{**fields, "verdict": Verdict(fields["verdict"])})
-        for fields in request["causes"]
-    }
+    found = {}
+    for fields in request["causes"]:
+        verdict = Verdict(fields.pop("verdict"))
+        found[by_id[fields["clause"]]] = Finding(verdict=verdict, **fields)
+    return found
 
 
 if __name__ == "__main__":
