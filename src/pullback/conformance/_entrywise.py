@@ -309,7 +309,11 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
         others=others,
         parts=parts,
         reduced=cotangents,
-        factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        factors={
+            **cotangents,
+            **dict(zip(names, at.points, strict=True)),
+            **{f"output {k}": y for k, y in enumerate(at.base)},
+        },
         numbers=_numbers(at.probe.inputs.with_points(at.points)),
         indices=indices,
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,

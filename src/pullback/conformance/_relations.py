@@ -132,6 +132,24 @@ def _is_constant(values: torch.Tensor) -> bool:
     return bool((values - values[0]).abs().max() <= CLOSE * values.abs().max())
 
 
+def _multiples(pair: Pair) -> Iterator[Said]:
+    """Off by a multiple of a tensor, another one for each row: a sum in its term is wrong."""
+    if pair.got.is_complex() or not bool(pair.known.all()):
+        return
+    error = pair.got - pair.expected
+    for name, tensor in pair.takes(pair.difference.factors):
+        for dim, size in enumerate(error.shape):
+            norm = tensor.square().sum(dim, keepdim=True)
+            if size < 3 or error.numel() == size or not bool(norm.all()):
+                continue
+            share = (error * tensor).sum(dim, keepdim=True) / norm
+            if _same(error, share * tensor, pair.difference.close):
+                yield (
+                    f"Got is off by a multiple of {name}, by another one for each row along "
+                    f"dimension {dim}: the sum that this term is multiplied by is wrong."
+                )
+
+
 def _rows(pair: Pair) -> Iterator[Said]:
     """The same numbers all along a dimension."""
     got, expected = pair.got, pair.expected
@@ -274,5 +292,5 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 RULES: tuple[Rule, ...] = (
     _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _repeated, _blocks,
-    _signs, _offset,
+    _signs, _offset, _multiples,
 )  # fmt: skip

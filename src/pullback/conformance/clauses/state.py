@@ -58,9 +58,10 @@ def state(probe: Probe) -> Finding:
                 given = {"w": cotangents, "others": points[1 - k]}
                 there = replace(probe, inputs=probe.inputs.with_points(points[k]))
                 return _broken(there, "a second live call", pair, place, given)
-    finding = _disturbed(probe, points[0], cotangents, alone[0])
-    if finding is not None:
-        return finding
+    for far in (-_FAR, _FAR):
+        finding = _disturbed(probe, points[0], far, cotangents, alone[0])
+        if finding is not None:
+            return finding
     if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
@@ -70,10 +71,10 @@ def state(probe: Probe) -> Finding:
 
 
 def _disturbed(
-    probe: Probe, points: Tensors, cotangents: Tensors, alone: Tensors
+    probe: Probe, points: Tensors, factor: float, cotangents: Tensors, alone: Tensors
 ) -> Finding | None:
     """A second call at numbers of other signs and sizes: nearby, a mask would be the same."""
-    far = [-_FAR * x for x in points]
+    far = [factor * x for x in points]
     leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)
     with suppress(Exception):  # outside of its domain, or without an end there
