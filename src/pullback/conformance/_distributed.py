@@ -274,15 +274,16 @@ class _Judge:
         plain, ones = (
             self.passes.run(values, back=back) for back in (torch.clone, torch.ones_like)
         )
-        for what, expected, how in (
-            ("shards that are transposed", plain, {"forth": _transposed}),
-            ("cotangents that are transposed", plain, {"back": _transposed}),
-            ("shards that are every other entry of a tensor", plain, {"forth": _every_other}),
-            ("cotangents that are every other entry of a tensor", plain, {"back": _every_other}),
-            ("cotangents that are expanded, as those of a sum are", ones, {"back": _expanded}),
+        asis = torch.clone
+        for what, expected, forth, back in (
+            ("shards that are transposed", plain, _transposed, asis),
+            ("cotangents that are transposed", plain, asis, _transposed),
+            ("shards that are every other entry of a tensor", plain, _every_other, asis),
+            ("cotangents that are every other entry of a tensor", plain, asis, _every_other),
+            ("cotangents that are expanded, as those of a sum are", ones, asis, _expanded),
         ):
             try:
-                found = self.passes.run(values, **how)
+                found = self.passes.run(values, forth=forth, back=back)
             except Failed as failure:
                 return self._failed(failure, f"with {what}, ")
             finding = self._compare(

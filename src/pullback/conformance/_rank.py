@@ -201,7 +201,7 @@ class Rank:
             return Answer()
         outputs, leaves = self._graphs[graph]
         pairs = [
-            (k, y, lay(g.clone()))
+            (k, y, lay(g), lay(g.clone()))
             for k, (y, g) in enumerate(zip(outputs, cotangents, strict=True))
             if g is not None and y.requires_grad
         ]
@@ -209,10 +209,9 @@ class Rank:
         if not (pairs and wanted):
             return Answer((None,) * len(leaves))
         answered = torch.autograd.grad(
-            [y for _, y, _ in pairs], [leaves[k] for k in wanted], [g for *_, g in pairs],
+            [y for _, y, *_ in pairs], [leaves[k] for k in wanted], [g for *_, g in pairs],
             retain_graph=True, allow_unused=True,
         )  # fmt: skip
         by_place = dict(zip(wanted, answered, strict=True))
-        given = {k: lay(cotangents[k]) for k, *_ in pairs}
-        written = [k for k, _, g in pairs if not same_bits(g, given[k])]  # type: ignore[arg-type]
+        written = [k for k, _, given, handed in pairs if not same_bits(handed, given)]
         return Answer(tuple(by_place.get(k) for k in range(len(leaves))), (), tuple(written))
