@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.tensor.helpers import agree
+from torch._dynamo.exc import Unsupported
 from torch.autograd import forward_ad
 
 import pullback
@@ -403,3 +404,66 @@ def test_a_private_derivative_of_another_functions_result():
         return func.grad(lambda x: first(x).sum())(X)
 
     right_or_refused(ask, pullback.complete(Cube).apply, lambda x: x**3)
+
+
+class StoppedByNoGrad(torch.autograd.Function):
+    """exp, whose backward computes its slope without gradients: the author's stop-gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        with torch.no_grad():
+            slope = y * 1
+        return slope * cotangent
+
+
+def forward_over_reverse(function):
+    return func.jvp(func.jacrev(function), (X,), (X,))[1]
+
+
+def forward_over_forward(function):
+    return func.jvp(lambda x: func.jvp(function, (x,), (X,))[1], (X,), (X,))[1]
+
+
+def dual_cotangent(function):
+    x = X.clone().requires_grad_()
+    with torch.enable_grad():
+        y = function(x)
+    with forward_ad.dual_level():
+        (gradient,) = torch.autograd.grad(y, x, forward_ad.make_dual(y.detach(), X))
+        return forward_ad.unpack_dual(gradient).tangent
+
+
+def as_compiled(function):
+    compiled = torch.compile(
+        func.hessian(lambda x: function(x).sum()), fullgraph=True, backend="eager"
+    )
+    return compiled(X)
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize(
+    "ask",
+    [forward_over_reverse, forward_over_forward, dual_cotangent, as_compiled],
+    ids=lambda ask: ask.__name__,
+)
+def test_a_stop_gradient_is_heeded_where_forward_mode_runs_backward(ask, grad):
+    applied = pullback.complete(StoppedByNoGrad).apply
+    with (
+        torch.set_grad_enabled(grad),
+        pytest.raises((PullbackError, Unsupported), match="without gradients"),
+    ):
+        ask(applied)
+
+
+def test_forward_over_reverse_without_gradients_leaves_no_history():
+    x = X.clone().requires_grad_()
+    with torch.no_grad():
+        tangent = func.jvp(func.jacrev(pullback.complete(Straight).apply), (x,), (X,))[1]
+    assert not tangent.requires_grad
