@@ -60,7 +60,7 @@ def cross_entropy(g: torch.Generator) -> tuple[object, ...]:
     import triton.language as tl
 
     # The interpreter finds the language's own `cast` by that name alone.
-    kernels("cross_entropy_loss").triton_cast = lambda x, dtype: tl.cast(x, dtype)
+    kernels("cross_entropy_loss").triton_cast = lambda x, dtype: tl.cast(x, dtype)  # noqa: PLW0108 - found late
     return r(g, 3, 8), labels(g, 8, 3), 0, 0
 
 
