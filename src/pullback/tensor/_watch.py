@@ -34,6 +34,8 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     is_view,
     lacks_gradient,
+    maybe_get_level,
+    peek_interpreter_stack,
     set_grad_mode,
 )
 from pullback.tensor._functions import (
@@ -137,6 +139,7 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = False
+        self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
         self.left_in_forward: str | None = None
@@ -206,6 +209,8 @@ class Watch(TorchFunctionMode):
         return [tensor for tensor in made if self._depends([tensor])]
 
     def __enter__(self) -> "Watch":
+        around = peek_interpreter_stack()
+        self._level = 0 if around is None else around.level()
         _thread.stack = (*_thread.stack, self)
         return super().__enter__()
 
@@ -397,11 +402,15 @@ class Watch(TorchFunctionMode):
 
     def _wrapped(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The known tensor that a transform within has wrapped in this one."""
-        while is_functorch_wrapped_tensor(tensor):
+        while self._is_wrapper(tensor):
             tensor = get_unwrapped(tensor)
             if id(tensor) in self._known:
                 return tensor
         return None
+
+    def _is_wrapper(self, tensor: torch.Tensor) -> bool:
+        """Whether a transform within has wrapped a tensor, not one around the rules."""
+        return is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) > self._level
 
     def _depends(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether one depends on what was given, or lies in memory filled with what does."""
@@ -451,7 +460,7 @@ class Watch(TorchFunctionMode):
 
     def _keep_inside(self, tensor: torch.Tensor) -> None:
         """Know what is within a wrapper, too: the transform that has made it unwraps it."""
-        while is_functorch_wrapped_tensor(tensor):
+        while self._is_wrapper(tensor):
             wrapper, tensor = tensor, get_unwrapped(tensor)
             if id(tensor) not in self._known:
                 self._keep_alike(tensor, wrapper)
