@@ -11,12 +11,11 @@ from pullback.trajectory._arguments import (
     arithmetic_dtype,
     check_choice,
     check_index,
-    check_samples,
-    check_state,
     check_steps,
     gather_part,
     least_step,
 )
+from pullback.trajectory._knots import check_floating, check_is_state
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State, free
 from pullback.trajectory.kernels._function import Levels
@@ -92,10 +91,10 @@ def differentiate(
     Mathematics of Computation 51 (1988).
     """
     start, goal = free if start is None else start, free if goal is None else goal
-    check_samples("position", position, "horizon")
+    check_floating("position", position, "[..., horizon, dof]", 2)
     check_choice("scheme", scheme, SCHEMES)
-    check_state("start", start)
-    check_state("goal", goal)
+    check_is_state("start", start)
+    check_is_state("goal", goal)
     shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
     (horizon, dof), batch = shape[-2:], shape[:-2]
     dt = check_steps(dt, position, horizon - 1, least_step(position))
