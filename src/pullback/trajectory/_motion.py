@@ -192,10 +192,10 @@ def make_motion(
     if torch.compiler.is_compiling():
         return Motion(position, velocity, acceleration, jerk, dt)
     motion = object.__new__(Motion)
-    for name, value in zip(
-        _FIELDS, (position, velocity, acceleration, jerk, dt, None), strict=True
-    ):
-        object.__setattr__(motion, name, value)
+    motion.__dict__.update(
+        position=position, velocity=velocity, acceleration=acceleration, jerk=jerk, dt=dt,
+        start_time=None,
+    )  # fmt: skip
     return motion
 
 

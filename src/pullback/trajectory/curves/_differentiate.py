@@ -99,11 +99,10 @@ def differentiate(
     (horizon, dof), batch = shape[-2:], shape[:-2]
     dt = check_steps(dt, position, horizon - 1, least_step(position))
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
-    layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
+    layout, code, weights, chosen = _plan(scheme, _orders(start), _orders(goal), equal, backend)
     _check_horizon(horizon, layout)
     if start_index is not None:
         check_index(start_index, start, position)
-    chosen = choose_backend(device, backend)
     offset = None if reference is None else gather_part("reference", reference, position, None)
     count = math.prod(batch)
     if layout.conditions:
@@ -125,13 +124,17 @@ def differentiate(
 
 @keep_results
 def _plan(
-    scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...], steps: _Steps
-) -> tuple[Layout, str, Tensor | None]:
+    scheme: Scheme,
+    start: tuple[int, ...],
+    goal: tuple[int, ...],
+    steps: _Steps,
+    backend: Backend,
+) -> tuple[Layout, str, Tensor | None, Backend]:
     """What calls share whose arguments differ in values alone; weights for a number of seconds."""
     layout = Layout(scheme, start, goal)
     dt, device, dtype = steps
     weights = None if dt is None else uniform_table(layout, dt, device, dtype)
-    return layout, layout.code, weights
+    return layout, layout.code, weights, choose_backend(device, backend)
 
 
 def _orders(state: State) -> tuple[int, ...]:
