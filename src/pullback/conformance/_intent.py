@@ -15,6 +15,7 @@ The rule, in order:
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -24,7 +25,7 @@ from pullback.conformance._entries import steps_by_entry
 from pullback.conformance._guard import guarded
 from pullback.conformance._linearity import is_linear
 from pullback.conformance._probe import Probe
-from pullback.conformance._steps import Motion, jumps_anywhere, motions
+from pullback.conformance._steps import REACHES, Motion, jumps_along, motions
 
 __all__ = ["infer_intent"]
 
@@ -89,7 +90,10 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
     if not through:
         return None
     smooth = [k for k, found in enumerate(moves) if found and not any(m.jumps for m in found)]
-    held = tuple(k for k in smooth if not jumps_anywhere(probe, k))
+    # Close by first, then farther: of a few entries none may change its code close by.
+    far = REACHES[2:], REACHES[1:]
+    steps = {k: probe.direction(f"jumps {k}", k) for k in smooth}
+    held = tuple(k for k in smooth if not jumps_along(probe, steps[k], *far))
     # Where no neuron comes to its threshold by its membrane, its spike stands still along it,
     # and backward is not zero all the same.
     by_output = zip(probe.outputs, zip(*filter(None, moves), strict=True), strict=True)
@@ -107,11 +111,30 @@ def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
 
 
 def _answers(probe: Probe, only: int, output: int) -> bool:
-    """Whether backward answers the cotangent of one output alone with something but zero."""
-    leaves = probe.leaves()
+    """Whether backward answers the cotangent of one output alone with something but zero.
+
+    Asked at the given point, then along the line on which the output steps: a code at the end of
+    its range passes nothing on, and is left for other values of the input.
+    """
+    given, step = probe.inputs.points(), probe.direction(f"steps {only}", only)
+    for far in (0.0, *(side * reach for reach in REACHES for side in (-1, 1))):
+        points = [x + far * v for x, v in zip(given, step, strict=True)]
+        try:
+            gradient = _gradient(probe, points, only, output)
+        except Exception:
+            if not far:
+                raise
+            continue  # not defined there
+        if bool(gradient.ne(0).any()):
+            return True
+    return False
+
+
+def _gradient(probe: Probe, points: Sequence[torch.Tensor], only: int, output: int) -> torch.Tensor:
+    leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)
     alone = [g * (k == output) for k, g in enumerate(probe.spread(outputs, "answers"))]
-    return bool(probe.pull(leaves, alone, outputs)[only].ne(0).any())
+    return probe.pull(leaves, alone, outputs)[only]
 
 
 def _constant(probe: Probe, moves: list[list[Motion]]) -> list[int]:
