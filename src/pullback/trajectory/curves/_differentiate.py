@@ -118,7 +118,7 @@ def differentiate(
     sampled, velocity, acceleration, jerk = parts
     if offset is not None:
         sampled = sampled + offset[..., None, :]
-    steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=device)
+    steps = dt if isinstance(dt, Tensor) else torch.scalar_tensor(dt, dtype=dtype, device=device)
     return make_motion(sampled, velocity, acceleration, jerk, steps)
 
 
