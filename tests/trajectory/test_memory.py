@@ -96,10 +96,10 @@ def test_sums_touch_their_own_memory_alone(dtype, dof, horizon):
             )
             written = levels if forward else [control, initial]
             if forward:
-                expected = _reference.accumulate(*given[:2], steps, order)
+                expected = _reference.apply(*given[:2], steps, (order,))
             else:
                 cotangents = tuple(inside.clone() for inside, _ in levels)
-                expected = _reference.accumulate_adjoint(cotangents, steps, order)
+                expected = _reference.apply_adjoint(cotangents, steps, (order,))
             for (inside, memory), right in zip(written, expected, strict=True):
                 allowed = 32 * torch.finfo(dtype).eps * right.abs().max().item()
                 torch.testing.assert_close(inside, right, rtol=0, atol=allowed)

@@ -152,7 +152,7 @@ def test_bad_input() -> None:
     for wrong in ([0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 2.0, 1.0], [0.0, float("nan"), 1.0]):
         with pytest.raises(ArgumentError, match=r"one time for each|increase strictly"):
             quintic(through, wrong)
-    with pytest.raises(ArgumentError, match="not floating"):
+    with pytest.raises(ArgumentError, match="not a sequence of floating"):
         quintic(through, torch.tensor([0, 1, 2]))
     with pytest.raises(ArgumentError, match="too few points"):
         quintic(points(1, 2), [0.0])

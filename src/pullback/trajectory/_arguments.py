@@ -7,23 +7,26 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._knots import concrete, from_numbers
+from pullback.trajectory._knots import (
+    check_device,
+    check_floating,
+    concrete,
+    from_numbers,
+    is_number,
+)
 from pullback.trajectory._plain import plain
 from pullback.trajectory._state import PARTS, State
 
 __all__ = [
     "arithmetic_dtype",
     "check_choice",
-    "check_device",
     "check_index",
-    "check_samples",
-    "check_state",
+    "check_named_device",
     "check_steps",
     "gather_part",
     "least_step",
 ]
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _RANGES = {
     dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max)
     for dtype in (torch.float32, torch.float64)
@@ -45,39 +48,12 @@ def check_choice(what: str, given: Any, choices: tuple[str, ...]) -> None:
         )
 
 
-def check_device(device: Any) -> None:
+def check_named_device(device: Any) -> None:
     """Refuse what names no device; ``None`` leaves it open."""
     try:
         torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
         raise ArgumentError("There is no such device.", given=repr(device)) from error
-
-
-def check_samples(name: str, samples: Any, axis: str) -> None:
-    """Refuse what is not a floating tensor ``[..., axis, dof]``."""
-    if not isinstance(samples, Tensor):
-        raise ArgumentTypeError(
-            f"The {name} is not a tensor.", given=type(samples).__name__, expected="a tensor"
-        )
-    if samples.dtype not in _DTYPES:
-        raise ArgumentTypeError(
-            f"The {name} has a dtype without arithmetic for it.",
-            given=str(samples.dtype),
-            expected="float32, float64, bfloat16 or float16",
-        )
-    if samples.layout is not torch.strided:
-        raise ArgumentTypeError(
-            f"The {name} is not a dense tensor.",
-            given=f"layout {samples.layout}",
-            expected="a strided tensor",
-            mend="Pass its to_dense().",
-        )
-    if samples.ndim < 2:
-        raise ArgumentError(
-            f"The {name} has too few dimensions.",
-            given=f"shape {tuple(samples.shape)}",
-            expected=f"[..., {axis}, dof]",
-        )
 
 
 def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any:
@@ -87,22 +63,13 @@ def check_steps(dt: Any, samples: Tensor, steps: int, least: float = 0.0) -> Any
     """
     dtype = arithmetic_dtype(samples)
     dt = plain(dt)
-    if isinstance(dt, (int, float)) and not isinstance(dt, bool):
+    if is_number(dt):
         lowest, highest = _RANGES[dtype]
         if not max(lowest, least) <= dt <= highest:
             raise _bad_step(f"dt={dt}", dtype, least)
         return dt
-    if not isinstance(dt, Tensor) or not dt.dtype.is_floating_point:
-        given = str(dt.dtype) if isinstance(dt, Tensor) else type(dt).__name__
-        raise ArgumentTypeError(
-            "dt is neither a number nor a floating tensor.", given=given, expected="seconds"
-        )
-    if dt.device != samples.device:
-        raise ArgumentError(
-            "dt is on another device than the samples.",
-            given=f"dt on {dt.device}, samples on {samples.device}",
-            mend="Pass a Python number, or move dt.",
-        )
+    check_floating("dt", dt, "of seconds, or a number")
+    check_device("dt", dt, samples, "samples")
     batch = samples.shape[:-2]
     if dt.ndim and tuple(dt.shape) not in ((steps,), (*batch, steps)):
         raise ArgumentError(
@@ -133,16 +100,6 @@ def _bad_step(given: str, dtype: torch.dtype, least: float) -> ArgumentError:
         expected=f"dt > 0, in seconds, that {dtype} can hold"
         + (f" with its cube: from {least:.2g} s" if least else ""),
     )
-
-
-def check_state(name: str, state: Any) -> None:
-    """Refuse what is not a `State`."""
-    if not isinstance(state, State):
-        raise ArgumentTypeError(
-            f"The {name} is not a State.",
-            given=type(state).__name__,
-            expected="pullback.trajectory.State, such as rest or State(velocity=0.0)",
-        )
 
 
 def check_index(index: Any, state: State, samples: Tensor) -> None:
@@ -201,11 +158,7 @@ def gather_part(name: str, part: Any, samples: Tensor, index: Tensor | None) -> 
         return torch.full(shape, float(part), dtype=samples.dtype, device=samples.device)
     if not isinstance(part, Tensor):
         part = from_numbers(name, part, samples)
-    if part.device != samples.device:
-        raise ArgumentError(
-            f"The {name} is on another device than the samples.",
-            given=f"{part.device}, samples on {samples.device}",
-        )
+    check_device(name, part, samples, "samples")
     if part.dtype != samples.dtype:
         raise ArgumentTypeError(
             f"The {name} has another dtype than the samples.",

@@ -55,8 +55,8 @@ def _system(generator: Generator) -> tuple[Tensor, Tensor, bool]:
 
 
 def _triangle(generator: Generator) -> tuple[Tensor, Tensor, bool]:
-    band, right, _ = _system(generator)
-    return band, right, True
+    factor, right, _ = _system(generator)
+    return right, factor.detach(), True
 
 
 def _points(generator: Generator) -> tuple[Tensor]:

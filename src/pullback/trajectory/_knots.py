@@ -1,6 +1,7 @@
 """Check what a trajectory is made from: points, times and what is known at the ends."""
 
 import math
+import numbers
 from typing import Any
 
 import torch
@@ -15,17 +16,24 @@ from pullback.trajectory._state import State
 __all__ = [
     "MOST_SECONDS",
     "broadcast_batch",
+    "check_device",
     "check_fit",
+    "check_floating",
     "check_increasing",
+    "check_is_state",
     "check_points",
     "check_span",
     "check_state",
     "concrete",
     "from_numbers",
+    "is_number",
     "normalise_duration",
     "normalise_times",
     "state_part",
+    "take_seconds",
 ]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 MOST_SECONDS = 1e40
 """The longest duration to compute with; its inverse is the shortest."""
@@ -49,6 +57,94 @@ def concrete(tensor: Tensor) -> Tensor | None:
         return values.as_subclass(Tensor)
 
 
+def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> None:
+    """Refuse what is not a dense tensor of floating point numbers.
+
+    Arguments:
+        what: its name, in the plural or not.
+        value: anything.
+        shape: what is expected of it.
+        least: how many dimensions it must have.
+
+    Raises:
+        ArgumentTypeError: no tensor, a dtype without arithmetic for it, or another layout.
+        ArgumentError: fewer dimensions.
+    """
+    if not isinstance(value, Tensor) or value.dtype not in _DTYPES:
+        raise ArgumentTypeError(
+            f"The {what} {_verb(what)} not a tensor of floating point numbers.",
+            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            expected=f"float32, float64, bfloat16 or float16 {shape}".rstrip(),
+        )
+    if value.layout is not torch.strided:
+        raise ArgumentTypeError(
+            f"The {what} {_verb(what)} not a dense tensor.",
+            given=f"layout {value.layout}",
+            expected="a strided tensor",
+            mend="Pass its to_dense().",
+        )
+    if value.dim() < least:
+        raise ArgumentError(
+            f"There are too few dimensions of the {what}.",
+            given=f"shape {tuple(value.shape)}",
+            expected=shape,
+        )
+
+
+def _verb(what: str) -> str:
+    return "are" if what.endswith("s") else "is"
+
+
+def check_device(what: str, tensor: Tensor, like: Tensor, others: str = "points") -> None:
+    """Refuse tensors on two devices.
+
+    Raises:
+        ArgumentError: they are.
+    """
+    if tensor.device != like.device:
+        raise ArgumentError(
+            f"The {what} {_verb(what)} on another device than the {others}.",
+            given=f"{tensor.device}, the {others} on {like.device}",
+            mend="Move one of them with .to(device).",
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a number of Python's, which a truth is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def take_seconds(
+    what: str,
+    value: Any,
+    like: Tensor,
+    dtype: torch.dtype = torch.float64,
+    *,
+    several: bool = False,
+) -> Tensor:
+    """A number, or numbers in a list where there are several, as a tensor; a floating one as it is.
+
+    Raises:
+        ArgumentTypeError: something else.
+    """
+    value = plain(value)
+    if several and isinstance(value, (list, tuple)):
+        if all(isinstance(each, numbers.Real) for each in value):
+            value = torch.tensor([float(t) for t in value], dtype=dtype, device=like.device)
+    elif not several and is_number(value):
+        value = torch.full((), float(value), dtype=dtype, device=like.device)
+    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            f"The {what} are not a sequence of floating point numbers."
+            if several
+            else f"The {what} is not a number, nor a floating tensor.",
+            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            expected="seconds",
+            mend="Pass torch.stack(numbers) where they are tensors in a list.",
+        )
+    return value
+
+
 def check_points(points: Tensor, *, what: str, least: int) -> None:
     """Refuse points that are not ``[..., count, dof]`` of a floating dtype.
 
@@ -56,18 +152,10 @@ def check_points(points: Tensor, *, what: str, least: int) -> None:
         ArgumentTypeError: not a tensor, or not of a real floating dtype.
         ArgumentError: too few points, or values that are not finite.
     """
-    if not isinstance(points, Tensor) or not points.dtype.is_floating_point:
-        given = points.dtype if isinstance(points, Tensor) else type(points).__name__
+    check_floating(what, points, "[..., count, dof]")
+    if points.device.type == "meta":
         raise ArgumentTypeError(
-            f"The {what} are not a tensor of floating point numbers.",
-            given=str(given),
-            expected="a floating point tensor [..., count, dof]",
-        )
-    if points.layout is not torch.strided or points.device.type == "meta":
-        raise ArgumentTypeError(
-            f"The {what} are not a tensor that lies in memory.",
-            given=f"layout {points.layout} on {points.device}",
-            expected="a dense tensor with values",
+            f"The {what} are not a tensor that lies in memory.", given="a tensor on meta"
         )
     if points.dim() < 2 or points.shape[-2] < least:
         raise ArgumentError(
@@ -87,18 +175,8 @@ def normalise_duration(duration: Any, like: Tensor) -> Tensor:
         ArgumentTypeError: not a number or a floating tensor.
         ArgumentError: not positive, not finite, on another device or of another batch.
     """
-    duration = plain(duration)
-    if isinstance(duration, bool) or not isinstance(duration, (int, float, Tensor)):
-        raise ArgumentTypeError(
-            "The duration is not a number.",
-            given=type(duration).__name__,
-            expected="seconds, as a number or a tensor [...]",
-        )
-    if isinstance(duration, Tensor):
-        _check_floating("duration", duration)
-        _check_device("duration", duration, like)
-    else:
-        duration = torch.tensor(float(duration), dtype=torch.float64, device=like.device)
+    duration = take_seconds("duration", duration, like)
+    check_device("duration", duration, like)
     broadcast_batch("duration", duration.shape, like)
     values = concrete(duration)
     if values is not None and not bool(((values > 0) & torch.isfinite(values)).all()):
@@ -118,16 +196,8 @@ def normalise_times(times: Any, like: Tensor) -> Tensor:
         ArgumentTypeError: not numbers or a floating tensor.
         ArgumentError: a wrong number of times, times that do not increase or are not finite.
     """
-    times = plain(times)
-    if isinstance(times, (list, tuple)) and all(isinstance(plain(t), (int, float)) for t in times):
-        times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=like.device)
-    if not isinstance(times, Tensor) or not times.dtype.is_floating_point:
-        raise ArgumentTypeError(
-            "The times are not floating point numbers.",
-            given=str(times.dtype) if isinstance(times, Tensor) else type(times).__name__,
-            expected="seconds, as a list or a floating tensor [..., count]",
-        )
-    _check_device("times", times, like)
+    times = take_seconds("times", times, like, several=True)
+    check_device("times", times, like)
     count = like.shape[-2]
     if times.dim() < 1 or times.shape[-1] != count:
         raise ArgumentError(
@@ -175,6 +245,20 @@ def check_increasing(what: str, times: Tensor) -> None:
         )
 
 
+def check_is_state(name: str, state: Any) -> None:
+    """Refuse what is not a `State`.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not isinstance(state, State):
+        raise ArgumentTypeError(
+            f"The {name} is not a State.",
+            given=type(state).__name__,
+            expected="pullback.trajectory.State, such as rest or State(velocity=0.0)",
+        )
+
+
 def check_state(name: str, state: Any, like: Tensor) -> None:
     """Refuse what is not a `State` that fits points ``[..., count, dof]``.
 
@@ -182,12 +266,7 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
         ArgumentTypeError: not a state, or a part that is not a floating tensor.
         ArgumentError: a part of another dof, batch or device, or not finite.
     """
-    if not isinstance(state, State):
-        raise ArgumentTypeError(
-            f"The {name} is not a State.",
-            given=type(state).__name__,
-            expected="pullback.trajectory.State, rest, hold or free",
-        )
+    check_is_state(name, state)
     for part in state.given:
         value = getattr(state, part)
         if isinstance(value, tuple):
@@ -202,7 +281,7 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
             if not math.isfinite(value):
                 raise ArgumentError(f"The {part} of the {name} is not finite.", given=repr(value))
             continue
-        _check_floating(f"{part} of the {name}", value)
+        check_floating(f"{part} of the {name}", value)
         check_fit(f"{part} of the {name}", value, like)
         known = concrete(value)
         if known is not None and not bool(torch.isfinite(known).all()):
@@ -215,7 +294,7 @@ def check_fit(what: str, value: Tensor, like: Tensor) -> None:
     Raises:
         ArgumentError: another dof, batch or device.
     """
-    _check_device(what, value, like)
+    check_device(what, value, like)
     if not value.dim():
         return
     dof = like.shape[-1]
@@ -239,18 +318,18 @@ def state_part(state: State, part: str, like: Tensor) -> Tensor:
     return (value if value.dim() else value.unsqueeze(-1)).unsqueeze(-2)
 
 
-def from_numbers(name: str, numbers: Any, like: Tensor) -> Tensor:
+def from_numbers(name: str, given: Any, like: Tensor) -> Tensor:
     """Numbers in nested tuples as a tensor of the dtype and on the device of another.
 
     Raises:
         ArgumentError: the rows differ in length.
     """
     try:
-        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
+        return torch.tensor(given, dtype=like.dtype, device=like.device)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"The {name} is no tensor of numbers.",
-            given=repr(numbers),
+            given=repr(given),
             expected="a list [dof], or nested ones of equal lengths",
         ) from error
 
@@ -269,19 +348,3 @@ def broadcast_batch(what: str, batch: torch.Size, like: Tensor) -> torch.Size:
             given=f"{tuple(batch)} beside points {tuple(like.shape)}",
             expected=f"a batch that broadcasts with {tuple(like.shape[:-2])}",
         ) from None
-
-
-def _check_floating(what: str, tensor: Tensor) -> None:
-    if not tensor.dtype.is_floating_point:
-        raise ArgumentTypeError(
-            f"The {what} is not of a floating point dtype.", given=str(tensor.dtype)
-        )
-
-
-def _check_device(what: str, tensor: Tensor, like: Tensor) -> None:
-    if tensor.device != like.device:
-        raise ArgumentError(
-            f"The {what} lies on another device than the points.",
-            given=str(tensor.device),
-            expected=str(like.device),
-        )

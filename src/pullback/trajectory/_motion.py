@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._arguments import check_device
+from pullback.trajectory._arguments import check_named_device
 from pullback.trajectory._between import excess_between
 from pullback.trajectory._knots import concrete
 from pullback.trajectory._limits import Limits, check_limits
@@ -178,7 +178,7 @@ class Motion:
             device, dtype = None, device
         if dtype is not None:
             check_dtype(dtype)
-        check_device(device)
+        check_named_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in PARTS}
         steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
@@ -192,10 +192,10 @@ def make_motion(
     if torch.compiler.is_compiling():
         return Motion(position, velocity, acceleration, jerk, dt)
     motion = object.__new__(Motion)
-    for name, value in zip(
-        _FIELDS, (position, velocity, acceleration, jerk, dt, None), strict=True
-    ):
-        object.__setattr__(motion, name, value)
+    motion.__dict__.update(
+        position=position, velocity=velocity, acceleration=acceleration, jerk=jerk, dt=dt,
+        start_time=None,
+    )  # fmt: skip
     return motion
 
 

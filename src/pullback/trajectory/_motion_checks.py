@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._knots import concrete
-from pullback.trajectory._plain import plain
+from pullback.trajectory._knots import check_floating, concrete, take_seconds
 
 __all__ = ["check_dtype", "check_parts", "check_steps", "take_start", "take_steps"]
 
@@ -25,14 +24,9 @@ def check_dtype(dtype: Any) -> None:
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Refuse parts that are not floating tensors ``[..., horizon, dof]`` of one shape."""
     for name, part in parts.items():
-        if not isinstance(part, Tensor) or not part.dtype.is_floating_point:
-            raise ArgumentTypeError(
-                f"The {name} of a motion is not a tensor of floating point numbers.",
-                given=str(part.dtype) if isinstance(part, Tensor) else type(part).__name__,
-                expected="a floating point tensor [..., horizon, dof]",
-            )
+        check_floating(f"{name} of a motion", part, "[..., horizon, dof]", 2)
     shapes = [part.shape for part in parts.values()]
-    if len(shapes[0]) < 2 or any(shape != shapes[0] for shape in shapes):
+    if any(shape != shapes[0] for shape in shapes):
         raise ArgumentError(
             "A motion needs position, velocity, acceleration and jerk of one shape.",
             given=", ".join(str(tuple(shape)) for shape in shapes),
@@ -42,7 +36,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 def take_steps(dt: Any, position: Tensor, dtype: torch.dtype) -> Tensor:
     """The steps of a motion in seconds as a tensor, a number in the given dtype."""
-    steps = _take("dt", dt, position, dtype)
+    steps = take_seconds("dt of a motion", dt, position, dtype)
     check_steps(steps, position)
     _check_values("dt", steps, 0.0, "positive, finite seconds")
     return steps
@@ -66,7 +60,7 @@ def take_start(start: Any, position: Tensor) -> Tensor | None:
     """The start time of a motion in seconds as a tensor, or ``None`` where there is none."""
     if start is None:
         return None
-    time = _take("start_time", start, position, torch.float64)
+    time = take_seconds("start_time of a motion", start, position)
     batch = position.shape[:-2]
     if not _fits(time.shape, batch):
         raise ArgumentError(
@@ -76,20 +70,6 @@ def take_start(start: Any, position: Tensor) -> Tensor | None:
         )
     _check_values("start_time", time, -math.inf, "finite seconds")
     return time
-
-
-def _take(name: str, value: Any, position: Tensor, dtype: torch.dtype) -> Tensor:
-    value = plain(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = torch.full((), value, dtype=dtype, device=position.device)
-    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
-        raise ArgumentTypeError(
-            f"The {name} of a motion is neither a number nor a floating tensor.",
-            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
-            expected="seconds",
-            mend="Pass torch.tensor(numbers).",
-        )
-    return value
 
 
 def _fits(shape: Sequence[int], batch: Sequence[int]) -> bool:

@@ -34,7 +34,7 @@ class Kernel(Generic[P, R]):
         self.register_vmap = self._operator.register_vmap
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        tensors = (arg for arg in args if isinstance(arg, Tensor))
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
         return (self._function if is_plain(*tensors) else self._operator)(*args, **kwargs)
 
 

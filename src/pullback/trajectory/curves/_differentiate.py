@@ -11,12 +11,11 @@ from pullback.trajectory._arguments import (
     arithmetic_dtype,
     check_choice,
     check_index,
-    check_samples,
-    check_state,
     check_steps,
     gather_part,
     least_step,
 )
+from pullback.trajectory._knots import check_floating, check_is_state
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State, free
 from pullback.trajectory.kernels._function import Levels
@@ -92,19 +91,18 @@ def differentiate(
     Mathematics of Computation 51 (1988).
     """
     start, goal = free if start is None else start, free if goal is None else goal
-    check_samples("position", position, "horizon")
+    check_floating("position", position, "[..., horizon, dof]", 2)
     check_choice("scheme", scheme, SCHEMES)
-    check_state("start", start)
-    check_state("goal", goal)
+    check_is_state("start", start)
+    check_is_state("goal", goal)
     shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
     (horizon, dof), batch = shape[-2:], shape[:-2]
     dt = check_steps(dt, position, horizon - 1, least_step(position))
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
-    layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
+    layout, code, weights, chosen = _plan(scheme, _orders(start), _orders(goal), equal, backend)
     _check_horizon(horizon, layout)
     if start_index is not None:
         check_index(start_index, start, position)
-    chosen = choose_backend(device, backend)
     offset = None if reference is None else gather_part("reference", reference, position, None)
     count = math.prod(batch)
     if layout.conditions:
@@ -120,19 +118,23 @@ def differentiate(
     sampled, velocity, acceleration, jerk = parts
     if offset is not None:
         sampled = sampled + offset[..., None, :]
-    steps = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=device)
+    steps = dt if isinstance(dt, Tensor) else torch.scalar_tensor(dt, dtype=dtype, device=device)
     return make_motion(sampled, velocity, acceleration, jerk, steps)
 
 
 @keep_results
 def _plan(
-    scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...], steps: _Steps
-) -> tuple[Layout, str, Tensor | None]:
+    scheme: Scheme,
+    start: tuple[int, ...],
+    goal: tuple[int, ...],
+    steps: _Steps,
+    backend: Backend,
+) -> tuple[Layout, str, Tensor | None, Backend]:
     """What calls share whose arguments differ in values alone; weights for a number of seconds."""
     layout = Layout(scheme, start, goal)
     dt, device, dtype = steps
     weights = None if dt is None else uniform_table(layout, dt, device, dtype)
-    return layout, layout.code, weights
+    return layout, layout.code, weights, choose_backend(device, backend)
 
 
 def _orders(state: State) -> tuple[int, ...]:

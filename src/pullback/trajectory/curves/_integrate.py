@@ -11,11 +11,10 @@ from pullback.internal.kernels._backend import Backend, choose_backend
 from pullback.trajectory._arguments import (
     arithmetic_dtype,
     check_choice,
-    check_samples,
-    check_state,
     check_steps,
     gather_part,
 )
+from pullback.trajectory._knots import check_floating, check_is_state
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State
 from pullback.trajectory.kernels._function import Levels
@@ -79,14 +78,14 @@ def integrate(
     The maths: the Taylor series of a polynomial; Hairer, Lubich, Wanner, "Geometric Numerical
     Integration" (2006), I.1, for the Euler methods.
     """
-    check_samples("control", control, "steps")
+    check_floating("control", control, "[..., steps, dof]", 2)
     *batch, steps, dof = control.shape
     check_choice("order of the control", order, PARTS[1:])
     check_choice("method", method, METHODS)
     if steps < 1:
         raise ArgumentError("There is no step to integrate.", given="0 steps", expected="1 or more")
     level = PARTS.index(order)
-    check_state("start", start)
+    check_is_state("start", start)
     _check_start(start, level, order)
     dt = check_steps(dt, control, steps)
     chosen = choose_backend(control.device, backend)

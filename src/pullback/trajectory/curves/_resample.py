@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._knots import concrete, take_seconds
 from pullback.trajectory._motion import Motion, time_dtype
-from pullback.trajectory._plain import plain
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline
 
@@ -82,14 +81,11 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
 
 
 def _step(dt: Any, like: Tensor) -> Tensor:
-    dt = plain(dt)
-    number = isinstance(dt, (int, float)) and not isinstance(dt, bool)
-    if number:
-        return torch.tensor(float(dt), dtype=torch.float64, device=like.device)
-    if not isinstance(dt, Tensor) or dt.dim() or not dt.dtype.is_floating_point:
+    dt = take_seconds("step", dt, like)
+    if dt.dim():
         raise ArgumentTypeError(
             "The step is not one number.",
-            given=str(tuple(dt.shape)) if isinstance(dt, Tensor) else type(dt).__name__,
+            given=f"shape {tuple(dt.shape)}",
             expected="seconds, a number or a floating tensor without dimensions",
         )
     return dt.to(device=like.device, dtype=torch.float64)

@@ -1,7 +1,6 @@
 """`Spline`: a piecewise polynomial in time, with its derivatives at any times."""
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,13 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import check_increasing, concrete
+from pullback.trajectory._knots import (
+    check_device,
+    check_increasing,
+    concrete,
+    take_seconds,
+)
 from pullback.trajectory._motion import Motion, time_dtype
-from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["Spline"]
@@ -116,22 +119,14 @@ class Spline:
         return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 
     def _check(self, times: Any) -> Tensor:
-        device, times = self.coefficients.device, plain(times)
-        if isinstance(times, (list, tuple)) and all(isinstance(t, numbers.Real) for t in times):
-            times = torch.tensor([float(t) for t in times], dtype=torch.float64, device=device)
-        if not isinstance(times, Tensor) or not times.dtype.is_floating_point or times.dim() < 1:
+        times = take_seconds("times", times, self.coefficients, several=True)
+        if times.dim() < 1:
             raise ArgumentTypeError(
-                "The times are not a sequence of floating point numbers.",
-                given=str(times.dtype) if isinstance(times, Tensor) else type(times).__name__,
+                "The times are not a sequence.",
+                given="one number",
                 expected="seconds, as a list of numbers or a floating tensor [..., samples]",
-                mend="Pass torch.stack(times) where they are tensors.",
             )
-        if times.device != device:
-            raise ArgumentError(
-                "The times lie on another device than the spline.",
-                given=str(times.device),
-                expected=str(device),
-            )
+        check_device("times", times, self.coefficients, "coefficients of the spline")
         batch = times.shape[:-1]
         try:
             broadcast_shapes(batch, self.knots.shape[:-1], self.coefficients.shape[:-3])

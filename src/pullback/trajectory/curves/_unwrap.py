@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._knots import check_floating
 from pullback.trajectory._plain import plain
 
 __all__ = ["unwrap"]
@@ -41,14 +42,7 @@ def unwrap(
         >>> unwrap(angles, period=360.0).flatten().tolist()
         [170.0, 179.0, 188.0, 197.0]
     """
-    floating = isinstance(position, Tensor) and position.dtype.is_floating_point
-    if not floating or position.dim() < 2:
-        given = tuple(position.shape) if isinstance(position, Tensor) else type(position).__name__
-        raise ArgumentTypeError(
-            "Only sampled positions can be unwrapped.",
-            given=str(given),
-            expected="a floating tensor [..., samples, dof]",
-        )
+    check_floating("position", position, "[..., samples, dof]", 2)
     period, joints = plain(period), plain(joints)
     if not (isinstance(period, (int, float)) and 0 < period < math.inf):
         raise ArgumentError("The period must be positive.", given=repr(period))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
-from pullback.trajectory._arguments import check_device
-from pullback.trajectory._knots import MOST_SECONDS
+from pullback.trajectory._arguments import check_named_device
+from pullback.trajectory._knots import MOST_SECONDS, is_number
 from pullback.trajectory._plain import plain
 from pullback.trajectory.kernels.banded import triangular_product, triangular_solve
 from pullback.trajectory.kernels.banded._product import shift_rows
@@ -95,7 +95,7 @@ class Preconditioner:
     ) -> None:
         horizon, dt = plain(horizon), plain(dt)
         _check(horizon, dt, order, (start, goal), dtype)
-        check_device(device)
+        check_named_device(device)
         self.horizon = horizon
         self.dt = float(dt)
         self.order = order
@@ -276,8 +276,7 @@ def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: to
         raise ArgumentError(
             "The horizon is out of range.", given=repr(horizon), expected="1 sample or more"
         )
-    number = isinstance(dt, (int, float)) and not isinstance(dt, bool)
-    if not number or not 1 / MOST_SECONDS < dt < MOST_SECONDS:
+    if not is_number(dt) or not 1 / MOST_SECONDS < dt < MOST_SECONDS:
         raise ArgumentError(
             "The step must be positive.",
             given=repr(dt),

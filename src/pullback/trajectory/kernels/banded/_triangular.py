@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pullback.tensor import Function
@@ -23,50 +22,38 @@ def triangular_product(factor: Tensor, x: Tensor, *, transposed: bool) -> Tensor
 
 
 def triangular_solve(factor: Tensor, right: Tensor, *, transposed: bool) -> Tensor:
-    """``L^-1 B [..., n, columns]`` for a banded factor, or ``L^-T B``, with every derivative.
+    """``L^-1 B [..., n, columns]``, or ``L^-T B``, for a banded factor, which is a constant.
 
     Example:
-        >>> import torch
         >>> import torch
         >>> factor = torch.tensor([[2.0, 0.0], [2.0, 1.0]])  # of [[4, 2], [2, 5]]
         >>> triangular_solve(factor, torch.tensor([[2.0], [3.0]]), transposed=False).tolist()
         [[1.0], [1.0]]
     """
-    return TriangularSolve.apply(factor, right, transposed)
+    return TriangularSolve.apply(right, factor.detach(), transposed)
 
 
 class TriangularSolve(Function):
-    """``L^-1 B`` or ``L^-T B``: each is the other's rule for the cotangent.
-
-    Source: Giles, An extended collection of matrix derivative results, 2008, section 2.3.1.
-    """
+    """``L^-1 B`` or ``L^-T B``, linear in ``B``: each is the other's transpose."""
 
     @staticmethod
-    def forward(factor: Tensor, right: Tensor, transposed: bool) -> Tensor:
+    def forward(right: Tensor, factor: Tensor, transposed: bool) -> Tensor:
         return substitute_operator(factor, right, transposed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        factor, right, ctx.transposed = inputs
+        right, factor, ctx.transposed = inputs
         ctx.right_shape = right.shape
-        ctx.save_for_backward(factor, output)
+        ctx.save_for_backward(factor)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        factor, x = ctx.saved_tensors
-        dual = TriangularSolve.apply(factor, cotangent, not ctx.transposed)
-        of_factor = of_right = None
-        if ctx.needs_input_grad[0]:
-            rows, columns = (x, dual) if ctx.transposed else (dual, x)
-            diagonals = [(rows * shift_rows(columns, d)).sum(-1) for d in range(factor.shape[-1])]
-            of_factor = -torch.stack(diagonals, dim=-1).sum_to_size(factor.shape)
-        if ctx.needs_input_grad[1]:
-            of_right = dual.sum_to_size(ctx.right_shape)
-        return of_factor, of_right, None
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
+        (factor,) = ctx.saved_tensors
+        dual = TriangularSolve.apply(cotangent, factor, not ctx.transposed)
+        return dual.sum_to_size(ctx.right_shape), None, None
 
     @staticmethod
-    def jvp(ctx: Any, of_factor: Tensor, of_right: Tensor, _: None) -> Tensor:
+    def jvp(ctx: Any, of_right: Tensor, *_: Any) -> Tensor:
         # Written out for the reason given in `BandedSolve.jvp`.
-        factor, x = ctx.saved_tensors
-        moved = triangular_product(of_factor, x, transposed=ctx.transposed)
-        return TriangularSolve.apply(factor, of_right - moved, ctx.transposed)
+        (factor,) = ctx.saved_tensors
+        return TriangularSolve.apply(of_right, factor, ctx.transposed)

@@ -106,17 +106,11 @@ def _whole_weight(weights, row, own, width):
 
 @_part
 def _is_flat(weights, shape, inside):
-    """Whether inside rows can go as one flat sequence, which must fill a vector.
+    """Whether inside rows share weights and can go as one flat sequence, which must fill a vector.
 
-    They must share weights, none of them of boundary values: of a table's derivative they may be.
+    They weigh no boundary values.
     """
-    flat = shape.rows < shape.horizon and inside >= count_lanes(weights)
-    for t in range(shape.tables if flat else 0):
-        row = t * shape.rows * 3 * shape.columns + _find_row(shape.left, shape)
-        for k in range(3):
-            for n in range(shape.width, shape.columns):
-                flat = flat and weights[row + k * shape.columns + n] == 0
-    return flat
+    return shape.rows < shape.horizon and inside >= count_lanes(weights)
 
 
 @_part
@@ -291,7 +285,8 @@ def _adjoint_sample(m, gradients, out, several, readers, shape):
 
 
 @_part
-def _adjoint_known(gradients, values, b, weights, table, shape, flat):
+def _adjoint_known(gradients, values, b, weights, table, shape):
+    # Of boundary values, which rows at the ends read alone.
     _, velocity, acceleration, jerk = gradients
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     width, left, right = shape.width, shape.left, shape.right
@@ -300,8 +295,8 @@ def _adjoint_known(gradients, values, b, weights, table, shape, flat):
         for d in range(0, dof, ROW):
             count = min(ROW, dof - d)
             total = splat_row(weights[table] - weights[table])
-            for end in range(left + right if flat else horizon):
-                h = end if end < left or not flat else horizon - right + (end - left)
+            for end in range(left + right):
+                h = end if end < left else horizon - right + (end - left)
                 row, c = table + _find_row(h, shape) + n, at + h * dof + d
                 v = splat_row(weights[row]) * load_row(velocity, c, count)
                 a = splat_row(weights[row + columns]) * load_row(acceleration, c, count)
@@ -370,7 +365,7 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
             else:
                 _adjoint_inside(4, inside)
         for one in range(several[0], several[1]):
-            _adjoint_known(gradients, values, one, weights, table, shape, flat)
+            _adjoint_known(gradients, values, one, weights, table, shape)
             _free_ends(out, values, one, shape)
     if past_caches:
         fence()
