@@ -1,4 +1,4 @@
-"""Transformer Engine: its Triton kernels, in Triton's interpreter; the rest asks for its library."""
+"""Transformer Engine: its Triton kernels, interpreted; the rest asks for its library."""
 
 import sys
 import types

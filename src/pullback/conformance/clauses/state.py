@@ -34,7 +34,7 @@ def state(probe: Probe) -> Finding:
     cotangents = probe.cotangents(shapes)
     first = probe.leaves(points[0])
     kept = [*probe.evaluate(first)]
-    kept += [g.detach() for g in probe.pull(first, cotangents, kept)]
+    kept += [g.detach() for g in probe.pull(first, [g.clone() for g in cotangents], kept)]
     before = [t.detach().clone() for t in kept]
     alone = [[g.clone() for g in probe.backward(x, cotangents)] for x in points]
     probe.backward(points[1], cotangents)  # whose results nobody wants
@@ -47,7 +47,8 @@ def state(probe: Probe) -> Finding:
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
         for k in order:
-            got = probe.pull(leaves[k], cotangents, outputs[k])
+            handed = [g.clone() for g in cotangents]  # which backward may write into
+            got = probe.pull(leaves[k], handed, outputs[k])
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
                 pair = alone[k][place], got[place]
@@ -70,7 +71,8 @@ def _threads(
         for _ in range(_REPEATS):
             leaves = probe.leaves(points[k])
             outputs = list(probe.unseeded(*leaves))
-            got = [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
+            handed = [g.clone() for g in cotangents]
+            got = [g.detach() for g in probe.pull(leaves, handed, outputs)]
             place = probe.differ(got, alone[k], looser=1e3)
             if place is not None:
                 return place, got
