@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.tensor.helpers import agree
+from torch._dynamo.exc import Unsupported
 from torch.autograd import forward_ad
 
 import pullback
@@ -403,3 +404,130 @@ def test_a_private_derivative_of_another_functions_result():
         return func.grad(lambda x: first(x).sum())(X)
 
     right_or_refused(ask, pullback.complete(Cube).apply, lambda x: x**3)
+
+
+class StoppedByNoGrad(torch.autograd.Function):
+    """exp, whose backward computes its slope without gradients: the author's stop-gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        with torch.no_grad():
+            slope = y * 1
+        return slope * cotangent
+
+
+def forward_over_reverse(function):
+    return func.jvp(func.jacrev(function), (X,), (X,))[1]
+
+
+def forward_over_forward(function):
+    return func.jvp(lambda x: func.jvp(function, (x,), (X,))[1], (X,), (X,))[1]
+
+
+def dual_cotangent(function):
+    x = X.clone().requires_grad_()
+    with torch.enable_grad():
+        y = function(x)
+    with forward_ad.dual_level():
+        (gradient,) = torch.autograd.grad(y, x, forward_ad.make_dual(y.detach(), X))
+        return forward_ad.unpack_dual(gradient).tangent
+
+
+def as_compiled(function):
+    compiled = torch.compile(
+        func.hessian(lambda x: function(x).sum()), fullgraph=True, backend="eager"
+    )
+    return compiled(X)
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize(
+    "ask",
+    [forward_over_reverse, forward_over_forward, dual_cotangent, as_compiled],
+    ids=lambda ask: ask.__name__,
+)
+def test_a_stop_gradient_is_heeded_where_forward_mode_runs_backward(ask, grad):
+    applied = pullback.complete(StoppedByNoGrad).apply
+    with (
+        torch.set_grad_enabled(grad),
+        pytest.raises((PullbackError, Unsupported), match="without gradients"),
+    ):
+        ask(applied)
+
+
+def test_forward_over_reverse_without_gradients_leaves_no_history():
+    x = X.clone().requires_grad_()
+    with torch.no_grad():
+        tangent = func.jvp(func.jacrev(pullback.complete(Straight).apply), (x,), (X,))[1]
+    assert not tangent.requires_grad
+
+
+def test_what_is_kept_under_the_identity_of_an_item():
+    kept = {}
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.key = id(x)
+            kept[ctx.key] = torch.tensor((x * x).tolist(), dtype=x.dtype)
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return (kept[ctx.key] + 2 * x * x) * cotangent
+
+    applied = pullback.complete(Cube, gradient="exact").apply
+    for ask in BATCHED.values():
+        right_or_refused(ask, applied, lambda x: x**3)
+
+
+def of_func_grad(t):
+    return func.grad(lambda s: (s * s / 2).sum())(t.detach())
+
+
+class ByAnotherFunction(torch.autograd.Function):
+    """The cube, with a slope that a transform computes of what another Function has given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = Straight.apply(x)
+        ctx.save_for_backward(x, of_func_grad(y))
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        return 3 * y / x * cotangent
+
+
+class Normalised(torch.autograd.Function):
+    """x ** 2, whose backward divides by the size of its cotangent, which a transform computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent / of_func_grad((cotangent**2).sum() + 1)
+
+
+def test_what_a_transform_within_a_rule_hides():
+    def ask(function):
+        return func.jvp(func.grad(lambda x: (function(x) ** 2).sum()), (X,), (X,))[1]
+
+    right_or_refused(ask, pullback.complete(ByAnotherFunction).apply, lambda x: x**3)
+    for pushed in (func.jacfwd, lambda f: func.jacrev(func.jacfwd(f)), func.hessian):
+        with pytest.raises(PullbackError):
+            pushed(lambda x: (pullback.complete(Normalised).apply(x) ** 2).sum())(X)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from pullback.conformance._arguments import Arguments
+from pullback.conformance._altered import read_otherwise
+from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
@@ -29,7 +30,7 @@ _EVERY = 256
 _SOME = 96
 _ENDS = 24
 _NEAR = 3
-# Seconds that moving entries may take; the others are not moved then.
+# Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
 _STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
@@ -84,7 +85,7 @@ def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
     if probe.kin != "any":
         return None
     inputs = range(len(probe.inputs.differentiable)) if only is None else [only]
-    until = time.monotonic() + _SECONDS
+    until = time.process_time() + _SECONDS
     for number in (0, 2):
         points = probe.point(number)
         for k in inputs:
@@ -177,7 +178,7 @@ class _At:
             if value is not None:
                 found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
                 known.view(-1)[place] = True
-            if time.monotonic() > self.until:
+            if time.process_time() > self.until:
                 break
         return found, known
 
@@ -189,10 +190,17 @@ class _At:
         change = self.change(only, self.size * self.weights[0].to(point.dtype))
         return None if change is None else change[0] / self.size
 
+    def with_constants(self) -> "_At":
+        """The same, with every floating input as one that is differentiated."""
+        given = self.probe.inputs.with_points(self.points)
+        every = [k for k, value in enumerate(given.values) if is_continuous(value)]
+        inputs = given.with_differentiable(every)
+        return replace(self, probe=self.probe.at(inputs), points=inputs.points())
+
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
         """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
         count = self.points[only].numel()
-        if count > _EVERY or time.monotonic() > self.until:
+        if count > _EVERY or time.process_time() > self.until:
             return None
         there = self if weights is None else replace(self, weights=weights)
         found, known = there.gradient(only, range(count))
@@ -223,7 +231,13 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
-    said = explain(_difference(at, only, _Found(expected, got, known)))
+    difference = _difference(at, only, _Found(expected, got, known))
+
+    def is_right(found: Tensors) -> bool:
+        gap = (found[only].cpu() - expected.cpu())[known].abs().max()
+        return bool(gap <= difference.close * expected.cpu()[known].abs().max())
+
+    said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
     return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
 
 
@@ -234,7 +248,7 @@ def _lone_place(at: _At, only: int) -> int:
         return 0
     step = at.probe.direction("lone entry", only)[only].reshape(-1)
     gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
-    while high - low > 1 and time.monotonic() < at.until:
+    while high - low > 1 and time.process_time() < at.until:
         middle = (low + high) // 2
         left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
         low, high = (low, middle) if left >= right else (middle, high)
@@ -271,8 +285,10 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
     """What may explain the difference: gradients of others, sizes, and what a factor may be."""
     names = at.probe.inputs.names()
     others, parts = {}, {}
-    for k, (name, point) in enumerate(zip(names, at.points, strict=True)):
-        other = at.whole(k) if k != only and point.shape == found.expected.shape else None
+    wide = at.with_constants()
+    for k, (name, point) in enumerate(zip(wide.probe.inputs.names(), wide.points, strict=True)):
+        own = name == names[only] or point.shape != found.expected.shape
+        other = None if own else wide.whole(k)
         if other is not None:
             others[f"the gradient of {name}"] = other
     for k in range(len(at.weights) if len(at.weights) > 1 else 0):
@@ -293,7 +309,11 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
         others=others,
         parts=parts,
         reduced=cotangents,
-        factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        factors={
+            **cotangents,
+            **dict(zip(names, at.points, strict=True)),
+            **{f"output {k}": y for k, y in enumerate(at.base)},
+        },
         numbers=_numbers(at.probe.inputs.with_points(at.points)),
         indices=indices,
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,

@@ -49,6 +49,7 @@ from pullback.tensor._second_order import (
     connected,
     refuse_remembered,
     running_again,
+    with_gradients,
 )
 from pullback.tensor._structure import children, match, unflatten, without_values
 from pullback.tensor._watch import Outside, Watch, refusal
@@ -85,7 +86,7 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
         application = Application(call, {place: primal(tensor) for place, tensor in saved.items()})
         given = [*application.kept.values(), *tangents]
         if are_differentiated_below(given):
-            return _push_beyond(application, tangents)
+            return with_gradients(lambda: _push_beyond(application, tangents))
         return _push_once(application, tangents)
 
 
@@ -246,7 +247,7 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
         watch.give_cotangents(cotangents)
         with watch:
             gradients = call.pull_on(context, every, transposing=True)
-            found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
+        found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
         for _, why in (found[i] for i in live):
             if why is not None:
                 raise refusal(_PURPOSE, call.definition.name, why)

@@ -50,6 +50,7 @@ __all__ = [
     "differentiable_gradient",
     "refuse_remembered",
     "running_again",
+    "with_gradients",
 ]
 
 Tensors = Sequence[torch.Tensor | None]
@@ -66,12 +67,31 @@ def differentiable_gradient(
         cotangents: one for each output, or None.
         needs: for each input, whether its gradient is wanted.
     """
+    return with_gradients(lambda: _differentiable(application, cotangents, needs))
+
+
+def with_gradients(compute: Callable[[], list[torch.Tensor | None]]) -> list[torch.Tensor | None]:
+    """Run rules with gradients on: an author's ``no_grad`` stops a gradient, and shows so alone.
+
+    Where they were off, as ``torch.no_grad`` around forward over reverse has them, the results get
+    no history, and keep their tangents.
+    """
+    if torch.is_grad_enabled():
+        return compute()
+    with torch.enable_grad():
+        results = compute()
+    return [t.clone() if t is not None and t.requires_grad else t for t in results]
+
+
+def _differentiable(
+    application: Application, cotangents: Tensors, needs: Sequence[bool]
+) -> list[torch.Tensor | None]:
     call = application.call
     values: list[torch.Tensor | None] | None = None
     error = _declared(call)
     if error is None and call.plain:
         given = [*application.saved(), *cotangents]
-        watch = Watch(given, node=application.node, detaches=call.definition.detaches)
+        watch = Watch(given, detaches=call.definition.detaches)
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:

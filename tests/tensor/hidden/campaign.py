@@ -303,7 +303,9 @@ _TANGENTS = ("func_jvp", "func_jacfwd", "func_linearize", "dual_numbers", "compi
 # Second order in forward mode, and the same matrix in reverse mode.
 _IN_REVERSE = {
     "func_hessian": "func_jacrev_of_jacrev",
+    "func_hessian_without_gradients": "func_jacrev_of_jacrev",
     "jacfwd_of_jacfwd": "func_jacrev_of_jacrev",
+    "jacfwd_of_jacfwd_without_gradients": "func_jacrev_of_jacrev",
     "jacrev_of_jacfwd": "func_jacrev_of_jacrev",
     "hessian_in_forward_mode_of_functional": "func_jacrev_of_jacrev",
 }

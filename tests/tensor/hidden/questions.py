@@ -241,6 +241,12 @@ def func_hessian(f, args, v):
 
 
 @question("forward")
+def func_hessian_without_gradients(f, args, v):
+    with torch.no_grad():
+        return hessian(lambda *a: loss(f, *a), every(args))(*args)
+
+
+@question("forward")
 def func_jvp(f, args, v):
     return jvp(f, args, v)[1]
 
@@ -258,6 +264,12 @@ def func_linearize(f, args, v):
 @question("forward")
 def jacfwd_of_jacfwd(f, args, v):
     return jacfwd(jacfwd(lambda *a: loss(f, *a), every(args)), every(args))(*args)
+
+
+@question("forward")
+def jacfwd_of_jacfwd_without_gradients(f, args, v):
+    with torch.no_grad():
+        return jacfwd(jacfwd(lambda *a: loss(f, *a), every(args)), every(args))(*args)
 
 
 @question("forward")
