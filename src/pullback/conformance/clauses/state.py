@@ -80,7 +80,7 @@ def _disturbed(
     outputs = probe.evaluate(leaves)
     with suppress(Exception):  # outside of its domain, or without an end there
         replace(probe, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(far))
-    got = probe.pull(leaves, cotangents, outputs)
+    got = probe.pull(leaves, [g.clone() for g in cotangents], outputs)
     place = probe.differ([g.detach() for g in got], alone, looser=1e3)
     if place is None:
         return None
