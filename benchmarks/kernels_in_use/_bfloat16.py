@@ -106,5 +106,6 @@ def install(interpreter: Any, tl: Any) -> None:
     builder.binary_op = in_float32(builder.binary_op, 2)
     builder.unary_op = in_float32(builder.unary_op, 1)
     builder.ternary_op = ternary
+    builder.create_fma = in_float32(builder.create_fma, 3)
     builder.create_dot = lambda self, a, b, *more: dot(self, wide(a), wide(b), *more)
     builder.create_atomic_rmw = atomic

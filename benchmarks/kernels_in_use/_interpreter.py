@@ -7,6 +7,7 @@ the compiler does:
 - the variable of a loop over ``range`` is an int32 scalar too, unless ``range`` is static;
 - a comparison of two scalars stays a truth value where it meets a block;
 - a kernel is run as a whole: two threads that launch one do not take the language from each other;
+- a product of float64 is not added to float32: it does not compile;
 - bfloat16 is computed with in float32 and rounded to the nearest (`_bfloat16.py`);
 - what comes from the device's library (``libdevice``) is worked out by torch;
 - a program asks which GPU there is, and times its configurations: the answer is that there is none,
@@ -126,6 +127,14 @@ def install(active: bool = False) -> None:
 
     interpreter.InterpreterBuilder.create_splat = with_truth
     _bfloat16.install(interpreter, tl)
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def of_one_dtype(builder: Any, a: Any, b: Any, total: Any, *more: Any) -> Any:
+        if a.dtype.scalar == tl.float64 and total.dtype.scalar != tl.float64:
+            raise TypeError(f"a product of float64 into {total.dtype.scalar}")
+        return dot(builder, a, b, total, *more)
+
+    interpreter.InterpreterBuilder.create_dot = of_one_dtype
     launch, one_at_a_time = interpreter.GridExecutor.__call__, threading.RLock()
 
     def whole(executor: Any, *arguments: Any, **options: Any) -> None:

@@ -59,7 +59,8 @@ def examine(case: Published, options: argparse.Namespace) -> list[Row]:
         by_verdict.setdefault(finding.verdict.value, []).append(finding.clause)
     for verdict in ("lacking", "untidy", "holds"):
         common[verdict] = " ".join(by_verdict.get(verdict, ()))
-    if report.unfinished and "derivative" not in {item.clause for item in report.findings}:
+    judged = {item.clause for item in report.findings if item.verdict.value != "crashes"}
+    if report.unfinished and "derivative" not in judged:
         return [{"ran": "no", "why": "its derivative is not checked within its minute"}]
     bad = [item for item in report.findings if item.verdict.value in ("broken", "crashes")]
     if options.text:

@@ -62,7 +62,7 @@ def bitnet(g: torch.Generator) -> tuple[object, ...]:
 def nf4(g: torch.Generator) -> tuple[object, ...]:
     from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import to_nf4
 
-    return r(g, 3, 64), to_nf4(r(g, 64, 64, grad=False), 64, 64)
+    return r(g, 3, 128), to_nf4(r(g, 128, 128, grad=False))
 
 
 CASES = [

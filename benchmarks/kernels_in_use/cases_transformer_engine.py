@@ -1,4 +1,4 @@
-"""Transformer Engine: Triton kernels, in its interpreter; the rest asks for its library."""
+"""Transformer Engine: its Triton kernels, interpreted; the rest asks for its library."""
 
 import sys
 import types

@@ -5,6 +5,7 @@ The package itself refuses to be imported without a GPU; its modules do not.
 
 import importlib
 import os
+import tempfile
 import types
 
 import torch
@@ -17,6 +18,7 @@ PACKAGE = "unsloth"
 FOLDER = "unsloth"
 install(active=True)
 os.environ["UNSLOTH_IS_PRESENT"] = "1"  # as the package says to its helper
+os.environ["UNSLOTH_COMPILE_LOCATION"] = tempfile.mkdtemp()  # or it writes where it is started
 for _package in ("unsloth", "unsloth.kernels", "unsloth.models", "unsloth.utils"):
     bare(_package)
 REASONS = [
@@ -60,7 +62,7 @@ def cross_entropy(g: torch.Generator) -> tuple[object, ...]:
     import triton.language as tl
 
     # The interpreter finds the language's own `cast` by that name alone.
-    kernels("cross_entropy_loss").triton_cast = lambda x, dtype: tl.cast(x, dtype)  # noqa: PLW0108 - found late
+    kernels("cross_entropy_loss").triton_cast = lambda *given: tl.cast(*given)  # noqa: PLW0108 - by name, later
     return r(g, 3, 8), labels(g, 8, 3), 0, 0
 
 

@@ -536,3 +536,22 @@ def test_what_cancels_where_rows_are_equal_is_no_difference_between_layouts():
 
     report = check(LogSoftmaxOfLinear, normal(3, 4), normal(5, 4), clauses="layout")
     assert report["layout"].verdict is Verdict.HOLDS
+
+
+def test_a_backward_that_writes_into_its_cotangent_is_told_of_by_that_clause_alone():
+    class Over(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * y.sin()
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, cotangent):
+            x, y = ctx.saved_tensors
+            of_y = cotangent * x * y.cos()
+            return cotangent.mul_(y.sin()), of_y
+
+    others = ["layout", "needs-input-grad", "state", "retain", "checkpoint", "dtype", "rank"]
+    report = check(Over, normal(3, 4), normal(3, 4), clauses=["cotangent", *others])
+    assert [item.clause for item in report.problems] == ["cotangent"]

@@ -84,6 +84,11 @@ def test_answers_and_deaths():
         forked(lambda: os._exit(3))
 
 
+def test_a_tensor_of_float8_comes_back():
+    eighth = torch.ones(2).to(torch.float8_e4m3fn)
+    assert torch.equal(forked(lambda: eighth).float(), torch.ones(2))
+
+
 def test_nothing_of_the_copy_stays():
     seen = []
     forked(lambda: seen.append(1))

@@ -39,9 +39,10 @@ class Run:
         handed = probe.leaves() if leaves is None else leaves
         outputs = probe.evaluate(handed)
         given = probe.cotangents(outputs) if cotangents is None else cotangents
-        found = [y.detach().clone() for y in outputs]  # backward may write into them
+        # Backward may write into what it was given, and into what forward gave.
+        found, kept = ([t.detach().clone() for t in tensors] for tensors in (outputs, given))
         gradients = probe.pull(handed, given, outputs)
-        return cls(found, given, [g.detach() for g in gradients])
+        return cls(found, kept, [g.detach() for g in gradients])
 
     @property
     def every(self) -> Tensors:

@@ -86,6 +86,6 @@ def _unpacked_often(probe: Probe, cotangents: list[torch.Tensor]) -> int:
     with saved_tensors_hooks(pack, unpack):
         outputs = probe.evaluate(leaves)
         counts.clear()  # of a graph that forward made and went through by itself
-        probe.pull(leaves, cotangents, outputs)
+        probe.pull(leaves, [g.clone() for g in cotangents], outputs)
     most = max(counts.values(), default=0)
     return most if most > 1 else 0

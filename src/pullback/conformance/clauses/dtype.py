@@ -123,7 +123,8 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     outputs = low.evaluate(leaves)
     cotangents = low.cotangents(outputs)
     wrong = _raw_dtype(low.evaluate(low.leaves()))  # of another run: some backward runs once
-    got = [g.detach() for g in low.pull(leaves, cotangents, outputs)]
+    handed = [g.clone() for g in cotangents]  # which backward may write into
+    got = [g.detach() for g in low.pull(leaves, handed, outputs)]
     wide = _widest(probe)
     expected = _reference(probe, points, cotangents, wide)
     if expected is None:
@@ -157,7 +158,7 @@ def _reference(
     outputs = high.evaluate(leaves)
     if [y.shape for y in outputs] != [g.shape for g in cotangents]:
         return None
-    given = [g.to(y.dtype) for g, y in zip(cotangents, outputs, strict=True)]
+    given = [g.to(y.dtype, copy=True) for g, y in zip(cotangents, outputs, strict=True)]
     return [g.detach() for g in high.pull(leaves, given, outputs)]
 
 

@@ -66,7 +66,8 @@ def layout(probe: Probe) -> Finding:
 
 def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
     """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    return Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points]).every
+    given = [g.clone() if g.is_contiguous() else g for g in cotangents]
+    return Run.of(probe, given, [x.detach().requires_grad_() for x in points]).every
 
 
 def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int | None:

@@ -116,7 +116,8 @@ def _count(
     """Gradients of some inputs, and how many operations backward took."""
     leaves = [x.clone().requires_grad_(k in wanted) for k, x in enumerate(points)]
     outputs = probe.evaluate(leaves)
+    handed = [g.clone() for g in cotangents]  # which backward may write into
     with _Counter() as counter:  # of backward alone, not of zeros for what was not asked for
-        answered = probe.answers(leaves, cotangents, outputs)
+        answered = probe.answers(leaves, handed, outputs)
     pairs = zip(leaves, answered, strict=True)
     return [torch.zeros_like(x) if g is None else g.detach() for x, g in pairs], counter.count

@@ -22,9 +22,9 @@ def retain(probe: Probe) -> Finding:
     leaves = probe.leaves()
     outputs = probe.evaluate(leaves)
     cotangents = probe.cotangents(outputs)
-    handed = [g.clone() for g in cotangents]
     pull: Callable[[], Tensors] = lambda: [  # noqa: E731 - two calls, side by side
-        g.detach().clone() for g in probe.pull(leaves, cotangents, outputs, retain_graph=True)
+        g.detach().clone()
+        for g in probe.pull(leaves, [w.clone() for w in cotangents], outputs, retain_graph=True)
     ]
     first = pull()
     try:
@@ -39,7 +39,7 @@ def retain(probe: Probe) -> Finding:
         first,
         "A second backward over a retained graph gives another gradient.",
         hint="Do not change saved tensors or attributes of ctx in backward.",
-        given={"w": handed},
+        given={"w": cotangents},
         repro=[
             "ys = outs()",
             "for run in range(2):",

@@ -38,7 +38,7 @@ def state(probe: Probe) -> Finding:
     cotangents = probe.cotangents(shapes)
     first = probe.leaves(points[0])
     kept = [*probe.evaluate(first)]
-    kept += [g.detach() for g in probe.pull(first, cotangents, kept)]
+    kept += [g.detach() for g in probe.pull(first, [g.clone() for g in cotangents], kept)]
     before = [t.detach().clone() for t in kept]
     alone = [[g.clone() for g in probe.backward(x, cotangents)] for x in points]
     probe.backward(points[1], cotangents)  # whose results nobody wants
@@ -51,7 +51,8 @@ def state(probe: Probe) -> Finding:
         leaves = [probe.leaves(x) for x in points]
         outputs = [probe.evaluate(x) for x in leaves]
         for k in order:
-            got = probe.pull(leaves[k], cotangents, outputs[k])
+            handed = [g.clone() for g in cotangents]  # which backward may write into
+            got = probe.pull(leaves[k], handed, outputs[k])
             place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
             if place is not None:
                 pair = alone[k][place], got[place]
@@ -79,7 +80,7 @@ def _disturbed(
     outputs = probe.evaluate(leaves)
     with suppress(Exception):  # outside of its domain, or without an end there
         replace(probe, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(far))
-    got = probe.pull(leaves, cotangents, outputs)
+    got = probe.pull(leaves, [g.clone() for g in cotangents], outputs)
     place = probe.differ([g.detach() for g in got], alone, looser=1e3)
     if place is None:
         return None
@@ -96,7 +97,8 @@ def _threads(
         for _ in range(_REPEATS):
             leaves = probe.leaves(points[k])
             outputs = list(probe.unseeded(*leaves))
-            got = [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
+            handed = [g.clone() for g in cotangents]
+            got = [g.detach() for g in probe.pull(leaves, handed, outputs)]
             place = probe.differ(got, alone[k], looser=1e3)
             if place is not None:
                 return place, got
