@@ -29,7 +29,8 @@ _settings: Any = torch.utils.deterministic
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
 _ENTRIES = 2**14
 _RESULTS = 2**17
-# Beyond these seconds of work nothing larger is tried, and then nothing more: a check is to stay fast.
+# Beyond so many seconds of work nothing larger is tried, and then nothing more: a check is to stay
+# fast.
 _CALL_SECONDS = 0.02
 _SECONDS = 3.0
 _GIVEN = "at the given size"
