@@ -66,6 +66,28 @@ def test_forms_are_of_their_kind():
     assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))
 
 
+class SharesMask(torch.autograd.Function):
+    mask = None
+
+    @staticmethod
+    def forward(ctx, x):
+        SharesMask.mask = x < 7
+        return x.clamp(max=7)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * SharesMask.mask
+
+
+def test_what_does_not_depend_on_the_domain_is_not_acquitted_by_one():
+    x = torch.tensor([3.0, 1.0], dtype=torch.float64)
+    options = {"clauses": "state", "gradient": "exact"}
+    report = check(SharesMask, x, **options)
+    found = guessed_report(task_of(SharesMask, x), report, options)
+    assert found["state"].verdict == "broken"
+    assert check(SharesMask, x / x.sum(), **options).ok
+
+
 def test_the_line_to_paste_holds_the_arguments_that_were_guessed():
     args = (torch.ones(2, 3), torch.tensor([0, 2]), "mean")
     pasted = "torch.randn((2, 3), dtype=torch.float32), torch.tensor([0, 2]), 'mean'"

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pullback.conformance import check
+from pullback.conformance import _isolate, check
 from pullback.conformance._verify import verify
-from pullback.report import Finding, Report, Verdict
+from pullback.report import Finding, Report, Verdict, merge_reports
 
 
 class ChangesCotangent(torch.autograd.Function):
@@ -143,6 +143,19 @@ class SumsTooMuch(torch.autograd.Function):
         return g * x / x.norm(dim=-1, keepdim=True)
 
 
+class WholeBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        whole = len(g) // 4 * 4
+        return torch.cat([(g * x.cos())[:whole], g[whole:] * 0])
+
+
 class DrawsAgain(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -170,6 +183,7 @@ CASES = {
     "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
     "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
+    "sizes": (WholeBlocks, (X,), ("rank", "sizes"), "beyond the last whole block"),
     "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
 NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
@@ -212,6 +226,48 @@ def test_no_clause_hands_out_the_arguments_themselves():
     assert report["mutation"].verdict == "broken"
 
 
+class SubtractsSpikes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        spikes = (x > 1).to(x)
+        x -= spikes
+        return spikes
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_a_write_that_changes_nothing_is_told_without_numbers_and_others_first():
+    how = {"clauses": "mutation", "gradient": "surrogate"}
+    quiet, loud = (check(SubtractsSpikes, x, **how) for x in (X / 10, X.abs() + 1))
+    assert "by the numbers that stood there" in quiet["mutation"].detail
+    assert not quiet["mutation"].expected
+    assert loud["mutation"].expected != loud["mutation"].got
+    assert "(call 2 of 2)" in merge_reports([quiet, loud])["mutation"].detail
+
+
+class MaskByShape(torch.autograd.Function):
+    masks: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.key = x.shape
+        MaskByShape.masks[ctx.key] = x.abs() < 4
+        return x.clamp(-4, 4)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * MaskByShape.masks[ctx.key]
+
+
+def test_a_mask_that_calls_share_is_found_though_it_is_the_same_nearby():
+    finding = check(MaskByShape, X, clauses="state")["state"]
+    assert finding.verdict == "broken"
+    assert "while a second live call is under way" in finding.detail
+    assert "alone" in printed_by(finding.repro)
+
+
 def test_what_training_meets_is_told_first():
     report = check(BufferOfTheClass, X, clauses=("double", "state"))
     assert [finding.clause for finding in report.causes] == ["state", "double"]
@@ -239,6 +295,13 @@ def test_causes_are_told_by_another_process_too():
     )  # fmt: skip
     assert report["retain"].cause == "cotangent"
     assert seen == [("cotangent", ""), ("retain", ""), ("retain", "cotangent")]
+
+
+def test_a_cause_is_known_to_the_process_that_compiles(monkeypatch):
+    monkeypatch.setattr(_isolate, "COMPILING", ("retain",))
+    report = check(ChangesCotangent, X, X + 1, clauses=("cotangent", "retain"), isolate="copy")
+    assert report["retain"].cause == "cotangent"
+    assert not report["cotangent"].cause
 
 
 def test_two_faults_are_two_findings():
@@ -324,6 +387,32 @@ class Swaps(torch.autograd.Function):
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         return g * x.sin(), g * x.cos() * w
+
+
+class SolvesNotTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, matrix, right):
+        found = torch.linalg.solve(matrix, right)
+        ctx.save_for_backward(matrix, found)
+        return found
+
+    @staticmethod
+    def backward(ctx, g):
+        matrix, found = ctx.saved_tensors
+        by_right = torch.linalg.solve(matrix, g)
+        return -by_right @ found.mT, by_right
+
+
+class ReadsTheOther(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w, x)
+        return (x.square() + 1).log() * w.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * 2 * x / (x.square() + 1) * w.exp(), g * (x.square() + 1).log() * w.exp()
 
 
 class OneTerm(torch.autograd.Function):
@@ -507,6 +596,17 @@ PLANTED = {
     "tail": (LosesTail, (torch.randn(7, dtype=torch.float64),), "the last 3 of 7 along the vector"),
     "transposed": (Transposes, (SQUARE, SQUARE + 1), "Got is expected transposed"),
     "swapped": (Swaps, (X, X + 1), "Got is the gradient of args[1]"),
+    "swapped with a constant": (
+        Swaps,
+        (X.clone().requires_grad_(), X + 1),
+        "Got is the gradient of args[1]",
+    ),
+    "operand": (
+        SolvesNotTransposed,
+        ((SQUARE + 3 * torch.eye(3)).requires_grad_(), SQUARE[:, :2]),
+        "Backward is right where it reads args[0] transposed.",
+    ),
+    "operands": (ReadsTheOther, (X, X + 1), "reads args[0] for args[1], and the other way round"),
     "term": (OneTerm, (X,), "The term of output 1 is missing"),
     "mean missing": (ForgetsMean, (X,), "Expected is got less its mean along dimension 1"),
     "one row": (

@@ -9,6 +9,7 @@ generator = torch.Generator().manual_seed(0)
 X = torch.randn(5, 4, dtype=torch.float64, generator=generator) + 0.1
 G = torch.randn(5, 4, dtype=torch.float64, generator=generator) + 0.1
 BELOW = int((X < 0).sum())
+M = torch.rand(4, 4, dtype=torch.float64, generator=generator) + 0.1
 S = torch.randn(4, 4, dtype=torch.float64, generator=generator)
 
 
@@ -49,6 +50,12 @@ SAID = {
     "rows": (X, X.mean(0, keepdim=True).expand(5, 4),
              "Got is the same along dimension 0: the mean of expected along it."),
     "same": (X, torch.ones(5, 4) * X[0], "Got is the same along dimension 0, expected is not."),
+    "multiple": (
+        S,
+        S + M * torch.arange(1.0, 5)[:, None],
+        "Got is off by a multiple of a factor, by another one for each row along dimension 1: "
+        "the sum that this term is multiplied by is wrong.",
+    ),
     "signs": (X, X.abs(), f"Got has the right size, and the wrong sign at {BELOW} of 20."),
     "offset": (X, X + 0.25, "Got is expected +0.25 at every entry."),
     "NaN": (X, X.log(), f"{BELOW} of 20 entries got are NaN; expected are finite numbers."),
@@ -64,7 +71,7 @@ def test_the_kind_of_difference_is_said(kind):
     found = explain(
         Difference(
             expected, got, sizes={"dimension 0 of args[0]": 5, "args[0]": 20},
-            others={"the gradient of args[1]": G}, factors={"the cotangent": X},
+            others={"the gradient of args[1]": G}, factors={"the cotangent": X, "a factor": M},
         )
     )  # fmt: skip
     assert found == said
@@ -76,3 +83,14 @@ def test_a_part_of_the_entries_is_enough(kind):
     known = torch.arange(expected.numel()).reshape(expected.shape) % 3 != 1
     hidden = torch.where(known, expected, torch.nan)
     assert explain(Difference(hidden, got, known, {"dimension 0 of args[0]": 5})) == said
+
+
+def test_an_index_that_comes_often_is_named_however_many_there_are():
+    index = torch.tensor([0, 0, 1, 1, 2, 2, 3])
+    terms = torch.randn(7, 4, dtype=torch.float64, generator=generator)
+    expected = torch.zeros(5, 4, dtype=torch.float64).index_add(0, index, terms)
+    got = torch.zeros(5, 4, dtype=torch.float64)
+    got[index] = terms
+    said = explain(Difference(expected, got, indices={"args[1]": index}))
+    assert "index 0, 1, 2 of 5 along dimension 0, which args[1] names more than once" in said
+    assert explain(Difference(expected, got, indices={"args[1]": index[1:]})) != said

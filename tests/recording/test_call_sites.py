@@ -77,6 +77,24 @@ def test_a_test_tells_the_tensors_too(folder):
     assert known[1].tolist() == [0, 2, 5]
 
 
+def test_calls_of_the_function_around_it_are_told(folder):
+    test = folder / "tests" / "test_rounded.py"
+    test.write_text(
+        "import torch\nimport layers_of_a_package as layers\n"
+        "def test_rounds():\n    layers.quantise(torch.ones(2, 5), bits=3)\n"
+    )
+    known, _ = call_sites("Round", [folder / "layers_of_a_package.py", test])
+    assert known[0].shape == (2, 5)
+    assert (known[1], known[2]) == (8, "nearest")
+
+
+def test_a_weight_for_each_channel_is_thought_of():
+    parameters = list(inspect.signature(lambda x, weight, eps: None).parameters.values())
+    shapes = [(tuple(x.shape), tuple(w.shape)) for x, w, _ in guesses(parameters)
+              if isinstance(x, torch.Tensor) and isinstance(w, torch.Tensor)]  # fmt: skip
+    assert ((3, 4), (4,)) in shapes
+
+
 @pytest.mark.parametrize(
     "source",
     ["Round.apply(x, open('/nowhere'))", "Round.apply(*given)", "Other.apply(1)", "Round.apply(",

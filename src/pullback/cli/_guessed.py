@@ -14,10 +14,12 @@ import torch
 from pullback.cli._tasks import Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
-from pullback.report import Finding, Report
+from pullback.report import Finding, Report, Verdict
 
 __all__ = ["describe_arguments", "forms", "guessed_report", "paste_inputs"]
 
+# How a Function behaves, whatever the domain of its numbers is.
+_ANYWHERE = ("saved", "leak", "stale", "mutation", "cotangent", "alias", "state", "retain")
 _SHORT = 12  # entries that are written out
 
 
@@ -36,7 +38,7 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
         warnings.simplefilter("ignore")
         function, calls = task.load()
     args = calls[0]
-    if report.ok:
+    if report.ok or any(_is_anywhere(finding) for finding in report.causes):
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
     how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
@@ -53,6 +55,11 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
             said = f"{describe_arguments(made)}, {name}"
             return replace(whole, guessed=said, inferred=report.inferred)
     return replace(report, guessed=describe_arguments(args))
+
+
+def _is_anywhere(finding: Finding) -> bool:
+    """Whether what is wrong has nothing to do with where the numbers lie."""
+    return finding.verdict is Verdict.BROKEN and finding.clause in _ANYWHERE
 
 
 class _Wrong(Exception):

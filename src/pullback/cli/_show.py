@@ -27,7 +27,7 @@ def show(
     *,
     verbose: bool = False,
 ) -> None:
-    """Print the table, the broken findings with mend and rerun line, and a summary.
+    """Print the broken findings with mend and rerun line, the table, and a summary.
 
     Arguments:
         outcomes: what was checked; Functions without a report are listed with the reason.
@@ -43,7 +43,6 @@ def show(
     )
     reports = [report for _, report in checked]
     console.print()
-    print_table(reports, console)
     for guessed in (False, True):
         bad = [(o, r) for o, r in checked if not r.ok and bool(r.guessed) is guessed]
         if bad and guessed:
@@ -52,6 +51,7 @@ def show(
             print_problems(report, outcome.rerun, console, verbose=verbose)
             if guessed:
                 _ask_for_inputs(outcome, console)
+    print_table(reports, console)
     for outcome in outcomes:
         if outcome.report is None:
             console.print(

@@ -1,9 +1,10 @@
 """`Clause`: one promise of the contract, and how it is run so that nothing escapes it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
@@ -141,6 +142,7 @@ def run_clauses(
     replaced: Sequence[str] = (),
     started: Callable[[Clause], object] = lambda clause: None,
     timeout: float | None = None,
+    known: Mapping[Clause, Finding] = MappingProxyType({}),
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
 
@@ -152,6 +154,7 @@ def run_clauses(
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
         timeout: the seconds of work that each clause may take, or ``None`` for no limit.
+        known: causes that another process has found: they may be those of what fails here.
 
     Yields:
         One finding for each; `torch` is put back before the next one runs. At the end, once more,
@@ -171,20 +174,22 @@ def run_clauses(
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
         found.append(finding)
         yield finding
-    yield from _concluded(clauses, probe, found, timeout)
+    yield from _concluded({clause.id: clause for clause in (*known, *clauses)}, probe, found,
+                          tuple(known.values()), timeout)  # fmt: skip
 
 
 def _concluded(
-    clauses: Sequence[Clause], probe: Probe, found: Sequence[Finding], timeout: float | None
-) -> Iterator[Finding]:
+    by_id: Mapping[str, Clause], probe: Probe, found: Sequence[Finding],
+    known: Sequence[Finding], timeout: float | None,
+) -> Iterator[Finding]:  # fmt: skip
     """The findings that differ once all are known."""
-    by_id = {clause.id: clause for clause in clauses}
     latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
     with unpatched():
         for finding in fold(
-            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout)
-        ):  # fmt: skip
-            latest[finding.clause] = finding
+            probe, [*known, *found], lambda id_, there: run_clause(by_id[id_], there, timeout)
+        ) if latest else ():  # fmt: skip
+            if finding.clause in latest:  # what is known is told already
+                latest[finding.clause] = finding
         for finding in latest.values():
             told = finding.cause or finding.clause in _NOT_RUN_AGAIN
             shown = finding if told else verify(finding, probe.patience)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from pullback.conformance._arguments import Arguments
+from pullback.conformance._altered import read_otherwise
+from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
@@ -189,6 +190,13 @@ class _At:
         change = self.change(only, self.size * self.weights[0].to(point.dtype))
         return None if change is None else change[0] / self.size
 
+    def with_constants(self) -> "_At":
+        """The same, with every floating input as one that is differentiated."""
+        given = self.probe.inputs.with_points(self.points)
+        every = [k for k, value in enumerate(given.values) if is_continuous(value)]
+        inputs = given.with_differentiable(every)
+        return replace(self, probe=self.probe.at(inputs), points=inputs.points())
+
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
         """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
         count = self.points[only].numel()
@@ -223,7 +231,13 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
-    said = explain(_difference(at, only, _Found(expected, got, known)))
+    difference = _difference(at, only, _Found(expected, got, known))
+
+    def is_right(found: Tensors) -> bool:
+        gap = (found[only].cpu() - expected.cpu())[known].abs().max()
+        return bool(gap <= difference.close * expected.cpu()[known].abs().max())
+
+    said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
     return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
 
 
@@ -271,8 +285,10 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
     """What may explain the difference: gradients of others, sizes, and what a factor may be."""
     names = at.probe.inputs.names()
     others, parts = {}, {}
-    for k, (name, point) in enumerate(zip(names, at.points, strict=True)):
-        other = at.whole(k) if k != only and point.shape == found.expected.shape else None
+    wide = at.with_constants()
+    for k, (name, point) in enumerate(zip(wide.probe.inputs.names(), wide.points, strict=True)):
+        own = name == names[only] or point.shape != found.expected.shape
+        other = None if own else wide.whole(k)
         if other is not None:
             others[f"the gradient of {name}"] = other
     for k in range(len(at.weights) if len(at.weights) > 1 else 0):
@@ -293,7 +309,11 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
         others=others,
         parts=parts,
         reduced=cotangents,
-        factors={**cotangents, **dict(zip(names, at.points, strict=True))},
+        factors={
+            **cotangents,
+            **dict(zip(names, at.points, strict=True)),
+            **{f"output {k}": y for k, y in enumerate(at.base)},
+        },
         numbers=_numbers(at.probe.inputs.with_points(at.points)),
         indices=indices,
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,

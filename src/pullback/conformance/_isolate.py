@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,6 +124,8 @@ def check_isolated(
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
             request["clauses"] = quick or left
+            silent = (f for f in state.findings.values() if f.verdict is Verdict.BROKEN)
+            request["causes"] = [asdict(finding) for finding in silent if not finding.cause]
             (folder / "answers.jsonl").write_text("")
             state.read, state.running, state.since = 0, "", state.worked
             try:

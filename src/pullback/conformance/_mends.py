@@ -12,7 +12,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "mended"]
+__all__ = ["MENDS", "Mend", "mended", "reading"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -203,6 +203,19 @@ def _with_all(ctx: Any, kept: Any) -> Any:
     return _Stand(ctx, saved_tensors=every[:count], **own)
 
 
+def reading(change: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> Undo:
+    """Backward reads other tensors than were saved.
+
+    Arguments:
+        change: makes them of those that were.
+    """
+
+    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        return method(_Stand(ctx, saved_tensors=tuple(change(ctx.saved_tensors))), *cotangents)
+
+    return lambda kind: _wrapped(kind, _backward(kind), around)
+
+
 # Backward finds on its ctx what forward left there, however often it runs.
 _restored = _kept(_state, _put_back)
 # What forward left on its ctx goes through save_for_backward.
@@ -323,12 +336,12 @@ class _Ignored(_Stand):
         """Backward runs forward again."""
 
 
-# The likeliest first; of those that explain as much, the first is taken.
 def _by_reference(kind: _Kind) -> dict[str, Any]:
     """First order is the reference's too."""
     return {"apply": staticmethod(reference_of(kind))}  # type: ignore[arg-type]
 
 
+# The likeliest first; of those that explain as much, the first is taken.
 MENDS: Sequence[Mend] = (
     Mend("cotangent", [_given_to_backward(torch.clone)]),
     Mend("saved", [_saving]),

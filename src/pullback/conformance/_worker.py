@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, limit, run_clauses
+from pullback.conformance._clause import COMPILING, Clause, limit, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
@@ -30,6 +30,7 @@ from pullback.errors import ArgumentError
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
 from pullback.recording.locator import Locator, find
+from pullback.report import Finding, Verdict
 
 __all__ = ["answer", "main", "warm"]
 
@@ -142,8 +143,19 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
     for finding in run_clauses(
         chosen, probe, bearing=request["bearing"], teller=request["teller"], replaced=replaced,
         started=lambda clause: say(started=clause.id),
+        known=_causes(request),
     ):  # fmt: skip
         say(finding=asdict(finding))
+
+
+def _causes(request: dict[str, Any]) -> dict[Clause, Finding]:
+    """What another process has found, by clause."""
+    by_id = {clause.id: clause for clause in CLAUSES}
+    found = {}
+    for fields in request["causes"]:
+        verdict = Verdict(fields.pop("verdict"))
+        found[by_id[fields["clause"]]] = Finding(verdict=verdict, **fields)
+    return found
 
 
 if __name__ == "__main__":

@@ -197,10 +197,10 @@ def _summarize(
         emoji=False,
         file=buffer,
     )
-    print_table(reports, console)
     for report in sorted(reports, key=lambda report: report.rank):
         if not report.ok:
             print_problems(report, "", console)
+    print_table(reports, console)
     for name, reason in missing.items():
         console.print(f"not checked {clean(name)}: {clean(reason)}", markup=False, soft_wrap=True)
     reporter.write(buffer.getvalue())

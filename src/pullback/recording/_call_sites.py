@@ -9,10 +9,11 @@ import ast
 import builtins
 import importlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ _PLAIN = ("abs", "bool", "complex", "float", "int", "len", "list", "max", "min",
 _READS_FILES = {"load", "hub", "save", "fromfile", "memmap"}
 _ENTRIES = 4096  # more take a check long, and show nothing more
 _FILES, _BYTES = 400, 2**20
+_WRAPPERS = 4
 
 
 def sources(root: ModuleType) -> Iterator[Path]:
@@ -51,6 +53,9 @@ def sources(root: ModuleType) -> Iterator[Path]:
 def call_sites(name: str, files: Iterable[Path]) -> Iterator[dict[int, Any]]:
     """What each call of a Function hands over, as far as the source tells.
 
+    Where a function calls it, ``def norm(x, eps): return Norm.apply(x, eps)``, the calls of that
+    function tell too.
+
     Arguments:
         name: the name of the class.
         files: where calls are looked for.
@@ -58,21 +63,79 @@ def call_sites(name: str, files: Iterable[Path]) -> Iterator[dict[int, Any]]:
     Yields:
         Position to value, for each call that tells any; those that tell most first.
     """
+    files = list(files)
     found: list[dict[int, Any]] = []
-    for file in files:
-        with suppress(OSError, SyntaxError, ValueError, RecursionError):
-            text = file.read_text(encoding="utf-8")
-            if name in text:
-                found += _in_file(ast.parse(text), name)
+    around: list[tuple[_Site, ast.FunctionDef]] = []
+    for tree in _trees(files, name):
+        for site in _sites(tree, _applies(tree, name)):
+            found.append(site.told())
+            if isinstance(site.place, ast.FunctionDef) and not _is_method(site.place):
+                around.append((site, site.place))
+    for wrapper, place in around[:_WRAPPERS]:
+        for tree in _trees(files, place.name):
+            for site in _sites(tree, lambda func, name=place.name: _last_word(func) == name):
+                found.append(wrapper.told(site.bound(place)))
     told = [known for known in found if known]
     yield from sorted(told, key=len, reverse=True)
 
 
-def _in_file(tree: ast.Module, name: str) -> Iterator[dict[int, Any]]:
+def _trees(files: Iterable[Path], word: str) -> Iterator[ast.Module]:
+    """The syntax of those files that have a word."""
+    for file in files:
+        with suppress(OSError, SyntaxError, ValueError, RecursionError):
+            text = file.read_text(encoding="utf-8")
+            if word in text:
+                yield ast.parse(text)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A call in a source.
+
+    Arguments:
+        place: the file or function that it stands in.
+        call: the call.
+        names: what names of the file are.
+    """
+
+    place: ast.AST
+    call: ast.Call
+    names: Mapping[str, Any]
+
+    def told(self, given: Mapping[str, Any] = MappingProxyType({})) -> dict[int, Any]:
+        """Position to value, where parameters of the place are given."""
+        return dict(_arguments(self.call, self._here(given)))
+
+    def bound(self, function: ast.FunctionDef) -> dict[str, Any]:
+        """The parameters of a function that this is a call of."""
+        places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
+        here = self._here({})
+        told = {places[k]: v for k, v in _arguments(self.call, here) if k < len(places)}
+        named = {word.arg: _value(word.value, here) for word in self.call.keywords if word.arg}
+        return told | {name: value for name, value in named.items() if value is not _UNKNOWN}
+
+    def _here(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        here = {**self.names, **_defaults(self.place, self.names), **given}
+        if isinstance(self.place, ast.FunctionDef):
+            line = self.call.lineno
+            _bind_assigned([n for n in ast.walk(self.place) if getattr(n, "lineno", line) < line],
+                           here)  # fmt: skip
+        return here
+
+
+def _sites(tree: ast.Module, is_meant: Callable[[ast.AST], bool]) -> Iterator[_Site]:
     names: dict[str, Any] = {word: getattr(builtins, word) for word in _PLAIN}
     for node in ast.walk(tree):
         _bind_import(node, names)
     _bind_assigned(tree.body, names)
+    for place in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))):
+        for call in _own_calls(place):
+            if is_meant(call.func):
+                yield _Site(place, call, names)
+
+
+def _applies(tree: ast.Module, name: str) -> Callable[[ast.AST], bool]:
+    """Whether what is called is the ``apply`` of a class, by another name too."""
     aliases = {
         target.id
         for node in ast.walk(tree)
@@ -80,16 +143,15 @@ def _in_file(tree: ast.Module, name: str) -> Iterator[dict[int, Any]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    for place in (tree, *functions):
-        own = names if place is tree else {**names, **_defaults(place, names)}
-        for call in _own_calls(place):
-            known_by_name = isinstance(call.func, ast.Name) and call.func.id in aliases
-            if _is_apply(call.func, name) or known_by_name:
-                before = [n for n in ast.walk(place) if getattr(n, "lineno", 0) < call.lineno]
-                here = dict(own)
-                _bind_assigned(before if place is not tree else [], here)
-                yield dict(_arguments(call, here))
+    return lambda func: _is_apply(func, name) or (isinstance(func, ast.Name) and func.id in aliases)
+
+
+def _is_method(function: ast.FunctionDef) -> bool:
+    return any(item.arg in ("self", "cls", "ctx") for item in function.args.args[:1])
+
+
+def _last_word(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _own_calls(place: ast.AST) -> Iterator[ast.Call]:

@@ -32,6 +32,8 @@ _INDICES = ("index", "indices", "idx", "label", "labels", "target", "targets", "
 _MASKS = ("mask",)
 _SHAPES = ((3, 4), (4, 4), (4,), (2, 3, 4), (2, 3, 3), (2, 3, 6, 6), (3, 1), ())
 _LINEAR = {"weight": (4, 4), "w": (4, 4), "bias": (4,), "b": (4,), "running_mean": (4,)}
+# One number for each channel, as norms have.
+_PER_CHANNEL = ("weight", "w", "gain", "gamma", "beta", "scale", "bias", "b")
 
 
 def guesses(
@@ -113,10 +115,25 @@ def _choices(
     for names, values in _NUMBERS:
         if name in names or words & {n for n in names if len(n) > 1}:
             return [*values, _tensor(shape, generator)]
+    channels = [_positive(shape[-1:], generator)] if name in _PER_CHANNEL and shape[1:] else []
     if words & set(_FACTORS) or name in _FACTORS or name.rstrip("_") in _FACTORS:
-        return [0.5, torch.tensor(0.5, dtype=torch.float64), _tensor(shape, generator), 2]
+        return [
+            0.5,
+            torch.tensor(0.5, dtype=torch.float64),
+            *channels,
+            _tensor(shape, generator),
+            2,
+        ]
     like_linear = [_tensor(_LINEAR[name], generator)] if name in _LINEAR else []
-    return [*like_linear, _tensor(shape, generator), _positive(shape, generator), 0.5, 1, None]
+    return [
+        *like_linear,
+        *channels,
+        _tensor(shape, generator),
+        _positive(shape, generator),
+        0.5,
+        1,
+        None,
+    ]
 
 
 def _annotated(

@@ -19,7 +19,8 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         reports: at least one, of the same Function.
 
     Returns:
-        A report whose finding for each clause is the most serious one, naming its call.
+        A report whose finding for each clause is the most serious one, naming its call; of several
+        the first that shows numbers.
     """
     first = reports[0]
     if len(reports) == 1:
@@ -27,7 +28,9 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     findings = []
     for clause in dict.fromkeys(item.clause for report in reports for item in report):
         found = [(k, report[clause]) for k, report in enumerate(reports) if clause in report]
-        number, worst = min(found, key=lambda pair: _WORST_FIRST.index(pair[1].verdict))
+        number, worst = min(
+            found, key=lambda pair: (_WORST_FIRST.index(pair[1].verdict), not pair[1].expected)
+        )
         findings.append(_named_call(worst, number, len(reports)))
     return replace(
         first,

@@ -170,23 +170,28 @@ def print_problems(
         console: where to print.
         verbose: print each finding, with the table of its entries and its script.
     """
-    intent = f"  (gradient: {report.gradient})" if report.gradient else ""
-    console.print(f"[bold]{escape(report.function)}[/]{intent}")
+    intent = f" (gradient: {report.gradient})" if report.gradient else ""
     for finding in report.problems if verbose else report.causes:
-        _print_finding(finding, report.same_cause(finding), console, verbose=verbose)
+        # The first line says all that a mend needs: which Function, and what is wrong with it.
+        console.print(
+            Text.assemble(
+                (report.function, "bold"), f"{intent}: ",
+                (f"{finding.clause} {finding.verdict.value}", SIGNS[finding.verdict].style),
+                f". {finding.detail}",
+            )
+        )  # fmt: skip
+        _print_facts(finding, report.same_cause(finding), console, verbose=verbose)
     if rerun:
         console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
     console.print()
 
 
-def _print_finding(finding: Finding, others: str, console: Console, *, verbose: bool) -> None:
+def _print_facts(finding: Finding, others: str, console: Console, *, verbose: bool) -> None:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=10, justify="right", style="dim")
     table.add_column(overflow="fold")
-    head = Text(f"{finding.clause} {finding.verdict.value}", style=SIGNS[finding.verdict].style)
-    table.add_row(Text(""), head)
     more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
-    for label, text in [("", finding.detail), *finding.facts, ("and", others), *more]:
+    for label, text in [*finding.facts, ("and", others), *more]:
         if text:
             table.add_row(Text(label), Text(text))
     console.print(table)

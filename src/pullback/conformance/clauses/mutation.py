@@ -43,9 +43,12 @@ def mutation(probe: Probe) -> Finding:
         name = probe.inputs.paths[changed]
         if is_freed(handed[changed]):
             return _freed(probe, changed, moment)
+        then, now = before[changed][0], handed[changed]
+        same = same_bits(now, then)
         return probe.broken(
-            f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty.",
-            expected=before[changed][0], got=handed[changed], place=name, said="",
+            f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty"
+            f"{', here by the numbers that stood there' if same else ''}.",
+            expected="" if same else then, got="" if same else now, place=name, said="",
             hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input; "
             "one call with all of them, since torch keeps what the last one is given.",
             repro=[

@@ -1,6 +1,7 @@
 """`rank`: right at every number of dimensions that forward takes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,8 @@ def rank(probe: Probe) -> Finding:
             if said.get(made.name) == _RIGHT:
                 continue
             found = _judge(probe, made)
+            if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
+                found = "not told: so few are wrong with the dimensions that were given too"
             if isinstance(found, Finding):
                 return found
             said[made.name] = found
@@ -213,6 +216,21 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         other, trial, place=named, hint=_HINT,
         detail=f"With {made.name} of {named}, which forward takes, backward is wrong.",
     )  # fmt: skip
+
+
+def _as_few(probe: Probe, made: _Made) -> list[Arguments]:
+    """What has the dimensions given, and as few entries along the first as what has more."""
+    if (
+        probe.intent != "exact"
+        or made.less
+        or any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
+    ):
+        return []
+    few = changed(probe.inputs, made.chosen, lambda v: v[:2])
+    with suppress(Exception):  # refused
+        _every_output(probe.at(few))
+        return [few]
+    return []
 
 
 def _named(probe: Probe, made: _Made) -> str:

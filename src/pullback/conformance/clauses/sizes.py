@@ -29,8 +29,7 @@ _settings: Any = torch.utils.deterministic
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
 _ENTRIES = 2**14
 _RESULTS = 2**17
-# Beyond so many seconds of work nothing larger is tried, and then nothing more: a check is to stay
-# fast.
+# Beyond these seconds of work nothing larger is tried, then nothing more: a check stays fast.
 _CALL_SECONDS = 0.02
 _SECONDS = 3.0
 _GIVEN = "at the given size"

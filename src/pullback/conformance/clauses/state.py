@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
@@ -15,6 +16,8 @@ __all__ = ["state"]
 
 Answer = tuple[int, Tensors] | None
 
+# How many times the given numbers those of a call are that only disturbs, and how long it may take.
+_FAR, _PATIENCE = 8, 5.0
 _THREADS = 4
 _REPEATS = 5
 
@@ -24,7 +27,8 @@ _REPEATS = 5
     promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
-    breach="when two calls are interleaved, then in four threads.",
+    breach="when two calls are interleaved, nearby and at numbers of other signs and sizes, then "
+    "in four threads.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Finding:
@@ -54,12 +58,34 @@ def state(probe: Probe) -> Finding:
                 given = {"w": cotangents, "others": points[1 - k]}
                 there = replace(probe, inputs=probe.inputs.with_points(points[k]))
                 return _broken(there, "a second live call", pair, place, given)
+    for far in (-_FAR, _FAR):
+        finding = _disturbed(probe, points[0], far, cotangents, alone[0])
+        if finding is not None:
+            return finding
     if probe.draws:
         return probe.holds("Live calls do not disturb each other (threads share the generator).")
     finding = _threads(probe, points, cotangents, alone)
     return finding or probe.holds(
         f"Two live calls and {_THREADS} threads do not disturb each other."
     )
+
+
+def _disturbed(
+    probe: Probe, points: Tensors, factor: float, cotangents: Tensors, alone: Tensors
+) -> Finding | None:
+    """A second call at numbers of other signs and sizes: nearby, a mask would be the same."""
+    far = [factor * x for x in points]
+    leaves = probe.leaves(points)
+    outputs = probe.evaluate(leaves)
+    with suppress(Exception):  # outside of its domain, or without an end there
+        replace(probe, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(far))
+    got = probe.pull(leaves, cotangents, outputs)
+    place = probe.differ([g.detach() for g in got], alone, looser=1e3)
+    if place is None:
+        return None
+    given = {"w": cotangents, "others": far}
+    there = replace(probe, inputs=probe.inputs.with_points(points))
+    return _broken(there, "a second live call", (alone[place], got[place]), place, given)
 
 
 def _threads(

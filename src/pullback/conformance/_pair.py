@@ -1,0 +1,100 @@
+"""Two tensors that are compared, and what may explain why they differ."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+__all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "first_true"]
+
+CLOSE = 1e-3
+_WIDE = {True: torch.complex128, False: torch.float64}
+
+# A sentence that is true, or one that is where a tensor equals what was expected.
+Said = str | tuple[torch.Tensor, str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What was expected and what was got, and what may explain why they differ.
+
+    Arguments:
+        expected: the right numbers.
+        got: the numbers seen, or ``None`` where backward returned no gradient.
+        known: where ``expected`` is known, a mask; ``None`` for everywhere.
+        sizes: numbers that a factor may be, by what they are.
+        others: tensors of the same shape that may be taken for it, missing or one too many.
+        parts: the terms that what is expected is the sum of.
+        reduced: tensors that what is expected may be the sum of, along a dimension.
+        factors: tensors of the same shape that may be missing as a factor, or one too many.
+        numbers: numbers among the arguments, that may be such factors too.
+        indices: tensors of indices among the arguments.
+        close: how far apart equal numbers may be, beside the largest.
+    """
+
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    known: torch.Tensor | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    indices: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    close: float = CLOSE
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Finite numbers in one wide dtype."""
+
+    expected: torch.Tensor
+    got: torch.Tensor
+    known: torch.Tensor
+    difference: Difference
+
+    @classmethod
+    def of(cls, difference: Difference) -> "Pair | None":
+        one, other = difference.expected, difference.got
+        if other is None:
+            return None
+        dtype = _WIDE[one.is_complex() or other.is_complex()]
+        expected, got = one.detach().to("cpu", dtype), other.detach().to("cpu", dtype)
+        known = difference.known
+        known = torch.ones(expected.shape, dtype=torch.bool) if known is None else known.cpu()
+        if not known.any() or not (expected[known].isfinite().all() and got.isfinite().all()):
+            return None
+        return cls(expected, got, known, difference)
+
+    @property
+    def size(self) -> float:
+        return float(self.expected[self.known].abs().max())
+
+    def equal(self, other: torch.Tensor) -> bool:
+        """Whether a tensor is what was expected, where that is known."""
+        if other.shape != self.expected.shape:
+            return False
+        gap = (other - self.expected)[self.known].abs().max()
+        return bool(gap <= self.difference.close * self.size)
+
+    def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those of the shape compared, in its dtype."""
+        for name, tensor in tensors.items():
+            fits = tensor.shape == self.expected.shape and tensor.isfinite().all()
+            if fits and tensor.is_complex() <= self.expected.is_complex():
+                yield name, tensor.detach().to("cpu", self.expected.dtype)
+
+
+Rule = Callable[[Pair], Iterator[Said]]
+
+
+def first_true(pair: Pair, rules: Sequence[Rule]) -> str:
+    """The first sentence that is true."""
+    for said in itertools.chain.from_iterable(rule(pair) for rule in rules):
+        if isinstance(said, str):
+            return said
+        if pair.equal(said[0]):
+            return said[1]
+    return ""

@@ -1,0 +1,296 @@
+"""How two tensors may be related: the wrong numbers as the right ones with one thing changed.
+
+Each rule yields sentences, or claims: a sentence with what equals the expected numbers if it is
+true.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, first_true
+
+__all__ = ["RULES"]
+
+_LITTLE = 0.05
+_NOTHING = 1e-5
+# Whole factors that are told as such, also as divisors.
+_WHOLE = range(2, 13)
+
+
+def _zero(pair: Pair) -> Iterator[Said]:
+    if not pair.got[pair.known].any():
+        yield "Got is zero everywhere."
+
+
+def _factor(pair: Pair) -> Iterator[Said]:
+    """One factor for all entries."""
+    expected, got = pair.expected[pair.known], pair.got[pair.known]
+    norm = float(expected.abs().square().sum())
+    factor = complex((expected.conj() * got).sum() / norm) if norm else 0.0
+    ratio = factor.real
+    if not ratio or abs(factor.imag) > pair.difference.close * abs(factor):
+        return
+    if not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
+        return
+    if _near(ratio, -1.0):
+        yield "Got is expected with the other sign."
+    sign = "-" if ratio < 0 else ""
+    named = (said for size, said in _numbers(pair.difference, sign) if _near(abs(ratio), size))
+    yield next(named, f"Got is {ratio:.4g} x expected.")
+
+
+def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
+    """Factors that have a name, and how it is said."""
+    large = [(name, size) for name, size in difference.sizes.items() if size > 2]
+    for name, size in large:
+        tail = f"and {size} is the size of {name}."
+        yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
+        yield size, f"Got is {size} x {sign}expected, {tail}"
+    for whole in _WHOLE:
+        yield whole, f"Got is {whole} x {sign}expected."
+        yield 1 / whole, f"Got is {sign}expected / {whole}."
+    for name, number in difference.numbers.items():
+        size, tail = abs(number), f"and {name} is {number:.4g}."
+        yield size, f"Got is {size:.4g} x {sign}expected, {tail}"
+        yield 1 / size, f"Got is {sign}expected / {size:.4g}, {tail}"
+    for name, size in large:
+        tail = f"and {size} is the size of {name}."
+        yield size**-0.5, f"Got is {sign}expected / sqrt({size}), {tail}"
+        yield size**0.5, f"Got is sqrt({size}) x {sign}expected, {tail}"
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= CLOSE * abs(other)
+
+
+def _arranged(pair: Pair) -> Iterator[Said]:
+    """The right numbers at other places."""
+    got = pair.got
+    for first, second in itertools.combinations(range(got.ndim), 2):
+        turned = got.transpose(first, second)
+        said = f"Got is expected transposed: dimensions {first} and {second} are exchanged"
+        yield turned, f"{said}."
+        yield turned.reshape(got.shape), f"{said}."
+        back = got.reshape(turned.shape).transpose(first, second)
+        yield back, f"{said}, and the shape is put back."
+    for dim in range(got.ndim):
+        yield got.flip(dim), f"Got is expected reversed along dimension {dim}."
+        for shift in (1, -1):
+            yield got.roll(shift, dim), f"Got is expected, shifted by one along dimension {dim}."
+    yield got.conj(), "Got is the complex conjugate of expected."
+
+
+def _terms(pair: Pair) -> Iterator[Said]:
+    """Another gradient, or not all of several terms."""
+    others = [(name, t) for name, t in pair.takes(pair.difference.others) if t.any()]
+    parts = [(name, t) for name, t in pair.takes(pair.difference.parts) if t.any()]
+    for name, term in [*parts, *others]:
+        yield pair.got + term, f"The term of {name} is missing."
+        yield pair.got - term, f"The term of {name} is counted once too often."
+    for name, term in parts:
+        share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
+        if share:
+            said = f"The term of {name} is {share:.4g} x what it should be."
+            yield pair.got + (1 - share) * term, said
+    for name, term in others:
+        other = Pair(term, pair.got, pair.known, pair.difference)
+        if other.equal(pair.got):
+            yield f"Got is {name}."
+        elif other.equal(-pair.got):
+            yield f"Got is minus {name}."
+
+
+def _factors(pair: Pair) -> Iterator[Said]:
+    """A tensor that is missing as a factor, or is one too many, up to a number."""
+    whole = [(n, f) for n, f in pair.takes(pair.difference.factors) if f[pair.known].all()]
+    for name, factor in whole:
+        said = f"Got is expected with {name} where its complex conjugate is meant."
+        yield pair.got * factor.conj() / factor, said
+    for name, factor in whole:
+        if _is_constant(factor[pair.known]):
+            continue
+        for other, said in (
+            (pair.got * factor, f"Got is expected without the factor {name}"),
+            (pair.got / factor, f"Got is expected with the factor {name} once too often"),
+        ):
+            yield other, f"{said}."
+            expected = pair.expected[pair.known]
+            ratio = _ratio_of(expected, other[pair.known]) if len(expected) > 2 else 0.0
+            if ratio:
+                yield other / ratio, f"{said}, and {ratio:.4g} times as large."
+
+
+def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    norm = float(one.abs().square().sum())
+    return complex((one.conj() * other).sum() / norm).real if norm else 0.0
+
+
+def _is_constant(values: torch.Tensor) -> bool:
+    return bool((values - values[0]).abs().max() <= CLOSE * values.abs().max())
+
+
+def _multiples(pair: Pair) -> Iterator[Said]:
+    """Off by a multiple of a tensor, another one for each row: a sum in its term is wrong."""
+    if pair.got.is_complex() or not bool(pair.known.all()):
+        return
+    error = pair.got - pair.expected
+    for name, tensor in pair.takes(pair.difference.factors):
+        for dim, size in enumerate(error.shape):
+            norm = tensor.square().sum(dim, keepdim=True)
+            if size < 3 or error.numel() == size or not bool(norm.all()):
+                continue
+            share = (error * tensor).sum(dim, keepdim=True) / norm
+            if _same(error, share * tensor, pair.difference.close):
+                yield (
+                    f"Got is off by a multiple of {name}, by another one for each row along "
+                    f"dimension {dim}: the sum that this term is multiplied by is wrong."
+                )
+
+
+def _rows(pair: Pair) -> Iterator[Said]:
+    """The same numbers all along a dimension."""
+    got, expected = pair.got, pair.expected
+    whole = bool(pair.known.all())
+    for dim in range(got.ndim):
+        first = got.narrow(dim, 0, 1).expand_as(got)
+        if got.shape[dim] < 2 or not _same(got, first, pair.difference.close):
+            continue
+        if _same(expected[pair.known], expected.narrow(dim, 0, 1).expand_as(got)[pair.known],
+                 pair.difference.close):  # fmt: skip
+            continue
+        what = "the same for all entries" if got.ndim == 1 else f"the same along dimension {dim}"
+        for name, reduced in (("sum", expected.sum(dim, keepdim=True)),
+                              ("mean", expected.mean(dim, keepdim=True))):  # fmt: skip
+            if whole and _same(first, reduced.expand_as(got), pair.difference.close):
+                yield f"Got is {what}: the {name} of expected along it."
+        yield f"Got is {what}, expected is not."
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
+    return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def _reduced(pair: Pair) -> Iterator[Said]:
+    """A sum along a dimension that is not taken, or of which the mean is left out."""
+    for name, tensor in pair.difference.reduced.items():
+        wide = tensor.detach().to("cpu", pair.expected.dtype)
+        for dim in range(wide.ndim):
+            if wide.shape[dim] > 1:
+                kinds = {"first entry": wide.select(dim, 0), "last entry": wide.select(dim, -1)}
+                seen = [k for k, v in kinds.items() if v.shape == pair.got.shape
+                        and _same(v, pair.got, pair.difference.close)]  # fmt: skip
+                tail = f"got is its {seen[0]}" if seen else "got is not"
+                said = f"Expected is the sum of {name} along dimension {dim}; {tail}."
+                yield wide.sum(dim), said
+    for dim in range(pair.got.ndim if bool(pair.known.all()) else 0):
+        said = f"Expected is got less its mean along dimension {dim}: that term is missing."
+        yield pair.got - pair.got.mean(dim, keepdim=True), said
+
+
+def _signs(pair: Pair) -> Iterator[Said]:
+    if not pair.expected.is_complex() and _same(
+        pair.got.abs()[pair.known], pair.expected.abs()[pair.known], pair.difference.close
+    ):
+        wrong = int((pair.got.sign() != pair.expected.sign())[pair.known].sum())
+        yield f"Got has the right size, and the wrong sign at {wrong} of {int(pair.known.sum())}."
+
+
+@dataclass(frozen=True)
+class _Along:
+    """Where along one dimension something is wrong.
+
+    Arguments:
+        said: the dimension, in words.
+        size: how many places it has.
+        wrong: the places with a wrong entry.
+        right: the places that are known to have none.
+        tail: what stands in the wrong part, where that has a name.
+    """
+
+    said: str
+    size: int
+    wrong: list[int]
+    right: list[int]
+    tail: str
+
+    @property
+    def named(self) -> str:
+        shown = ", ".join(map(str, self.wrong[:4])) + (", ..." if len(self.wrong) > 4 else "")
+        return f"Right but for index {shown} of {self.size} along {self.said}{self.tail}"
+
+
+def _along(pair: Pair) -> Iterator[_Along]:
+    """The dimensions along which some places are wrong and some are right."""
+    wrong = (pair.got - pair.expected).abs() > pair.difference.close * pair.size
+    wrong &= pair.known
+    for dim, size in enumerate(wrong.shape):
+        others = [k for k in range(wrong.ndim) if k != dim]
+        touched = wrong.any(others) if others else wrong  # type: ignore[call-overload]
+        seen = pair.known.any(others) if others else pair.known  # type: ignore[call-overload]
+        places = [k for k in range(size) if bool(touched[k])]
+        right = [k for k in range(size) if bool(seen[k] & ~touched[k])]
+        if right and places:
+            said = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
+            yield _Along(said, size, places, right, _what(pair, touched, dim))
+
+
+def _repeated(pair: Pair) -> Iterator[Said]:
+    """Wrong at those places alone that a tensor of indices names more than once."""
+    for along in _along(pair):
+        for name, index in pair.difference.indices.items():
+            count = torch.bincount(index.reshape(-1).clamp(min=0), minlength=along.size)
+            if all(count[k] > 1 for k in along.wrong) and all(count[k] < 2 for k in along.right):
+                tail = f"which {name} names more than once: all of its terms are to be added"
+                yield f"{along.named}, {tail}."
+
+
+def _blocks(pair: Pair) -> Iterator[Said]:
+    """Right but for a part that is a range of one dimension."""
+    for along in _along(pair):
+        places, tail = along.wrong, f"along {along.said}{along.tail}."
+        if along.right[-1] < places[0]:
+            yield f"Right but for the last {along.size - places[0]} of {along.size} {tail}"
+        elif places[-1] < along.right[0]:
+            yield f"Right but for the first {places[-1] + 1} of {along.size} {tail}"
+        elif len(places) <= max(1, along.size // 4):
+            yield f"{along.named}."
+
+
+def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
+    """What stands in the wrong part, where that has a name."""
+    places = touched.nonzero().reshape(-1)
+    known = pair.known.index_select(dim, places)
+    if not known.any():
+        return ""
+    part = Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
+                 known, pair.difference)  # fmt: skip
+    said = first_true(part, (_zero, _factor))
+    return f", where {said[0].lower()}{said[1:-1]}" if said else ""
+
+
+def _nearly(pair: Pair) -> Iterator[Said]:
+    """Off by little at most entries."""
+    gaps = (pair.got - pair.expected)[pair.known].abs() / pair.size
+    gap, off = float(gaps.max()), int((gaps > _NOTHING).sum())
+    if pair.difference.close < _LITTLE / 2 and gap < _LITTLE and 2 * off > len(gaps):
+        small = [f"{name} = {n:.4g}" for name, n in pair.difference.numbers.items() if 0 < n < 0.1]
+        what = f" ({small[0]})" if small else ""
+        yield (
+            f"Got is off by {100 * gap:.2g} % of the largest entry at most: a small constant{what} "
+            "that is left out of one of the two, a lower precision, or a tolerance."
+        )
+
+
+def _offset(pair: Pair) -> Iterator[Said]:
+    gap = (pair.got - pair.expected)[pair.known]
+    if len(gap) > 2 and _is_constant(gap):
+        yield f"Got is expected {complex(gap.mean()).real:+.4g} at every entry."
+
+
+RULES: tuple[Rule, ...] = (
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _repeated, _blocks,
+    _signs, _offset, _multiples,
+)  # fmt: skip
