@@ -61,8 +61,8 @@ class Batch:
 
     def fresh(self, k: int) -> Item:
         """An item with copies of its inputs: a forward may write to what it is given."""
-        points, *parts = self.items[k]
-        return (tuple(x.clone() for x in points), *parts)
+        points, weights, step, onto = self.items[k]
+        return tuple(x.clone() for x in points), weights, step, onto
 
     def map(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.func.vmap` of a function, over every argument."""
