@@ -17,8 +17,6 @@ from pullback.report import Finding
 
 __all__ = ["layout"]
 
-_HINT = "Call .contiguous() before raw memory is touched, and use reshape, not view."
-
 
 @clause(
     "layout",
@@ -28,7 +26,7 @@ _HINT = "Call .contiguous() before raw memory is touched, and use reshape, not v
     "`sum().backward()` sends expanded cotangents; `gradcheck` only ever feeds "
     "contiguous ones.",
     breach="against contiguous copies of the same numbers.",
-    mend="`.contiguous()` before raw memory is read; `reshape`, not `view`.",
+    mend="Call .contiguous() before raw memory is touched, and use reshape, not view.",
 )
 def layout(probe: Probe) -> Finding:
     """Compare other memory layouts of the same numbers with contiguous ones."""
@@ -51,7 +49,7 @@ def layout(probe: Probe) -> Finding:
             try:
                 got = _run(probe, xs, gs)
             except Exception as error:  # judged by its type
-                return probe.failed(error, f"{what} {kind} are refused", _HINT)
+                return probe.failed(error, f"{what} {kind} are refused")
             place = _place(probe, got, expected, usual)
             if place is not None:
                 k = place - len(outputs)
@@ -138,7 +136,7 @@ def _degenerate(probe: Probe) -> Finding | None:
             if _is_the_callers(there):
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
-            return probe.failed(error, doing, _HINT, transform=False)
+            return probe.failed(error, doing, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
             if gradient.shape != x.shape:
                 return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
@@ -247,7 +245,6 @@ def _broken(
         expected=expected,
         got=got,
         place=path,
-        hint=_HINT,
         given={"w": cotangents},
         repro=[
             "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
