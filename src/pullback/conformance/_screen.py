@@ -43,6 +43,11 @@ class Run:
         gradients = probe.pull(handed, given, outputs)
         return cls(found, given, [g.detach() for g in gradients])
 
+    @classmethod
+    def laid(cls, probe: Probe, points: Tensors, cotangents: Tensors) -> "Run":
+        """Run forward and backward at tensors that are handed over as they lie in memory."""
+        return cls.of(probe, cotangents, [x.detach().requires_grad_() for x in points])
+
     @property
     def every(self) -> Tensors:
         """The outputs, then the gradients."""

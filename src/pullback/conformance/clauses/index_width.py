@@ -134,6 +134,4 @@ def _look(probe: Probe) -> Finding:
 
 
 def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
-    """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    run = Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points])
-    return [t.contiguous().clone() for t in run.every]
+    return [t.contiguous().clone() for t in Run.laid(probe, points, cotangents).every]

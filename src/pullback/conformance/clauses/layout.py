@@ -41,13 +41,13 @@ def layout(probe: Probe) -> Finding:
         turned = [_COTANGENTS.get(what, arrange)(g) for g in cotangents]
         plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
         try:
-            expected = _run(probe, *plain)
+            expected = Run.laid(probe, *plain).every
         except Exception:  # noqa: S112 - other numbers, which the function may refuse
             continue
         usual = usual or expected
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
-                got = _run(probe, xs, gs)
+                got = Run.laid(probe, xs, gs).every
             except Exception as error:  # judged by its type
                 return probe.failed(error, f"{what} {kind} are refused")
             place = _place(probe, got, expected, usual)
@@ -60,11 +60,6 @@ def layout(probe: Probe) -> Finding:
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
-
-
-def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
-    """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    return Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points]).every
 
 
 def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int | None:
@@ -212,9 +207,8 @@ def _one_element(
 ) -> Finding | None:
     """A number and a vector of one number have the same gradient where forward is the same."""
     try:
-        expected = _run(
-            probe, [x.detach().reshape(1) for x in leaves], [g.reshape(1) for g in cotangents]
-        )
+        vectors, given = ([t.detach().reshape(1) for t in part] for part in (leaves, cotangents))
+        expected = Run.laid(probe, vectors, given).every
     except Exception:  # a vector is not accepted, or means something else
         return None
     count = len(outputs)

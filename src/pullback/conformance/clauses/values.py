@@ -11,7 +11,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._control import already, is_foreign
 from pullback.conformance._directions import spread
-from pullback.conformance._ends import at_the_ends
+from pullback.conformance._ends import REPRO, at_the_ends
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees
@@ -315,14 +315,6 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
 
 
-_REPRO = [
-    "print('inputs  ', xs)",
-    "ys = outs(); print('outputs ', ys)",
-    "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
-    "allow_unused=True))",
-]
-
-
 def _untidy(probe: Probe, name: str, expected: str, got: float, k: int) -> Finding:
     return probe.untidy(
         f"The gradient is not finite at a kink of forward, at {name}: anything between its "
@@ -337,5 +329,5 @@ def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = 
         f"The gradient is wrong at {name}." if math.isfinite(got)
         else f"The gradient is not finite at {name}, where the slope is.",
         expected=expected, got=f"{got:.8g} (backward)",
-        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=_REPRO,
+        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=REPRO,
     )  # fmt: skip
