@@ -455,6 +455,44 @@ def a_private_func_grad(t: Tensor) -> Tensor:
 
 
 @_passage
+def vjp_within(t: Tensor) -> Tensor:
+    return torch.func.vjp(lambda s: s * s / 2, t)[1](torch.ones_like(t))[0]
+
+
+@_passage
+def grad_within(t: Tensor) -> Tensor:
+    return torch.func.grad(lambda s: (s * s / 2).sum())(t)
+
+
+@_passage
+def vmap_within(t: Tensor) -> Tensor:
+    return torch.func.vmap(lambda s: s * 1)(t.reshape(-1)).reshape(t.shape)
+
+
+@_passage
+def vmap_within_of_a_detached(t: Tensor) -> Tensor:
+    return torch.func.vmap(lambda s: s.detach() * 1)(t.reshape(-1)).reshape(t.shape)
+
+
+@_passage
+def jacrev_within(t: Tensor) -> Tensor:
+    flat = t.reshape(-1)
+    return torch.func.jacrev(lambda s: s * s / 2)(flat).diagonal().reshape(t.shape)
+
+
+@_passage
+def functional_call_within(t: Tensor) -> Tensor:
+    bias = torch.zeros_like(t)
+    module = torch.nn.Identity()
+    return torch.func.functional_call(module, {}, (t + bias,))
+
+
+@_passage
+def functional_vjp_within(t: Tensor) -> Tensor:
+    return torch.autograd.functional.vjp(lambda s: s * s / 2, t, torch.ones_like(t))[1]
+
+
+@_passage
 def mean_of_a_stack(t: Tensor) -> Tensor:
     return torch.stack([t.detach(), t.detach()]).mean(0)
 
