@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.specimens._specimen import normal
-from tests.specimens.ranks import RIGHT, WRONG, AllReduce, ReduceFrom, total
+from tests.specimens.ranks import RIGHT, WRONG, AllReduce, OnRanks, ReduceFrom, total
 
 import pullback
 from pullback.conformance import CLAUSES, Ranks
@@ -95,7 +95,7 @@ class ReadsShards(AllReduce):
     ("function", "what"), [(ReadsMemory, "cotangents"), (ReadsShards, "shards")]
 )
 def test_what_reads_memory_is_found_though_there_are_no_rows_to_be_transposed(function, what):
-    finding = pullback.check(function, normal(4), ranks=2)["distributed"]
+    finding = judged(OnRanks(function, lambda: (normal(4),), ranks=2), gradient="surrogate")
     assert finding.verdict == "broken"
     assert f"{what} that are every other entry" in finding.detail
 

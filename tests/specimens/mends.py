@@ -625,7 +625,7 @@ MENDS = [
     Mend("deterministic", Noise, with_(Noise, forward=noise_of_torch),
          "torch's default generator"),
     Mend("state", OnTheClass, SavesInput, "on its ctx"),
-    Mend("state", families.SharedOutput, families.Sine, "memory of the call's own"),
+    Mend("state", families.SharedGradient, families.Sine, "memory of the call's own"),
     Mend("retain", Forgets, SavesInput, "not change"),
     Mend("checkpoint", memory.ForwardCounts, SavesInput, "depend on its arguments"),
     Mend("checkpoint", with_(SavesInput, backward=read_twice), SavesInput,

@@ -12,10 +12,10 @@ from pullback.conformance._screen import Run
 from pullback.conformance._special import scaled
 from pullback.report import Finding
 
-__all__ = ["at_the_ends"]
+__all__ = ["REPRO", "at_the_ends"]
 
 _WIDER = "Compute in float32 what squares or divides, or scale before squaring."
-_REPRO = [
+REPRO = [
     "print('inputs  ', xs)",
     "ys = outs(); print('outputs ', ys)",
     "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
@@ -77,7 +77,7 @@ def _compare(low: Probe, name: str) -> Finding | None:
         if off or not bool(one.isfinite().all()):
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",
-                expected=exact, got=one, place=low.path(k), hint=_WIDER, repro=_REPRO,
+                expected=exact, got=one, place=low.path(k), hint=_WIDER, repro=REPRO,
             )  # fmt: skip
     return None
 

@@ -3,6 +3,9 @@
 A call that has worked as it was given may never end with other numbers: an iteration that no longer
 converges, a lock that another thread holds. What counts is the CPU time of the process; the clock
 ends only what does not move at all.
+
+A check makes thousands of calls, each with its limit. So none reads a clock or sets a timer: one
+timer ticks around them all, and whoever is there at a tick is there since then.
 """
 
 import math
@@ -50,41 +53,36 @@ def limited(seconds: float, stands: float | None = None) -> Iterator[None]:
         >>> done
         True
     """
-    end, depth = time.process_time() + seconds, len(_ends)
-    if not can_limit() or (_ends and _ends[-1][0] <= end):
-        yield  # a call within a call is part of it
+    if not can_limit():
+        yield
         return
-    if not _ends and 0 < signal.getitimer(signal.ITIMER_PROF)[0] <= seconds:
+    if not _running and 0 < signal.getitimer(signal.ITIMER_PROF)[0] <= seconds:
         yield  # as within a limit that is not ours
         return
-    with nullcontext() if _ends else _watch(stands):
+    with nullcontext() if _running else _watch(stands):
+        depth = len(_running)
         try:
-            _ends.append((end, seconds))
-            _arm()
+            _running.append([seconds, math.inf])
+            if seconds < _TICKS * _tick[0]:
+                _tick[0] = seconds / _TICKS
+                signal.setitimer(signal.ITIMER_PROF, _tick[0], _tick[0])
             yield
         finally:
-            del _ends[depth:]
-            _arm()
+            del _running[depth:]
 
 
-# The CPU time of the process at which each limit ends, and its seconds; the innermost is the last.
-_ends: list[tuple[float, float]] = []
+# The seconds of each limit and the CPU time at the first tick within it; the innermost is the last.
+_running: list[list[float]] = []
+_TICKS, _LONGEST = 8, 0.25
+_tick = [math.inf]  # seconds of CPU time
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ends.clear)  # as the timers, which a copy has not
-
-
-def _arm() -> None:
-    """Ring when the innermost limit ends."""
-    end, seconds = _ends[-1] if _ends else (math.inf, math.inf)
-    if end == math.inf:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-    else:
-        signal.setitimer(signal.ITIMER_PROF, max(end - time.process_time(), 1e-3), seconds)
+    os.register_at_fork(after_in_child=_running.clear)  # as the timers, which a copy has not
 
 
 @contextmanager
 def _watch(stands: float | None) -> Iterator[None]:
-    with _timer(signal.ITIMER_PROF, signal.SIGPROF, 0.0, _ring):
+    _tick[0] = _LONGEST
+    with _timer(signal.ITIMER_PROF, signal.SIGPROF, _LONGEST, _ring):
         if stands is None and signal.getitimer(signal.ITIMER_REAL)[0]:
             yield  # whoever set it ends what stands still
             return
@@ -105,8 +103,11 @@ def can_limit() -> bool:
 
 
 def _ring(number: int, frame: FrameType | None) -> None:
-    if _ends:
-        raise NoEnd(f"no answer within {_ends[-1][1]:.3g} s of CPU time")
+    now = time.process_time()
+    for limit in _running:
+        limit[1] = min(limit[1], now)
+        if now - limit[1] > limit[0]:
+            raise NoEnd(f"no answer within {limit[0]:.3g} s of CPU time")
 
 
 def _look(every: float) -> _Handler:
@@ -114,7 +115,7 @@ def _look(every: float) -> _Handler:
 
     def look(number: int, frame: FrameType | None) -> None:
         now = time.process_time()
-        moves = now - found[1] > _MOVES * every or not _ends or _ends[-1][0] == math.inf
+        moves = now - found[1] > _MOVES * every or not _running or _running[-1][0] == math.inf
         found[:] = [0 if moves else found[0] + 1, now]
         if found[0] >= _STILL:
             raise NoEnd(f"no answer, and no CPU time used, within {_STILL * every:.3g} s")

@@ -44,6 +44,13 @@ class Run:
         gradients = probe.pull(handed, given, outputs)
         return cls(found, kept, [g.detach() for g in gradients])
 
+    @classmethod
+    def laid(cls, probe: Probe, points: Tensors, cotangents: Tensors) -> "Run":
+        """Run forward and backward at tensors that are handed over as they lie in memory."""
+        # A backward may write into its cotangent, of which a contiguous one is used again.
+        given = [g.clone() if g.is_contiguous() else g for g in cotangents]
+        return cls.of(probe, given, [x.detach().requires_grad_() for x in points])
+
     @property
     def every(self) -> Tensors:
         """The outputs, then the gradients."""

@@ -1,10 +1,12 @@
 """`Subject`: a Function class, a completed Function or any callable, seen in one way."""
 
+import ast
 import inspect
+import linecache
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import torch
@@ -146,7 +148,7 @@ def _source(target: Any) -> str:
         target = definer(op) or registered_rules(op).backward or target
     try:
         path = inspect.getsourcefile(target)
-        _, line = inspect.getsourcelines(target)
+        line = _line_of(target)
     except (TypeError, OSError):
         typed = typed_source(target)
         if typed is not None:
@@ -154,3 +156,23 @@ def _source(target: Any) -> str:
         module = sys.modules.get(getattr(target, "__module__", None) or "")
         return str(getattr(module, "__file__", "") or "")
     return f"{path}:{max(line, 1)}"
+
+
+def _line_of(target: Any) -> int:
+    """The first line of a class or function.
+
+    To find a class `inspect` parses its whole file, each time: as long as a clause takes.
+    """
+    if inspect.isclass(target):
+        text = "".join(linecache.getlines(inspect.getsourcefile(target) or ""))
+        found = _classes(text).get(target.__qualname__)
+        if found is not None:
+            return found
+    return inspect.getsourcelines(target)[1]
+
+
+@lru_cache(maxsize=8)
+def _classes(text: str) -> dict[str, int]:
+    """The first line of each class at the top level of a file, by name."""
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return {node.name: min(n.lineno for n in (node, *node.decorator_list)) for node in nodes}

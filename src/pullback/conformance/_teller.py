@@ -62,7 +62,7 @@ class Teller:
         expected: object = "",
         got: object = "",
         place: str = "",
-        hint: str,
+        hint: str = "",
         repro: Sequence[str] = (),
         given: Given | None = None,
         said: str | None = None,
@@ -96,7 +96,13 @@ class Teller:
         return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
 
     def untidy(
-        self, detail: str, *, expected: object = "", got: object = "", place: str = "", hint: str
+        self,
+        detail: str,
+        *,
+        expected: object = "",
+        got: object = "",
+        place: str = "",
+        hint: str = "",
     ) -> Finding:
         """A finding that the numbers are right because torch mends them."""
         return replace(

@@ -1,4 +1,4 @@
-"""Transforms of torch.func and pairs of them, of one item or of several beside each other.
+"""Transforms of torch.func, alone and in pairs, of one item or of several beside each other.
 
 Each is a function of the same four: inputs, cotangents of the outputs, a direction of the inputs,
 and another one. What it must give follows from the Function's own backward B alone: B itself, its
@@ -17,7 +17,7 @@ from pullback.conformance._evidence import Slopes, compare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 
-__all__ = ["PAIRS", "Batch", "Pair", "grad", "jvp", "weigh"]
+__all__ = ["ALONE", "NESTED", "PAIRS", "Batch", "Transform", "grad", "jvp", "weigh"]
 
 _BATCH = 3
 
@@ -59,6 +59,11 @@ class Batch:
         found = [tuple(torch.stack(p) for p in zip(*part, strict=True)) for part in parts]
         return (found[0], found[1], found[2], found[3])
 
+    def fresh(self, k: int) -> Item:
+        """An item with copies of its inputs: a forward may write to what it is given."""
+        points, weights, step, onto = self.items[k]
+        return tuple(x.clone() for x in points), weights, step, onto
+
     def map(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.func.vmap` of a function, over every argument."""
         return torch.func.vmap(function, randomness="same" if self.probe.random else "error")
@@ -99,6 +104,44 @@ def grad(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
 def jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
     """The tangent of f along the direction."""
     return torch.func.jvp(batch.probe.flat, points, step)[1]
+
+
+def _vjp(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
+    pull: Any = torch.func.vjp(batch.probe.flat, *points)[1]
+    return pull(weights)
+
+
+def _jacrev(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """Two outputs by two inputs, on the plane of both directions, whatever the sizes."""
+
+    def small(t: torch.Tensor) -> torch.Tensor:
+        found = batch.probe.flat(*_on_plane(points, step, onto, t))
+        return torch.stack([weigh(found, part) for part in _rows(weights)])
+
+    return torch.func.jacrev(small)(points[0].new_zeros(2, dtype=points[0].dtype.to_real()))
+
+
+def _rows(weights: Parts) -> tuple[Parts, Parts]:
+    return weights, tuple(w * w.abs() for w in weights)
+
+
+def _hessian_on_plane(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """How <B, onto> changes along the step."""
+
+    def small(t: torch.Tensor) -> torch.Tensor:
+        return weigh(batch.probe.flat(*_on_plane(points, step, onto, t)), weights)
+
+    start = points[0].new_zeros(2, dtype=points[0].dtype.to_real())
+    return torch.func.hessian(small)(start)[1, 0]
+
+
+def _on_plane(points: Parts, step: Parts, onto: Parts, t: torch.Tensor) -> Parts:
+    return tuple(x + t[0] * a + t[1] * b for x, a, b in zip(points, step, onto, strict=True))
+
+
+def _jvp_of_jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
+    """How the tangent along the other direction changes along the first."""
+    return torch.func.jvp(lambda *moved: jvp(batch, moved, weights, onto, onto), points, step)[1]
 
 
 def _vmap(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,12 +197,30 @@ def _along_line(
 # What they must give ------------------------------------------------------------------------------
 
 
+def _gradients(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """Gradients of one item."""
+    points, weights, *_ = batch.items[0]
+    return _first(batch, ask(batch, *batch.fresh(0)), batch.probe.backward(points, weights))
+
+
+def _products(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """<B, v> of one item, for two cotangents and two directions."""
+    points, weights, *steps = batch.items[0]
+    every = [batch.probe.backward(points, row) for row in _rows(weights)]
+    got = ask(batch, *batch.fresh(0))
+    expected = [[products(found, step)[0] for step in steps] for found in every]
+    return _first(batch, [got], [got.new_tensor(expected)])
+
+
+def _first(batch: Batch, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Wrong:
+    detached = [g.detach() for g in got]
+    place = batch.probe.differ(detached, expected, looser=1e4)
+    return None if place is None else (expected[place], detached[place])
+
+
 def _slopes(batch: Batch, ask: Callable[..., Any]) -> Wrong:
     """Gradients of all items."""
-    got = [g.detach() for g in ask(batch, *batch.stacked)]
-    expected = batch.slopes()
-    place = batch.probe.differ(got, expected, looser=1e4)
-    return None if place is None else (expected[place], got[place])
+    return _first(batch, ask(batch, *batch.stacked), batch.slopes())
 
 
 def _tangents(batch: Batch, ask: Callable[..., Any]) -> Wrong:
@@ -178,10 +239,15 @@ def _bend(batch: Batch, ask: Callable[..., Any], other: int) -> Wrong:
     """How <B, u> changes along v, item by item; ``other`` is the part that is left to multiply."""
 
     def at(k: int) -> float:
-        found = ask(batch, *batch.items[k])
+        found = ask(batch, *batch.fresh(k))
         return products(batch.items[k][other], [t.detach() for t in found])[0]
 
     return _wrong_everywhere(batch, at, onto=3)
+
+
+def _bend_alone(batch: Batch, ask: Callable[..., Any]) -> Wrong:
+    """How <B, u> changes along v, item by item."""
+    return _wrong_everywhere(batch, lambda k: float(ask(batch, *batch.fresh(k))), onto=3)
 
 
 def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
@@ -193,29 +259,29 @@ def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
 def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wrong:
     """Against differences of B: wrong only where every item says so, for one may be at a kink."""
     wrong: Wrong = None
+    dtype = torch.float32 if batch.probe.grain else batch.probe.dtype
     for k, item in enumerate(batch.items):
         got, found = at(k), batch.change(k)
         if found is None:
             return None
         estimate = found.weigh(flatten(item[onto]))
-        match = compare(estimate, got, abs(got), batch.probe.dtype)
+        match = compare(estimate, got, abs(got), dtype, batch.probe.grain)
         tiny = max(abs(got), abs(estimate.value)) < 1e-9 * estimate.magnitude
         if match != "mismatch" or tiny:
             return None
-        wrong = wrong or (
-            f"{estimate.value:.8g} +- {estimate.error:.1g} (differences of backward)", f"{got:.8g}"
-        )  # fmt: skip
+        pair = torch.tensor([estimate.value, got], dtype=torch.float64)
+        wrong = wrong or (pair[0], pair[1])
     return wrong
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One transform of another.
+class Transform:
+    """A transform, or one of another.
 
     Arguments:
         ask: the function of a batch and of four parts.
         judge: compares what it answers with the Function's own backward.
-        source: how it is written, of ``f``, items ``X`` and directions ``V``.
+        source: how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``.
         parts: what it must give, where ``B`` is the Function's own backward.
     """
 
@@ -229,28 +295,45 @@ class Pair:
         return self.judge(batch, self.ask)
 
 
+_JACOBIAN = "torch.autograd.functional.jacobian(f, x)"
+ALONE: dict[str, Transform] = {
+    "grad": Transform(grad, _gradients, "torch.func.grad(f)(x)", _JACOBIAN),
+    "vjp": Transform(
+        _vjp, _gradients, "torch.func.vjp(f, x)[1](torch.ones((), dtype=x.dtype))", _JACOBIAN
+    ),
+    "jacrev": Transform(_jacrev, _products, "torch.func.jacrev(f)(x)", _JACOBIAN),
+    "hessian": Transform(
+        _hessian_on_plane, _bend_alone, "torch.func.hessian(f)(x)",
+        "torch.autograd.functional.hessian(f, x)",
+    ),
+}  # fmt: skip
+NESTED = Transform(
+    _jvp_of_jvp, partial(_bend, other=1), "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1]",
+    "(B(x + 1e-5 * v) - B(x - 1e-5 * v)) / 2e-5",
+)  # fmt: skip
+
 _B = "B(X)"
 _BV = "(B(X) * V).flatten(1).sum(1)"
 _DB = "(B(X + 1e-6 * V) - B(X - 1e-6 * V)) / 2e-6"
-PAIRS: dict[str, Pair] = {
-    "vmap of grad": Pair(_vmap(grad), _slopes, "vmap(grad(f))(X)", _B),
-    "grad of vmap": Pair(_grad_of_vmap, _slopes, "grad(lambda Z: vmap(f)(Z).sum())(X)", _B),
-    "vmap of jvp": Pair(
+PAIRS: dict[str, Transform] = {
+    "vmap of grad": Transform(_vmap(grad), _slopes, "vmap(grad(f))(X)", _B),
+    "grad of vmap": Transform(_grad_of_vmap, _slopes, "grad(lambda Z: vmap(f)(Z).sum())(X)", _B),
+    "vmap of jvp": Transform(
         _vmap(jvp), _tangents, "vmap(lambda z, v: jvp(f, (z,), (v,))[1])(X, V)", _BV
     ),
-    "jvp of vmap": Pair(_jvp_of_vmap, _tangents, "jvp(vmap(f), (X,), (V,))[1]", _BV),
-    "jvp of grad": Pair(
+    "jvp of vmap": Transform(_jvp_of_vmap, _tangents, "jvp(vmap(f), (X,), (V,))[1]", _BV),
+    "jvp of grad": Transform(
         _jvp_of_grad, partial(_bend, other=3),
         "torch.stack([jvp(grad(f), (z,), (v,))[1] for z, v in zip(X, V)])", _DB,
     ),
-    "grad of jvp": Pair(
+    "grad of jvp": Transform(
         _grad_of_jvp, partial(_bend, other=2),
         "torch.stack([grad(lambda z: jvp(f, (z,), (v,))[1])(z) for z, v in zip(X, V)])", _DB,
     ),
-    "hessian of vmap": Pair(
+    "hessian of vmap": Transform(
         _hessian_of_vmap, _curves, "jvp(grad(lambda Z: vmap(f)(Z).sum()), (X,), (V,))[1]", _DB
     ),
-    "vmap of hessian": Pair(
+    "vmap of hessian": Transform(
         _vmap(_hessian), _curves, "vmap(lambda z, v: jvp(grad(f), (z,), (v,))[1])(X, V)", _DB
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ __all__ = ["wrong_derivative"]
 
 
 def wrong_derivative(
-    probe: Probe, trial: Trial, only: int | None = None, *, detail: str, place: str, hint: str
+    probe: Probe, trial: Trial, only: int | None = None, *, detail: str, place: str, hint: str = ""
 ) -> Finding:
     """The finding that backward is not the derivative of forward.
 
@@ -29,7 +29,7 @@ def wrong_derivative(
     return _along(probe, trial, detail, place, hint)
 
 
-def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str) -> Finding:
+def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str = "") -> Finding:
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         f"{detail} The directional derivative by backward is another.",

@@ -19,15 +19,6 @@ def probe_of(function, *args):
     return infer_intent(prepare(Subject.of(function), Arguments.of(args), 0))
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    """What the clause says of each."""
-    return {
-        function: check(function, normal(3), clauses="compile")["compile"].verdict
-        for function in (SurrogateTangent, BatchedReversal)
-    }
-
-
 @pytest.mark.parametrize(
     ("function", "name"),
     [
@@ -36,9 +27,8 @@ def verdicts():
         (BatchedReversal, "torch.compile(torch.func.vmap(torch.func.grad(f)))"),
     ],
 )
-def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(
-    function, name, verdicts
-):
+def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(function, name):
+    """Each way by itself; that the clause says so is asked of the specimens."""
     probe = probe_of(function, normal(3))
     if torch.__version__ >= "2.15" and "vmap" in name:  # where Dynamo refuses what it dropped
         ways = {way.name: way for way in _compiled.composed_ways(probe)}
@@ -49,7 +39,6 @@ def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(
         ways = {way.name: way for way in _compiled.composed_ways(probe)}
         got, expected = ways[name].run(), ways[name].eager()
     assert probe.differ(got, expected, 1e4) is not None
-    assert verdicts[function] == "broken"
 
 
 def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_stays():
@@ -132,9 +121,7 @@ def test_a_backward_that_torch_drops_where_eager_code_refuses_is_named():
     if torch.__version__ < "2.15":  # later ones refuse
         assert finding.verdict == "lacking"
         assert "torch.func.grad" in finding.detail
-    done = check(pullback.complete(Combined), normal(3), clauses="compile")["compile"]
-    exact = check(CombinedExact, normal(3), clauses="compile")["compile"]
-    assert done.verdict == exact.verdict == "holds"
+    assert check(CombinedExact, normal(3), clauses="compile")["compile"].verdict == "holds"
 
 
 def test_the_clause_stands_in_the_table():

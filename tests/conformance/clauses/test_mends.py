@@ -21,8 +21,11 @@ ON_RANKS = {"distributed"}
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
+CLAUSES_IN = "pullback.conformance.clauses."
+
+
 def hints(name: str) -> Iterator[str]:
-    """Every text of a module that is given as a hint, by its name or at its place."""
+    """Every text of a module that is given as a hint, and that of its clause where none is."""
     module = importlib.import_module(name)
     known = vars(module)
     for call in ast.walk(ast.parse(inspect.getsource(module))):
@@ -36,6 +39,8 @@ def hints(name: str) -> Iterator[str]:
                  **{word.arg: word.value for word in call.keywords}}  # fmt: skip
         if "hint" in given:
             yield from texts(given["hint"], known)
+        elif "hint" in names and name.startswith(CLAUSES_IN):
+            yield known[known["__all__"][0]].mend
 
 
 def texts(node: ast.expr, known: dict) -> list[str]:

@@ -193,8 +193,8 @@ def singles(count):
 
 
 SPECIMENS = [
-    Specimen(OneEntryOfMany, lambda: (normal(50_000),), "derivative"),
-    Specimen(OneEntryOfSum, lambda: (normal(30_000),), "derivative"),
+    Specimen(OneEntryOfMany, lambda: (normal(20_000),), "derivative"),
+    Specimen(OneEntryOfSum, lambda: (normal(10_000),), "derivative"),
     Specimen(OneEntryOfSingles, lambda: singles(64), "derivative"),
     Specimen(SlightlyOff, lambda: singles(3), "derivative"),
     Specimen(SlightlyOff, lambda: singles(500), "derivative"),

@@ -10,11 +10,6 @@ from pullback.report import Finding
 
 __all__ = ["alias"]
 
-_HINT = (
-    "Return a clone, or x.view_as(x), never memory that autograd cannot see is shared "
-    "(.data, numpy, DLPack, set_, a cache)."
-)
-
 
 @clause(
     "alias",
@@ -23,7 +18,8 @@ _HINT = (
     "Autograd has to know it, or it works with values that are gone.",
     breach="when an output is changed in place and an input, another output or a gradient "
     "goes wrong.",
-    mend="Return a clone, or `x.view_as(x)`.",
+    mend="Return a clone, or x.view_as(x), never memory that autograd cannot see is shared "
+    "(.data, numpy, DLPack, set_, a cache).",
 )
 def alias(probe: Probe) -> Finding:
     """Change each output in place: inputs and other outputs must not change silently with it."""
@@ -90,7 +86,6 @@ def _broken(probe: Probe, k: int, name: str, expected: object, got: object) -> F
         expected=expected,
         got=got,
         place=name,
-        hint=_HINT,
         repro=[
             "every = lambda t: [a.detach().clone() for a in tree_leaves(t) "
             "if isinstance(a, torch.Tensor)]",

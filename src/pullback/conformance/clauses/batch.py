@@ -17,11 +17,6 @@ __all__ = ["batch"]
 _SIZES = (7, 33, 130, 257)
 _ENTRIES = 2**14
 _FAR = 4096.0
-_HINT = (
-    "Let every row be computed from that row alone, in the same way in a batch of any size: "
-    "reduce along its own dimensions, keep no path apart for one row or for many, and mask what "
-    "lies beyond the last row."
-)
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,9 @@ class _Batch:
     breach="beyond rounding, where items do not depend on each other in the batch that was given "
     "and in pairs: alone, in another order, in larger batches, beside much larger numbers. What "
     "differs within rounding is said.",
-    mend="Reduce along the dimensions of the item alone, on one path for every size of batch.",
+    mend="Let every row be computed from that row alone, in the same way in a batch of any "
+    "size: reduce along its own dimensions, keep no path apart for one row or for many, "
+    "and mask what lies beyond the last row.",
 )
 def batch(probe: Probe) -> Finding:
     """Run items in other company and at other places, where they are independent as given."""
@@ -173,7 +170,7 @@ def _broken(whole: _Batch, name: str, index: torch.Tensor, size: float, place: i
     return whole.probe.broken(
         f"Row {int(index[row])} has another {what} {name} than in a batch of {whole.count}, where "
         f"rows do not depend on each other: it is off by {float(rows[row].max()):.3g}.",
-        expected=expected[row], got=got[row], place=f"row {int(index[row])}", hint=_HINT,
+        expected=expected[row], got=got[row], place=f"row {int(index[row])}",
         repro=[
             f"index = {_written(index, whole.count)}",
             f"size = torch.tensor([1.0] + [{size}] * {len(index) - 1}, dtype=torch.float64)",

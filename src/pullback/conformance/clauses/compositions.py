@@ -3,7 +3,7 @@
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe
-from pullback.conformance._transforms import PAIRS, Batch, Pair
+from pullback.conformance._transforms import PAIRS, Batch, Transform
 from pullback.conformance.clauses._hints import SCALAR
 from pullback.conformance.clauses._push import push
 from pullback.report import Finding
@@ -61,7 +61,7 @@ def _has_no_tangent(batch: Batch) -> bool:
     return any(tangent is None for tangent in push(batch.probe, points, step)[1])
 
 
-def _repro(pair: Pair) -> list[str]:
+def _repro(pair: Transform) -> list[str]:
     return [
         "from torch.func import grad, jvp, vmap; x = xs[0].detach(); V = torch.randn(3, *x.shape)",
         SCALAR,

@@ -8,11 +8,6 @@ from pullback.report import Finding
 
 __all__ = ["cuda_graph"]
 
-_HINT = (
-    "Allocate nothing on the host, synchronise nothing (.item(), .cpu(), nonzero) and read no "
-    "Python state that changes between replays."
-)
-
 
 @clause(
     "cuda-graph",
@@ -20,7 +15,8 @@ _HINT = (
     why="Captured graphs replay without Python. Whatever depended on the values at "
     "capture is frozen into every later step.",
     breach="when a graph is replayed at other inputs.",
-    mend="Read nothing on the host in forward and backward.",
+    mend="Allocate nothing on the host, synchronise nothing (.item(), .cpu(), nonzero) and "
+    "read no Python state that changes between replays.",
 )
 def cuda_graph(probe: Probe) -> Finding:
     """Capture forward and backward in a CUDA graph, replay at other inputs, and compare."""
@@ -41,9 +37,9 @@ def cuda_graph(probe: Probe) -> Finding:
         got = _replayed(on_device, start, other, cotangents)
     except Exception as error:  # judged by its type
         torch.cuda.synchronize()
-        return probe.failed(error, "Capture is refused", _HINT)
+        return probe.failed(error, "Capture is refused")
     said = "A replayed CUDA graph gives other numbers than eager."
-    wrong = probe.unlike(got, expected, said, outputs=len(shapes), looser=1e4, hint=_HINT)
+    wrong = probe.unlike(got, expected, said, outputs=len(shapes), looser=1e4)
     return wrong or probe.holds("Capture and replay at other inputs equal eager.")
 
 

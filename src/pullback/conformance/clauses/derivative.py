@@ -20,7 +20,8 @@ _WRONG = "Backward is not what finite differences of forward are."
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
     breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
-    mend="Correct backward for the input named; if it differs on purpose, declare `surrogate`.",
+    mend="Correct backward for this input. If it differs on purpose, declare gradient = "
+    '"surrogate" on the class or pass gradient="surrogate".',
 )
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
@@ -74,16 +75,12 @@ def _forgotten(probe: Probe) -> list[str]:
     return found
 
 
-_HINT = (
-    "Correct backward for this input. If it differs on purpose, declare "
-    'gradient = "surrogate" on the class or pass gradient="surrogate".'
-)
 _CLOSE = 1e-3
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
-    hint = _HINT
-    if abs(trial.value - trial.estimate.value) < _CLOSE * abs(trial.estimate.value):
-        hint += " They are close: if backward solves or sums to a tolerance, check a finer one."
+    off = abs(trial.value - trial.estimate.value)
+    close = " They are close: if backward solves or sums to a tolerance, check a finer one."
+    hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
     place = "every input at once" if only is None else probe.path(only)
     return wrong_derivative(probe, trial, only, detail=_WRONG, place=place, hint=hint)

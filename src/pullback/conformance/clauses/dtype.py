@@ -21,7 +21,6 @@ __all__ = ["dtype"]
 
 _LEVELS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NUDGES = 8
-_HINT = "Compute in the input's dtype (or wider), and return gradients in it."
 _OTHER = "Another default dtype of torch gives other numbers: a constant or a buffer is made in it."
 _DEFAULT = (
     "Give every constructor a dtype (torch.zeros(n, dtype=x.dtype), x.new_zeros(n), "
@@ -38,7 +37,7 @@ _DEFAULT = (
     breach="against the gradient of the rounded inputs computed wide, beyond what rounding "
     "inputs explains. A precision that forward refuses is `lacking`; a gradient in another "
     "dtype that autograd casts is `untidy`.",
-    mend="Compute in the input's dtype or wider, and return gradients in it.",
+    mend="Compute in the input's dtype (or wider), and return gradients in it.",
 )
 def dtype(probe: Probe) -> Finding:
     """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
@@ -62,7 +61,7 @@ def dtype(probe: Probe) -> Finding:
             finding = _compare(probe, low, level)
         except Exception as error:  # judged by its type
             doing = f"Forward takes {_name(level)}, backward fails"
-            return probe.failed(error, doing, _HINT, transform=False)
+            return probe.failed(error, doing, transform=False)
         if finding is not None and finding.verdict is Verdict.UNTIDY:
             untidy.append(finding)
         elif finding is not None:
@@ -71,7 +70,7 @@ def dtype(probe: Probe) -> Finding:
         return untidy[0]
     if refused:
         said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
-        return probe.lacking(said, _HINT)
+        return probe.lacking(said)
     return probe.holds("Gradients agree across precisions and have their input's dtype.")
 
 
@@ -133,14 +132,13 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     if place is None and wrong:
         return probe.untidy(
             f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
-            expected=_name(level), got=wrong, hint=_HINT,
+            expected=_name(level), got=wrong,
         )  # fmt: skip
     if place is None:
         return None
     return probe.broken(
         f"The gradient in {_name(level)} is further from the one in {_name(wide)} than rounding.",
-        expected=expected[place], got=got[place], place=probe.path(place),
-        hint=_HINT, repro=_repro(level),
+        expected=expected[place], got=got[place], place=probe.path(place), repro=_repro(level),
     )  # fmt: skip
 
 

@@ -10,11 +10,6 @@ from pullback.report import Finding
 
 __all__ = ["first_call"]
 
-_HINT = (
-    "Keep nothing between calls that changes an answer: key what is cached by all that it depends "
-    "on (shape, dtype, device, numbers, options), and let autotuning work on copies of what it "
-    "overwrites."
-)
 _REPRO = [
     "def show(name):",
     "    ys = outs()",
@@ -41,7 +36,9 @@ _REPRO = [
     "another than in its tests, and a resumed run goes on elsewhere.",
     breach="beside a copy of the process from before the first call, as far as the check has made "
     "it: other numbers, options and sizes, another dtype, and then the arguments given.",
-    mend="Key caches by all they depend on, and let autotuning work on copies.",
+    mend="Keep nothing between calls that changes an answer: key what is cached by all that it "
+    "depends on (shape, dtype, device, numbers, options), and let autotuning work on "
+    "copies of what it overwrites.",
 )
 def first_call(probe: Probe) -> Finding:
     """Compare calls after many others with the first one, and with those of a process without."""
@@ -73,7 +70,7 @@ def _compare(
         return None
     if later is None or len(later) < len(first):
         return probe.crashes(
-            f"A call with {name} works first and fails after other calls.", _HINT, _REPRO
+            f"A call with {name} works first and fails after other calls.", repro=_REPRO
         )
     pairs = list(zip(later, first, strict=False))
     place = probe.differ(later[: len(first)], first, looser=1e3)
@@ -83,5 +80,5 @@ def _compare(
     return probe.broken(
         f"A call with {name} answers otherwise after other calls than first.",
         expected=first[place], got=later[place],
-        place=f"answer {place} (outputs, then gradients)", hint=_HINT, repro=_REPRO,
+        place=f"answer {place} (outputs, then gradients)", repro=_REPRO,
     )  # fmt: skip

@@ -13,9 +13,6 @@ from pullback.report import Finding
 __all__ = ["form"]
 
 
-_HINT = (
-    "Return one gradient for each argument of forward, with its shape, dtype and device, or None."
-)
 _RAW = [
     "ys = outs(); node = ys[0].grad_fn",
     f"w = [torch.ones(m.shape, dtype=m.dtype) for m in node.{METADATA}]",
@@ -33,7 +30,8 @@ _RAW = [
     "refused somewhere downstream, far from the cause.",
     breach="in what backward itself returns. What autograd mends (it sums a broadcast gradient and "
     "casts a floating one) is `untidy`; what it refuses shows as a plain backward that fails.",
-    mend="Sum over broadcast dimensions, cast, and return `None` for what is no tensor.",
+    mend="Return one gradient for each argument of forward, with its shape, dtype and device, "
+    "or None.",
 )
 def form(probe: Probe) -> Finding:
     """Record what backward returns before autograd reshapes, casts or drops it."""
@@ -52,11 +50,11 @@ def form(probe: Probe) -> Finding:
             return probe.untidy(
                 "Backward returns a gradient that does not have its input's form; autograd sums, "
                 "casts or moves it.",
-                expected=expected, got=got, place=place, hint=_HINT,
+                expected=expected, got=got, place=place,
             )  # fmt: skip
         return probe.broken(
             "Backward returns what is no gradient of its input.",
-            expected=expected, got=got, place=place, repro=_RAW, hint=_HINT,
+            expected=expected, got=got, place=place, repro=_RAW,
         )  # fmt: skip
     return probe.holds("Each gradient has its input's shape, dtype and device.")
 

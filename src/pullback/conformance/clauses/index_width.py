@@ -19,10 +19,6 @@ _NEAR = 2**13
 _ROOM = 2**12  # entries that a tensor may have
 # Of a kernel that reads rows far apart, memory is committed for the pages that it touches alone.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-_HINT = (
-    "Compute offsets in 64 bits before they are multiplied: `row.to(tl.int64) * stride` in Triton, "
-    "`int64_t` or `size_t` in C++; or refuse tensors that reach so far."
-)
 _REPRO = [
     "import mmap",
     "count = 2**31 + 2**13",
@@ -85,7 +81,8 @@ _WAYS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "2^31 entries apart, or as far from where their memory begins; and as the end of the process, "
     "of which a copy makes these calls. Memory is taken for the pages that are touched alone; on a "
     "GPU for all, where there is enough.",
-    mend="Offsets in 64 bits, widened before they are multiplied.",
+    mend="Compute offsets in 64 bits before they are multiplied: `row.to(tl.int64) * stride` "
+    "in Triton, `int64_t` or `size_t` in C++; or refuse tensors that reach so far.",
 )
 def index_width(probe: Probe) -> Finding:
     """Put rows of inputs and cotangents far apart in memory, in a copy of the process."""
@@ -103,7 +100,7 @@ def index_width(probe: Probe) -> Finding:
     except Stuck:
         return probe.skipped("A copy of the process does not answer.")
     except ProcessDied as death:
-        return probe.crashes(f"With offsets beyond 2^31 the process dies: {death}", _HINT, _REPRO)
+        return probe.crashes(f"With offsets beyond 2^31 the process dies: {death}", repro=_REPRO)
 
 
 def _look(probe: Probe) -> Finding:
@@ -127,16 +124,14 @@ def _look(probe: Probe) -> Finding:
                 continue
             wrong = probe.unlike(
                 got, expected, f"Other numbers for {kind} with {where} than for contiguous ones.",
-                outputs=len(outputs), looser=1e4, hint=_HINT, repro=_REPRO,
+                outputs=len(outputs), looser=1e4, repro=_REPRO,
             )  # fmt: skip
             if wrong is not None:
                 return wrong
     if refused:
-        return probe.lacking(f"Refused: {'; '.join(refused)}.", _HINT)
+        return probe.lacking(f"Refused: {'; '.join(refused)}.")
     return probe.holds("The same numbers where offsets pass 2^31, of inputs and of cotangents.")
 
 
 def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
-    """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    run = Run.of(probe, cotangents, [x.detach().requires_grad_() for x in points])
-    return [t.contiguous().clone() for t in run.every]
+    return [t.contiguous().clone() for t in Run.laid(probe, points, cotangents).every]

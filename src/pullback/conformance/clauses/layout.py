@@ -17,8 +17,6 @@ from pullback.report import Finding
 
 __all__ = ["layout"]
 
-_HINT = "Call .contiguous() before raw memory is touched, and use reshape, not view."
-
 
 @clause(
     "layout",
@@ -28,7 +26,7 @@ _HINT = "Call .contiguous() before raw memory is touched, and use reshape, not v
     "`sum().backward()` sends expanded cotangents; `gradcheck` only ever feeds "
     "contiguous ones.",
     breach="against contiguous copies of the same numbers.",
-    mend="`.contiguous()` before raw memory is read; `reshape`, not `view`.",
+    mend="Call .contiguous() before raw memory is touched, and use reshape, not view.",
 )
 def layout(probe: Probe) -> Finding:
     """Compare other memory layouts of the same numbers with contiguous ones."""
@@ -43,15 +41,15 @@ def layout(probe: Probe) -> Finding:
         turned = [_COTANGENTS.get(what, arrange)(g) for g in cotangents]
         plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
         try:
-            expected = _run(probe, *plain)
+            expected = Run.laid(probe, *plain).every
         except Exception:  # noqa: S112 - other numbers, which the function may refuse
             continue
         usual = usual or expected
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
-                got = _run(probe, xs, gs)
+                got = Run.laid(probe, xs, gs).every
             except Exception as error:  # judged by its type
-                return probe.failed(error, f"{what} {kind} are refused", _HINT)
+                return probe.failed(error, f"{what} {kind} are refused")
             place = _place(probe, got, expected, usual)
             if place is not None:
                 k = place - len(outputs)
@@ -62,12 +60,6 @@ def layout(probe: Probe) -> Finding:
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
-
-
-def _run(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors:
-    """Outputs and gradients at tensors that are handed over as they lie in memory."""
-    given = [g.clone() if g.is_contiguous() else g for g in cotangents]
-    return Run.of(probe, given, [x.detach().requires_grad_() for x in points]).every
 
 
 def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int | None:
@@ -139,7 +131,7 @@ def _degenerate(probe: Probe) -> Finding | None:
             if _is_the_callers(there):
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
-            return probe.failed(error, doing, _HINT, transform=False)
+            return probe.failed(error, doing, transform=False)
         for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
             if gradient.shape != x.shape:
                 return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
@@ -215,9 +207,8 @@ def _one_element(
 ) -> Finding | None:
     """A number and a vector of one number have the same gradient where forward is the same."""
     try:
-        expected = _run(
-            probe, [x.detach().reshape(1) for x in leaves], [g.reshape(1) for g in cotangents]
-        )
+        vectors, given = ([t.detach().reshape(1) for t in part] for part in (leaves, cotangents))
+        expected = Run.laid(probe, vectors, given).every
     except Exception:  # a vector is not accepted, or means something else
         return None
     count = len(outputs)
@@ -248,7 +239,6 @@ def _broken(
         expected=expected,
         got=got,
         place=path,
-        hint=_HINT,
         given={"w": cotangents},
         repro=[
             "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",

@@ -22,10 +22,6 @@ from pullback.report import Finding
 __all__ = ["rank"]
 
 _RIGHT = "right"
-_HINT = (
-    "Count dimensions from the end, or flatten the leading ones (x.reshape(-1, x.shape[-1])) and "
-    "put them back; or let forward refuse other numbers of dimensions with an error."
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,9 @@ class _Made:
     "from the front, or looks at the first matrix alone.",
     breach="with one and two dimensions put before and one taken away: against finite differences, "
     "and item by item where forward gives the numbers of each item.",
-    mend="Count dimensions from the end, flatten the leading ones, or refuse in forward.",
+    mend="Count dimensions from the end, or flatten the leading ones (x.reshape(-1, "
+    "x.shape[-1])) and put them back; or let forward refuse other numbers of dimensions "
+    "with an error.",
 )
 def rank(probe: Probe) -> Finding:
     """Put dimensions before and take one away, where forward allows it, and compare there."""
@@ -130,7 +128,7 @@ def _judge(probe: Probe, made: _Made) -> Finding | str:
     except Exception as error:
         if all(same) and not made.less and made.chosen == data(probe):
             doing = f"Forward takes inputs with {made.name}, backward fails"
-            return other.failed(error, doing, _HINT, transform=False)
+            return other.failed(error, doing, transform=False)
         return f"refused by backward ({describe(error, 60)})"
     if all(same):
         return _by_items(other, made, run, runs)
@@ -213,7 +211,7 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told: backward is wrong with the dimensions that were given too"
     named = _named(other, made)
     return wrong_derivative(
-        other, trial, place=named, hint=_HINT,
+        other, trial, place=named,
         detail=f"With {made.name} of {named}, which forward takes, backward is wrong.",
     )  # fmt: skip
 
@@ -275,5 +273,5 @@ def _broken(
     named = _named(probe, made)
     return probe.broken(
         f"With {made.name} of {named}, which forward takes, {what} is wrong.",
-        expected=expected, got=got, place=named, hint=_HINT, repro=repro, given=given,
+        expected=expected, got=got, place=named, repro=repro, given=given,
     )  # fmt: skip

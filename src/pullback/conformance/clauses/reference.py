@@ -20,10 +20,6 @@ _POINTS = 3  # the one given, and close to it
 _LOOSER = 1e3
 _FACTOR = 16.0  # of the reference's own error in a low precision
 _ROUNDING = 4.0
-_HINT = (
-    "Make the reference compute what the kernel does, with its constants, masks and dtypes; "
-    "pullback.verify tells how far apart they are."
-)
 _REPRO = [
     "def show(name, f):",
     "    ys = [y for y in tree_leaves(f(*args, **kwargs)) if isinstance(y, torch.Tensor)]",
@@ -45,7 +41,8 @@ _REPRO = [
     breach="in the outputs and gradients of both, at the arguments given and close to them: other "
     "numbers than rounding explains, another dtype, shape or structure, an output that only one "
     "of them differentiates.",
-    mend="Make the reference compute what the kernel does, with its constants, masks and dtypes.",
+    mend="Make the reference compute what the kernel does, with its constants, masks and "
+    "dtypes; pullback.verify tells how far apart they are.",
 )
 def reference(probe: Probe) -> Finding:
     """Compare outputs and gradients, as given and in float64 where the kernel takes that."""
@@ -70,12 +67,12 @@ def _compare(probe: Probe, plain: Callable[..., Any], points: Tensors) -> Findin
         plain_form, expected = _answers(other, points)
     except Exception as error:  # it may raise anything
         said = f"The reference does not run: {describe(error)}"
-        return probe.crashes(said, _HINT, ["print(F.reference(*args, **kwargs))"])
+        return probe.crashes(said, repro=["print(F.reference(*args, **kwargs))"])
     if form != plain_form:
         return probe.broken(
             "The kernel and its reference return other structures, shapes or dtypes, or "
             "differentiate other outputs.",
-            expected=plain_form, got=form, hint=_HINT, repro=_REPRO,
+            expected=plain_form, got=form, repro=_REPRO,
         )  # fmt: skip
     place = _differ(probe, got, expected, _truth(other, points) or expected)
     if place is None:
@@ -84,7 +81,7 @@ def _compare(probe: Probe, plain: Callable[..., Any], points: Tensors) -> Findin
     where = f"output {place}" if place < count else f"the gradient of {probe.path(place - count)}"
     return probe.broken(
         f"The kernel gives another value of {where} than its reference.",
-        expected=expected[place], got=got[place], place=where, hint=_HINT, repro=_REPRO,
+        expected=expected[place], got=got[place], place=where, repro=_REPRO,
     )  # fmt: skip
 
 

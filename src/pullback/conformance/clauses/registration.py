@@ -34,8 +34,7 @@ _TESTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     breach="in torch's own four tests: of the schema, of the registration for autograd, of fake "
     "tensors, and of AOT dispatch with shapes that change. They do not look at numbers: whether "
     "the gradient is right is for the other clauses.",
-    mend="Name what is changed in `mutates_args`, return new tensors, register the gradient with "
-    "`torch.library.register_autograd` and the shapes with `register_fake`.",
+    mend="Correct mutates_args, register_fake or register_autograd; the text says which.",
     gradient=False,
 )
 def registration(probe: Probe) -> Finding:
@@ -63,18 +62,15 @@ def _look(probe: Probe) -> Finding:
         )
     said = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
     if all(absent):
-        return probe.lacking(f"torch.library.opcheck: {said}", _HINT)
+        return probe.lacking(f"torch.library.opcheck: {said}")
     return probe.broken(
         f"torch.library.opcheck fails in {', '.join(failed)}.",
-        expected="an operator that does what it is registered for", got=said, hint=_HINT,
+        expected="an operator that does what it is registered for", got=said,
         repro=[
             "op = getattr(F, 'default', F)",
             "print(torch.library.opcheck(op, args, kwargs, raise_exception=False))",
         ],
     )  # fmt: skip
-
-
-_HINT = "Correct mutates_args, register_fake or register_autograd; the text says which."
 
 
 def _reason(answer: object) -> str:

@@ -14,10 +14,6 @@ __all__ = ["repeated"]
 View = Callable[[torch.Tensor], torch.Tensor]
 
 _PAIRS = 6
-_HINT = (
-    "Write into memory of the call's own, never into an input's, and tell arguments by their "
-    "position, not by identity or address."
-)
 
 
 @clause(
@@ -27,7 +23,8 @@ _HINT = (
     "writes gradients into the memory of its inputs, or a table that is keyed by tensors, then "
     "gives the gradient of one argument twice, and no version counter sees it.",
     breach="against clones: other outputs, or a gradient that is not the sum of the two.",
-    mend="Write into fresh memory; tell arguments by position.",
+    mend="Write into memory of the call's own, never into an input's, and tell arguments by "
+    "their position, not by identity or address.",
 )
 def repeated(probe: Probe) -> Finding:
     """Hand one tensor over for two arguments, as it is and as a view, and compare with clones."""
@@ -51,7 +48,7 @@ def repeated(probe: Probe) -> Finding:
             got = _run(probe, handed, kept)
         except Exception as error:  # judged by its type
             doing = f"One tensor for {probe.path(one)} and {probe.path(other)} is refused"
-            return probe.failed(error, doing, _HINT, transform=False)
+            return probe.failed(error, doing, transform=False)
         count = len(expected) - len(points)
         slopes = expected[count:]
         slopes[one] = slopes[one] + _back(slopes[other], points[one], view)
@@ -110,7 +107,7 @@ def _compare(
     one, other = (probe.path(k) for k in pair)
     return probe.unlike(
         got, expected, f"Other numbers where {other} is {one} or a view of it than for a clone.",
-        outputs=len(expected) - len(probe.inputs.differentiable), hint=_HINT,
+        outputs=len(expected) - len(probe.inputs.differentiable),
         repro=[
             f"one, other = {one}, {other}",
             "def show(name, t):",

@@ -66,7 +66,8 @@ class _Tried:
     breach="against finite differences at size 1, one less and one more than given, odd sizes, "
     "and sizes beyond 64, 128 and 1,024; where backward is a surrogate, as entries that "
     "change with how many others there are; and as memory that nothing has written.",
-    mend="Mask the last block, or refuse the size with an error.",
+    mend="Mask what lies beyond the last whole block, in forward and in backward, or refuse "
+    "the size.",
 )
 def sizes(probe: Probe) -> Finding:
     """Change each size that the arguments have, and compare with finite differences there."""
@@ -280,7 +281,7 @@ def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding
     return probe.at(inputs).broken(
         f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
         f"more entries, where forward is the same; at size {same[0]} it is not.",
-        expected=expected, got=got, place=probe.path(k), hint=_HINT,
+        expected=expected, got=got, place=probe.path(k),
         given={
             "w": [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)],
             "beside": (tried.resizing.at(largest) or probe.inputs).values,
@@ -321,15 +322,10 @@ def _is_part(probe: Probe, small: Tensors, large: Tensors, size: int, largest: i
     return probe.differ(small, [_cut(b, a) for a, b in zip(small, large, strict=True)], 1e4) is None
 
 
-_HINT = (
-    "Mask what lies beyond the last whole block, in forward and in backward, or refuse the size."
-)
-
-
 def _broken(probe: Probe, size: str, trial: Trial) -> Finding:
     return wrong_derivative(
         probe, trial, detail=f"Backward is wrong at size {size}, and not as it was given.",
-        place=size.partition(" of ")[2], hint=_HINT,
+        place=size.partition(" of ")[2],
     )  # fmt: skip
 
 
@@ -338,7 +334,7 @@ def _never_written(probe: Probe, size: int, resizing: Resizing, what: str) -> Fi
         f"At size {size} of {resizing.where}, {what} holds memory that nothing has written.",
         expected="a number in every entry",
         got="what was in memory before (NaN where torch fills fresh memory with it)",
-        place=resizing.where, hint=_HINT,
+        place=resizing.where,
         repro=[
             "torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory",
             "print(outs(), torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()]))",

@@ -11,7 +11,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._control import already, is_foreign
 from pullback.conformance._directions import spread
-from pullback.conformance._ends import at_the_ends
+from pullback.conformance._ends import REPRO, at_the_ends
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees
@@ -38,8 +38,9 @@ _MOST = 1e120  # whose square can be told from infinity, as its inverse's from z
     "each precision: against finite differences where there is a limit, against the one-sided "
     "ones at a kink (anything between the two is right), against float64 at the ends of a "
     "range, and as a gradient that is not finite where the slope is.",
-    mend="Write the quotient so that it has its limit (`torch.where` on the input of the quotient, "
-    "not on its result), count ties, and compute in a wider dtype.",
+    mend="Give the quotient its limit before dividing, and let tied entries share the "
+    "gradient. Where the gradient is bounded or lifted there on purpose, declare it as a "
+    "surrogate.",
 )
 def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
@@ -314,24 +315,12 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
 
 
-_HINT = (
-    "Give the quotient its limit before dividing, and let tied entries share the gradient. Where "
-    "the gradient is bounded or lifted there on purpose, declare it as a surrogate."
-)
-_REPRO = [
-    "print('inputs  ', xs)",
-    "ys = outs(); print('outputs ', ys)",
-    "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
-    "allow_unused=True))",
-]
-
-
 def _untidy(probe: Probe, name: str, expected: str, got: float, k: int) -> Finding:
     return probe.untidy(
         f"The gradient is not finite at a kink of forward, at {name}: anything between its "
         "one-sided slopes is right there.",
         expected=f"{expected} (differences, one-sided)", got=f"{got:.8g} (backward)",
-        place=probe.path(k), hint=_HINT,
+        place=probe.path(k),
     )  # fmt: skip
 
 
@@ -340,5 +329,5 @@ def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = 
         f"The gradient is wrong at {name}." if math.isfinite(got)
         else f"The gradient is not finite at {name}, where the slope is.",
         expected=expected, got=f"{got:.8g} (backward)",
-        place=name.rpartition(" in ")[2] if k is None else probe.path(k), hint=_HINT, repro=_REPRO,
+        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=REPRO,
     )  # fmt: skip

@@ -11,10 +11,6 @@ from pullback.report import Finding
 
 __all__ = ["vmap"]
 
-_HINT = (
-    "Correct the vmap staticmethod, set generate_vmap_rule = True, write Function from pullback, "
-    "or use pullback.complete(F)."
-)
 _BATCH = 3
 
 
@@ -24,7 +20,8 @@ _BATCH = 3
     why="Per-sample gradients and ensembles batch the Function with vmap. A wrong rule "
     "mixes samples.",
     breach="with all inputs batched first, all last, and each alone.",
-    mend="Correct the `vmap` staticmethod, or `generate_vmap_rule = True`, or derive it.",
+    mend="Correct the vmap staticmethod, set generate_vmap_rule = True, write Function from "
+    "pullback, or use pullback.complete(F).",
 )
 def vmap(probe: Probe) -> Finding:
     """Batch each choice of inputs along the first and the last dimension, and compare."""
@@ -66,11 +63,11 @@ def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -
         got = torch.func.vmap(probe.flat, in_dims=dims, **options)(*leaves)
         gradients = probe.pull(leaves, cotangents, list(got))
     except Exception as error:  # judged by its type
-        return probe.failed(error, f"vmap refuses in_dims={dims}", _HINT, rule="vmap")
+        return probe.failed(error, f"vmap refuses in_dims={dims}", rule="vmap")
     said = f"vmap with in_dims={dims} gives other numbers than a loop."
     return probe.unlike(
         [*got, *gradients], [*expected, *slopes], said, outputs=len(expected), looser=1e4,
-        hint=_HINT, repro=_repro(dims),
+        repro=_repro(dims),
     )  # fmt: skip
 
 
