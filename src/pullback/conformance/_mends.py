@@ -285,8 +285,9 @@ def _drawn_again(kind: _Kind) -> dict[str, Any]:
     return made
 
 
-def _without_jvp(kind: _Kind) -> dict[str, Any]:
-    return {"jvp": staticmethod(torch.autograd.Function.jvp)}
+def _without(rule: str) -> Undo:
+    """A rule that an author need not write is not there."""
+    return lambda kind: {rule: staticmethod(getattr(torch.autograd.Function, rule))}
 
 
 def _differentiated(kind: _Kind) -> dict[str, Any]:
@@ -360,7 +361,8 @@ MENDS: Sequence[Mend] = (
          "What forward leaves on the class is read by backward."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
-    Mend("forward", [_without_jvp], of=("forward-over-forward", "transforms", "vmap")),
+    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
+    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
     Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],
          "Call .contiguous() on the cotangent before backward reads its memory; it comes expanded "
          "from sum() and transposed from a product.",
