@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -286,8 +287,22 @@ def _drawn_again(kind: _Kind) -> dict[str, Any]:
 
 
 def _without(rule: str) -> Undo:
-    """A rule that an author need not write is not there."""
-    return lambda kind: {rule: staticmethod(getattr(torch.autograd.Function, rule))}
+    """A rule that an author need not write is not there, nor where backward applies the class."""
+
+    def undo(kind: _Kind) -> dict[str, Any]:
+        made = {rule: staticmethod(getattr(torch.autograd.Function, rule))}
+        backward = getattr(kind, _backward(kind))
+        if isinstance(backward, types.FunctionType):
+            names = dict(backward.__globals__)
+            there = types.FunctionType(
+                backward.__code__, names, argdefs=backward.__defaults__,
+                closure=backward.__closure__,
+            )  # fmt: skip
+            made[_backward(kind)] = staticmethod(there)
+            names[kind.__name__] = type(kind)(kind.__name__, (kind,), dict(made))
+        return made
+
+    return undo
 
 
 def _differentiated(kind: _Kind) -> dict[str, Any]:
