@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pullback.trajectory import State, backend_used, differentiate, integrate
 from pullback.trajectory.kernels.stencil import Layout, uniform_table
-from pullback.trajectory.kernels.stencil._cpu import apply_stencil, apply_stencil_adjoint
+from pullback.trajectory.kernels.stencil._cpu import apply, apply_adjoint
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02
@@ -65,11 +65,11 @@ class BareKernels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, conditions: Tensor, weights: Tensor) -> Four:
         ctx.weights = weights
-        return apply_stencil(x, conditions, weights, LAYOUT.geometry)
+        return apply(x, conditions, weights, LAYOUT.geometry)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None, None]:
-        gradient, _ = apply_stencil_adjoint(cotangents, ctx.weights, LAYOUT.geometry)
+        gradient, _ = apply_adjoint(cotangents, ctx.weights, LAYOUT.geometry)
         return gradient, None, None
 
 

@@ -4,7 +4,7 @@ Writes benchmarks/results/kernels_in_use.csv; `python -m benchmarks.kernels_in_u
 docs/kernels-in-use.md of it. One package after the other, each in a process of its own. Run it in
 `.kernels-venv` (`python -m benchmarks.kernels_in_use.setup`). `--only liger,peft` runs those
 packages alone, and leaves the other rows as they are; `--function RMSNormFunction` runs those of
-them whose name ends so.
+them whose name ends so, `--resume` those that have arguments and did not run.
 """
 
 import argparse
@@ -43,10 +43,10 @@ def package_of(stem: str) -> str:
     return re.search(r'^PACKAGE = "(.+)"$', text, re.MULTILINE).group(1)
 
 
-def examine(stem: str, end: str) -> Iterator[Row]:
+def examine(stem: str, end: str, resume: bool) -> Iterator[Row]:
     """Run one package in its own process; its rows as they come."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.kernels_in_use._worker", stem]
-    command += ["--function", end]
+    command += ["--function", end, *(["--resume"] if resume else [])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
         for line in process.stdout:
@@ -71,14 +71,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="packages by the name of their case file")
     stems = sorted(path.stem.removeprefix("cases_") for path in HERE.glob("cases_*.py"))
-    parser.add_argument("--function", default="", help="those whose name ends so")
+    parser.add_argument("--function", default="", help="ends of names, with commas")
+    parser.add_argument("--resume", action="store_true", help="those that did not run alone")
     options = parser.parse_args()
     chosen = [it for it in options.only.split(",") if it] or stems
     if unknown := set(chosen) - set(stems):
         raise SystemExit(f"no cases for {sorted(unknown)}; there are {stems}")
     for stem in chosen:
         found: list[Row] = []
-        for row in examine(stem, options.function):
+        for row in examine(stem, options.function, options.resume):
             print(*(row[key] for key in ("function", "clause", "why")), flush=True)
             found.append(row)
             write(found)

@@ -5,6 +5,9 @@ the compiler does:
 
 - a Python float given to a kernel is a float32 scalar that has ``.to``;
 - the variable of a loop over ``range`` is an int32 scalar too, unless ``range`` is static;
+- a comparison of two scalars stays a truth value where it meets a block;
+- a kernel is run as a whole: two threads that launch one do not take the language from each other;
+- bfloat16 is computed with in float32 and rounded to the nearest (`_bfloat16.py`);
 - what comes from the device's library (``libdevice``) is worked out by torch;
 - a program asks which GPU there is, and times its configurations: the answer is that there is none,
   and the first configuration is taken.
@@ -15,12 +18,15 @@ import contextlib
 import importlib.machinery
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy
 import torch
+
+from benchmarks.kernels_in_use import _bfloat16
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["XFORMERS_ENABLE_TRITON"] = "1"
@@ -66,6 +72,11 @@ class Driver:
         return lambda call, quantiles: [1.0] * len(quantiles)
 
 
+def as_written(function: Callable[..., Any] | None = None, **options: object) -> Any:
+    """What a package compiles for itself is run as it is written, ``fullgraph`` or not."""
+    return (lambda it: it) if function is None else function
+
+
 def install(active: bool = False) -> None:
     """Change the interpreter of this process.
 
@@ -105,6 +116,23 @@ def install(active: bool = False) -> None:
             loop.iter = ast.Call(func=name, args=[loop.iter], keywords=[])
         return loop
 
+    splat = interpreter.InterpreterBuilder.create_splat
+
+    def with_truth(builder: Any, block: Any, scalar: Any) -> Any:
+        true = scalar.data.dtype == bool
+        return splat(
+            builder, block, interpreter.TensorHandle(scalar.data, tl.int1) if true else scalar
+        )
+
+    interpreter.InterpreterBuilder.create_splat = with_truth
+    _bfloat16.install(interpreter, tl)
+    launch, one_at_a_time = interpreter.GridExecutor.__call__, threading.RLock()
+
+    def whole(executor: Any, *arguments: Any, **options: Any) -> None:
+        with one_at_a_time:
+            launch(executor, *arguments, **options)
+
+    interpreter.GridExecutor.__call__ = whole
     interpreter.as_scalars = as_scalars  # what its module has, a kernel finds
     interpreter.ASTTransformer.visit_For = visit_loop
 
@@ -118,7 +146,7 @@ def install(active: bool = False) -> None:
     for name, equal in FROM_TORCH.items():
         for library in (triton.language.extra.libdevice, triton.language.extra.cuda.libdevice):
             setattr(library, name, by_torch(getattr(torch, equal)))
-    torch._dynamo.config.disable = True  # what a package compiles for itself is run as written
+    torch.compile = as_written
     processor = types.SimpleNamespace(multi_processor_count=2)
     torch.cuda.get_device_properties = lambda *_: processor
     for library in (torch.cpu, torch.cuda):  # `with torch.cuda.device(tensor.device):`
@@ -134,4 +162,5 @@ def bare(package: str) -> None:
     )
     module.__path__ = list(spec.submodule_search_locations)
     module.__spec__ = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    module.__spec__.submodule_search_locations.extend(module.__path__)
     sys.modules[package] = module

@@ -18,7 +18,7 @@ WITHOUT = {
     "megatron": PLAIN,
     "peft": PLAIN,
     "torchao": PLAIN,
-    "transformer_engine": PLAIN,
+    "transformer_engine": INTERPRETED,
     "unsloth": INTERPRETED,
     "xformers": PLAIN,
 }

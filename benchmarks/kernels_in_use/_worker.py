@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import pullback
-from benchmarks.kernels_in_use.__main__ import COLUMNS, Row
+from benchmarks.kernels_in_use.__main__ import COLUMNS, Row, read
 from benchmarks.kernels_in_use._count import functions_of
 from benchmarks.kernels_in_use._limits import SECONDS, WITHOUT
 from benchmarks.wild._case import Published
@@ -59,6 +59,8 @@ def examine(case: Published, options: argparse.Namespace) -> list[Row]:
         by_verdict.setdefault(finding.verdict.value, []).append(finding.clause)
     for verdict in ("lacking", "untidy", "holds"):
         common[verdict] = " ".join(by_verdict.get(verdict, ()))
+    if report.unfinished and "derivative" not in {item.clause for item in report.findings}:
+        return [{"ran": "no", "why": "its derivative is not checked within its minute"}]
     bad = [item for item in report.findings if item.verdict.value in ("broken", "crashes")]
     if options.text:
         print(report, file=sys.stderr)
@@ -76,7 +78,8 @@ def reason(name: str, reasons: Sequence[tuple[str, str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stem")
-    parser.add_argument("--function", default="", help="those whose name ends so")
+    parser.add_argument("--function", default="", help="ends of names, with commas")
+    parser.add_argument("--resume", action="store_true", help="those that did not run alone")
     parser.add_argument("--clauses", default="")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--text", action="store_true", help="the reports, on standard error")
@@ -89,9 +92,10 @@ def main() -> None:
     by_name = {case.name: case for case in cases.CASES}
     if unknown := set(by_name) - set(names):
         raise SystemExit(f"no such Functions in the package: {sorted(unknown)}")
+    ran = {row["function"] for row in read() if row["ran"] == "yes"} if options.resume else set()
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n", restval="")
     for name in names:
-        if not name.endswith(options.function):
+        if name in ran or not name.endswith(tuple(options.function.split(","))):
             continue
         if name in by_name:
             rows = examine(by_name[name], options)

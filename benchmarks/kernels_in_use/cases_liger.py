@@ -92,6 +92,7 @@ def complex_rope(g: torch.Generator) -> tuple[object, ...]:
 
 def tiled(g: torch.Generator) -> tuple[object, ...]:
     module = torch.nn.Linear(8, 8)
+    module.load_state_dict({"weight": r(g, 8, 8, grad=False), "bias": r(g, 8, grad=False)})
     return (lambda it, x: torch.tanh(it(x))), module, r(g, 1, 4, 8), 2, list(module.parameters())
 
 

@@ -13,6 +13,7 @@ bare("mamba_ssm")  # its __init__ asks for the CUDA extension
 REASONS = [
     ("mamba_ssm.distributed", "needs a group of processes"),
     ("mamba_ssm.ops.selective_scan_interface", "needs its CUDA extension"),
+    ("mamba_ssm.ops.triton.ssd_combined:MambaSplit", "needs the CUDA kernels of causal-conv1d"),
     ("mamba_ssm.ops.tilelang", "needs TileLang, which compiles for a GPU alone"),
 ]
 
@@ -24,6 +25,12 @@ def combined(g: torch.Generator) -> tuple[object, ...]:
     return (scan[0], scan[1], scan[2].requires_grad_(), *states, 16, r(g, 2))
 
 
+def chunks(g: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """Inputs, steps and decays of two chunks of 16, two heads of 16 features."""
+    decay = -u(g, 0.1, 0.5, 1, 2, 2, 16, grad=False).cumsum(-1)
+    return r(g, 1, 32, 2, 16), u(g, 0.1, 0.5, 1, 2, 2, 16), decay.requires_grad_()
+
+
 CASES = [
     Published("mamba_ssm.ops.triton.k_activations:SwiGLU", lambda g: (r(g, 3, 16),)),
     Published("mamba_ssm.ops.triton.layer_norm:LayerNormFn",
@@ -32,6 +39,11 @@ CASES = [
               lambda g: (r(g, 3, 8), r(g, 8), r(g, 8), r(g, 4, 8), r(g, 4))),
     Published("mamba_ssm.ops.triton.layernorm_gated:LayerNormFn",
               lambda g: (r(g, 3, 8), r(g, 8), r(g, 8), r(g, 3, 8))),
+    Published("mamba_ssm.ops.triton.ssd_chunk_scan:ChunkScanFn",
+              lambda g: (r(g, 1, 32, 1, 16), r(g, 1, 32, 1, 16), *chunks(g), r(g, 1, 2, 2, 16, 16),
+                         r(g, 2), r(g, 1, 32, 2, 16))),
+    Published("mamba_ssm.ops.triton.ssd_chunk_state:ChunkStateFn",
+              lambda g: (r(g, 1, 32, 1, 16), *chunks(g))),
     Published("mamba_ssm.ops.triton.ssd_combined:MambaChunkScanCombinedFn", combined),
     Published("mamba_ssm.ops.triton.ssd_state_passing:StatePassingFn",
               lambda g: (r(g, 1, 3, 2, 16), -u(g, 0.1, 0.5, 1, 2, 3))),

@@ -1,14 +1,94 @@
-"""Unsloth: counted; it refuses to be imported without a GPU, and so do its kernels."""
+"""Unsloth: its Triton kernels, in Triton's interpreter, and what is plain torch.
 
-from benchmarks.wild._case import Published
+The package itself refuses to be imported without a GPU; its modules do not.
+"""
+
+import importlib
+import os
+import types
+
+import torch
+
+from benchmarks.kernels_in_use._interpreter import bare, install
+from benchmarks.kernels_in_use._made import labels, r
+from benchmarks.wild._case import Inputs, Published
 
 PACKAGE = "unsloth"
 FOLDER = "unsloth"
+install(active=True)
+os.environ["UNSLOTH_IS_PRESENT"] = "1"  # as the package says to its helper
+for _package in ("unsloth", "unsloth.kernels", "unsloth.models", "unsloth.utils"):
+    bare(_package)
 REASONS = [
     ("unsloth.context_parallel", "needs a group of processes"),
     ("unsloth.models.tp_native", "needs a group of processes"),
     ("unsloth.utils.ulysses", "needs a group of processes"),
     ("unsloth.import_fixes", "made inside of a function that mends another package"),
-    ("unsloth", "refuses to be imported without a GPU"),
+    ("unsloth.kernels.fp8", "needs float8 kernels of a GPU"),
+    ("unsloth.kernels.nvfp4", "needs float4 kernels of a GPU"),
+    ("unsloth.kernels.moe", "asks the package itself, which refuses to be imported without a GPU"),
+    ("unsloth.kernels.large_head_attention", "not defined without a GPU"),
+    ("unsloth.models.loader_utils", "needs a library of data sets"),
+    ("unsloth.utils", "needs an attention kernel of a GPU"),
 ]
-CASES: list[Published] = []
+SHAPE = (1, 3, 2, 8)  # batch, positions, heads, features
+
+
+def turns(g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    half = r(g, SHAPE[1], SHAPE[3] // 2, grad=False)
+    whole = torch.cat((half, half), -1)
+    return whole.cos(), whole.sin()
+
+
+def low_rank(g: torch.Generator, rows: int, columns: int) -> tuple[object, ...]:
+    """A frozen weight, no state of a quantisation, the two factors, their scale."""
+    return r(g, rows, columns, grad=False), None, r(g, 2, columns), r(g, rows, 2), 0.5
+
+
+def kernels(name: str) -> types.ModuleType:
+    return importlib.import_module(f"unsloth.kernels.{name}")
+
+
+def mlp(g: torch.Generator) -> tuple[object, ...]:
+    forms = kernels("swiglu")
+    layers = (*low_rank(g, 16, 8), *low_rank(g, 16, 8), *low_rank(g, 8, 16))
+    given = (forms.swiglu_fg_kernel, forms.swiglu_DWf_DW_dfg_kernel, False)
+    return (r(g, 1, 3, 8), *layers, *given)
+
+
+def cross_entropy(g: torch.Generator) -> tuple[object, ...]:
+    import triton.language as tl
+
+    # The interpreter finds the language's own `cast` by that name alone.
+    kernels("cross_entropy_loss").triton_cast = lambda x, dtype: tl.cast(x, dtype)  # noqa: PLW0108 - found late
+    return r(g, 3, 8), labels(g, 8, 3), 0, 0
+
+
+def at(name: str, inputs: Inputs, **more: str) -> Published:
+    return Published(f"unsloth.{name}", inputs, **more)
+
+
+CASES = [
+    at("kernels.cross_entropy_loss:Fast_CrossEntropyLoss", cross_entropy),
+    at("kernels.fast_lora:LoRA_MLP", mlp),
+    at("kernels.fast_lora:LoRA_QKV",
+       lambda g: (r(g, 1, 3, 8), *low_rank(g, 8, 8), *low_rank(g, 8, 8), *low_rank(g, 8, 8),
+                  False)),
+    at("kernels.fast_lora:LoRA_W", lambda g: (r(g, 1, 3, 8), *low_rank(g, 6, 8))),
+    at("kernels.layernorm:Fast_Layernorm", lambda g: (r(g, 3, 8), r(g, 8), r(g, 8), 1e-6)),
+    at("kernels.qk_norm_rope:Fast_QK_Norm_RoPE",
+       lambda g: (r(g, *SHAPE), r(g, *SHAPE), r(g, 8, grad=False), r(g, 8, grad=False), *turns(g),
+                  torch.zeros(1, dtype=torch.int32), 1e-6, 1e-6, False)),
+    at("kernels.rms_layernorm:Fast_RMS_Layernorm",
+       lambda g: (r(g, 3, 8), r(g, 8, grad=False), 1e-6)),
+    at("kernels.rope_embedding:Fast_RoPE_Embedding", lambda g: (r(g, *SHAPE), *turns(g))),
+    at("kernels.rope_embedding:Fast_RoPE_Embedding_QK",
+       lambda g: (r(g, 1, 2, 3, 8), r(g, 1, 2, 3, 8), *turns(g), None)),
+    at("kernels.rope_embedding:Fast_RoPE_Embedding_QK_Positions",
+       lambda g: (r(g, 1, 2, 3, 8), r(g, 1, 2, 3, 8), *turns(g))),
+    at("kernels.rope_embedding:Slow_RoPE_Embedding",
+       lambda g: (r(g, 1, 2, 3, 8), *turns(g), None)),
+    at("models._block_compile:_CloneGrad", lambda g: (r(g, 3, 8),)),
+    at("models.diffusion_loss:_ChunkedCrossEntropy",
+       lambda g: (r(g, 3, 8), r(g, 10, 8), r(g, 10), labels(g, 10, 3), torch.ones(3), None, False)),
+]  # fmt: skip

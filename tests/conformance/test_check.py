@@ -515,3 +515,24 @@ def test_what_is_raised_is_a_refusal_where_its_type_says_so(fails, error, verdic
             return 2 * x * cotangent
 
     assert check(OfContiguous, normal(3, 4), clauses="layout")["layout"].verdict is verdict
+
+
+def test_what_cancels_where_rows_are_equal_is_no_difference_between_layouts():
+    class LogSoftmaxOfLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            soft = (x @ weight.mT).softmax(-1)
+            ctx.save_for_backward(x, weight, soft)
+            return soft[..., 0].log()
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            x, weight, soft = ctx.saved_tensors
+            error = torch.eye(5, dtype=soft.dtype)[0] - soft
+            error = error * cotangent[..., None]
+            # Rows in the one order or in the other: where all are equal, their sum is nothing.
+            rows = range(5) if weight.is_contiguous() else reversed(range(5))
+            return sum(error[..., [k]] * weight[k] for k in rows), error.mT @ x
+
+    report = check(LogSoftmaxOfLinear, normal(3, 4), normal(5, 4), clauses="layout")
+    assert report["layout"].verdict is Verdict.HOLDS

@@ -75,6 +75,31 @@ def test_a_collective_left_out_is_named_with_the_ranks_and_leaves_no_process_beh
     assert children() == before
 
 
+class ReadsMemory(AllReduce):
+    """Sums what lies in memory from the first entry of a cotangent on."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return total(cotangent.as_strided(cotangent.shape, (1,)))
+
+
+class ReadsShards(AllReduce):
+    """Sums what lies in memory from the first entry of a shard on."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return total(x.as_strided(x.shape, (1,)))
+
+
+@pytest.mark.parametrize(
+    ("function", "what"), [(ReadsMemory, "cotangents"), (ReadsShards, "shards")]
+)
+def test_what_reads_memory_is_found_though_there_are_no_rows_to_be_transposed(function, what):
+    finding = pullback.check(function, normal(4), ranks=2)["distributed"]
+    assert finding.verdict == "broken"
+    assert f"{what} that are every other entry" in finding.detail
+
+
 class Dies(AllReduce):
     """One rank ends."""
 

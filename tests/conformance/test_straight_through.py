@@ -114,7 +114,7 @@ def test_a_jump_is_looked_for_where_slopes_do_not_make_up_a_change(height):
         return torch.tensor([math.sin(t) + height * (t > 0.3)], dtype=torch.float64)
 
     rounding = torch.full((1,), 2e-15, dtype=torch.float64)
-    scan = Scan(line, [0.0, 1.0], torch.zeros(2, 1), rounding, rounding > 1, {}, 1e-15, 1.0)
+    scan = Scan(line, [0.0, 1.0], torch.zeros(2, 1), rounding, 1e-15, 1.0)
     place = jump(scan, 0, 0.2, 0.45)
     assert place == pytest.approx(0.3) if height else place is None
     assert len(asked) < 10 or height

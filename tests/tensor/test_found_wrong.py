@@ -467,3 +467,67 @@ def test_forward_over_reverse_without_gradients_leaves_no_history():
     with torch.no_grad():
         tangent = func.jvp(func.jacrev(pullback.complete(Straight).apply), (x,), (X,))[1]
     assert not tangent.requires_grad
+
+
+def test_what_is_kept_under_the_identity_of_an_item():
+    kept = {}
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.key = id(x)
+            kept[ctx.key] = torch.tensor((x * x).tolist(), dtype=x.dtype)
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return (kept[ctx.key] + 2 * x * x) * cotangent
+
+    applied = pullback.complete(Cube, gradient="exact").apply
+    for ask in BATCHED.values():
+        right_or_refused(ask, applied, lambda x: x**3)
+
+
+def of_func_grad(t):
+    return func.grad(lambda s: (s * s / 2).sum())(t.detach())
+
+
+class ByAnotherFunction(torch.autograd.Function):
+    """The cube, with a slope that a transform computes of what another Function has given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = Straight.apply(x)
+        ctx.save_for_backward(x, of_func_grad(y))
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        return 3 * y / x * cotangent
+
+
+class Normalised(torch.autograd.Function):
+    """x ** 2, whose backward divides by the size of its cotangent, which a transform computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent / of_func_grad((cotangent**2).sum() + 1)
+
+
+def test_what_a_transform_within_a_rule_hides():
+    def ask(function):
+        return func.jvp(func.grad(lambda x: (function(x) ** 2).sum()), (X,), (X,))[1]
+
+    right_or_refused(ask, pullback.complete(ByAnotherFunction).apply, lambda x: x**3)
+    for pushed in (func.jacfwd, lambda f: func.jacrev(func.jacfwd(f)), func.hessian):
+        with pytest.raises(PullbackError):
+            pushed(lambda x: (pullback.complete(Normalised).apply(x) ** 2).sum())(X)

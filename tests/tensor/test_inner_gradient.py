@@ -159,3 +159,41 @@ def test_a_saved_output_says_below_a_transform_that_it_requires_a_gradient(name)
     rows = torch.stack([X, -X])
     got = func.vmap(ask(lambda x: apply(x).sum()))(rows)
     agree(got, func.vmap(ask(lambda x: x.exp().sum()))(rows))
+
+
+BY_A_TRANSFORM = {
+    "vjp": lambda x, g: func.vjp(torch.exp, x)[1](g)[0],
+    "grad": lambda x, g: func.grad(lambda t: (t.exp() * g).sum())(x),
+    "jvp": lambda x, g: func.jvp(torch.exp, (x,), (g,))[1],
+    "jacrev": lambda x, g: func.jacrev(torch.exp)(x) @ g,
+    "vmap": func.vmap(lambda t, u: t.exp() * u),
+}
+OF_EXP = {
+    "jvp": lambda f: func.jvp(f, (X,), (X,))[1],
+    "jvp of grad": lambda f: func.jvp(func.grad(lambda x: f(x).sum()), (X,), (X,))[1],
+    "grad of jvp": lambda f: func.grad(lambda x: func.jvp(f, (x,), (X,))[1].sum())(X),
+    "create_graph": lambda f: torch.autograd.functional.hessian(lambda x: f(x).sum(), X),
+}
+
+
+@pytest.mark.parametrize("rule", BY_A_TRANSFORM.values(), ids=BY_A_TRANSFORM)
+def test_a_backward_may_use_a_transform(rule):
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return rule(x, g)
+
+    apply = pullback.complete(Exponential).apply
+    for ask in OF_EXP.values():
+        agree(ask(apply), ask(torch.exp))
+    try:
+        got = func.hessian(lambda x: apply(x).sum())(X)
+    except UnsupportedError:
+        return
+    agree(got, X.exp().diag())

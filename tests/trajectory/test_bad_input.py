@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import pullback.trajectory.kernels.accumulate._dispatch as accumulate
+import pullback.trajectory.kernels._dispatch as levels
 import pullback.trajectory.kernels.banded._dispatch as banded
 import pullback.trajectory.kernels.states._search as limited
-import pullback.trajectory.kernels.stencil._dispatch as stencil
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
     Limits,
@@ -41,8 +40,7 @@ def no_kernel(monkeypatch):
     def ran(*_):
         raise AssertionError("a kernel ran")
 
-    monkeypatch.setattr(stencil, "implementation", ran)
-    monkeypatch.setattr(accumulate, "implementation", ran)
+    monkeypatch.setattr(levels, "implementation", ran)
     monkeypatch.setattr(banded, "implementation", ran)
     monkeypatch.setattr(limited, "search", ran)
 

@@ -386,7 +386,7 @@ def test_vmap_takes_limits_and_states() -> None:
             run(one, State(velocity=speed / 3, acceleration=0.0))
             for one, speed in zip(each, limit, strict=True)
         ]
-        mapped = torch.func.vmap(run)
-        torch.testing.assert_close(mapped(many, start), torch.stack(expected))
-        compiled = torch.compile(mapped, backend="eager", fullgraph=True)
-        torch.testing.assert_close(compiled(many, start), torch.stack(expected))
+        torch.testing.assert_close(torch.func.vmap(run)(many, start), torch.stack(expected))
+    # Of the last one, which has every kind of leaf; a magnitude alone is compiled elsewhere.
+    compiled = torch.compile(torch.func.vmap(run), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(many, start), torch.stack(expected))

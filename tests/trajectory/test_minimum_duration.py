@@ -13,7 +13,11 @@ from pullback.trajectory import (
     minimum_duration,
     minimum_jerk,
     minimum_time,
+    rest,
 )
+from pullback.trajectory.plans._hurry import Hurry
+from pullback.trajectory.plans._rows import keep_limits
+from pullback.trajectory.plans._within import combine
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -21,6 +25,13 @@ THREE = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
 FIVE = torch.tensor([[0.0, 1.0], [0.1, 1.0], [2.0, -1.0], [2.1, 0.0]], dtype=torch.float64)
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """Few rounds of the search for shorter times, where it is not asked how short they are."""
+    monkeypatch.setattr("pullback.trajectory.plans._hurry._ROUNDS", 2)
+
+
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     ("points", "limits"),
     [
@@ -48,13 +59,6 @@ def test_it_hurries_within_limits(points, limits):
         assert ((motion.position - point).abs().amax(-1)).min() <= reach
 
 
-def test_the_figures_of_the_page():
-    limits = Limits(velocity=1.0)
-    assert 15.2 < minimum_time(THREE, limits).times[-1] < 15.4
-    fast = minimum_duration(THREE, limits).times[-1]
-    assert 5.0 < fast < 5.06  # no motion is faster than 5 s
-
-
 def drawn(seed):
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(3 + seed % 3, 1 + seed % 2, generator=generator, dtype=torch.float64)
@@ -68,15 +72,17 @@ def test_no_times_nearby_are_shorter(seed):
     torch.testing.assert_close(motion.times[-1], bounds.high)
     assert bounds.high / 1.001 - 1e-12 <= bounds.low < bounds.high
     generator, shorter = torch.Generator().manual_seed(seed), 0.995
-    for spread in torch.logspace(-2.5, -0.5, 12).tolist():
-        noise = torch.randn(len(points) - 1, generator=generator, dtype=torch.float64)
-        width = bounds.times.diff() * (spread * noise).exp()
-        width = width / width.sum() * bounds.high * shorter
-        times = torch.nn.functional.pad(width.cumsum(-1), (1, 0))
-        with pytest.raises(ArgumentError, match=r"cannot be met|not decided|exceeds|little room"):
-            minimum_jerk(points, times, limits=limits, samples=48)
+    spread = torch.logspace(-2.5, -0.5, 12, dtype=torch.float64).unsqueeze(-1)
+    noise = torch.randn(12, len(points) - 1, generator=generator, dtype=torch.float64)
+    width = bounds.times.diff() * (spread * noise).exp()
+    width = width / width.sum(-1, keepdim=True) * bounds.high * shorter
+    # As `minimum_jerk` at those times, all at once and without the words of a refusal.
+    plan = Hurry(points, limits, rest, rest, 48).plan(width)
+    motions = combine(plan.basis(), plan.values(plan.step))
+    assert not keep_limits(plan, motions, limits, plan.step)[1].all(-1).any()
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_batch_is_each_by_itself_and_bounds_are_those_of_its_motions():
     points = torch.stack([THREE, 2 * THREE.flip(0)]).requires_grad_()
     limits = Limits(velocity=1.0, acceleration=4.0)
@@ -106,6 +112,7 @@ def test_what_is_refused():
         torch.vmap(lambda p: minimum_duration(p, Limits(velocity=1.0)).position)(THREE[None])
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_stretch_keeps_positions_or_says_so():
     wide = Limits(velocity=1.0, position=(-0.5, 5.5))
     plain = minimum_time(THREE, Limits(velocity=1.0), samples=64, times=[0.0, 0.1, 1.0])
@@ -154,6 +161,7 @@ def moving(seed):
     return points, kept, dict(zip(("start", "goal"), ends[:: 1 - 2 * (seed % 2)], strict=True))
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("seed", range(examples(10)))
 def test_ends_that_move(seed, monkeypatch):
     points, limits, ends = moving(seed)
@@ -219,6 +227,7 @@ def test_ends_that_are_refused():
         minimum_duration(THREE, narrow, start=State(velocity=-0.5), samples=24)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("end", [free, hold], ids=["free", "hold"])
 def test_every_end_at_rest_or_free(end):
     motion = minimum_duration(THREE, Limits(velocity=1.0), start=end, goal=end, samples=48)

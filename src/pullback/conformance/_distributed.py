@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._convention import Conventions
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import environment, guarded
@@ -270,31 +270,30 @@ class _Judge:
 
     def _laid_out(self) -> Finding | None:
         """Shards and cotangents that are not contiguous: the same numbers."""
-        expected = self.passes.run(self.passes.values)
-        for name, lay in _LAYOUTS.items():
-            laid = [[lay(x) if is_continuous(x) else x for x in own] for own in self.passes.values]
-            for what, got in (
-                ("shards", lambda laid=laid: self.passes.run(laid)),
-                ("cotangents", lambda lay=lay: self.passes.run(self.passes.values, back=lay)),
-            ):
-                try:
-                    found = got()
-                except Failed as failure:
-                    return self._failed(failure, f"with {what} that are {name}, ")
-                finding = self._compare(
-                    found, expected, f"Other numbers for {what} that are {name}.",
-                    "Make what a collective sends and receives contiguous, and return what was "
-                    "received: a copy made for the call is not what it was made of.",
-                )  # fmt: skip
-                if finding is not None:
-                    return finding
-        # Of a sum the cotangent is one number for all entries.
-        ones = self.passes.run(self.passes.values, back=torch.ones_like)
-        return self._compare(
-            self.passes.run(self.passes.values, back=lambda g: g.new_ones(()).expand(g.shape)),
-            ones, "Other numbers for cotangents that are expanded, as those of a sum are.",
-            "Make what a collective sends contiguous first.",
-        )  # fmt: skip
+        values = self.passes.values
+        plain, ones = (
+            self.passes.run(values, back=back) for back in (torch.clone, torch.ones_like)
+        )
+        asis = torch.clone
+        for what, expected, forth, back in (
+            ("shards that are transposed", plain, _transposed, asis),
+            ("cotangents that are transposed", plain, asis, _transposed),
+            ("shards that are every other entry of a tensor", plain, _every_other, asis),
+            ("cotangents that are every other entry of a tensor", plain, asis, _every_other),
+            ("cotangents that are expanded, as those of a sum are", ones, asis, _expanded),
+        ):
+            try:
+                found = self.passes.run(values, forth=forth, back=back)
+            except Failed as failure:
+                return self._failed(failure, f"with {what}, ")
+            finding = self._compare(
+                found, expected, f"Other numbers for {what}.",
+                "Make what a collective sends and receives contiguous, and return what was "
+                "received: a copy made for the call is not what it was made of.",
+            )  # fmt: skip
+            if finding is not None:
+                return finding
+        return None
 
     def _needed(self) -> Finding | None:
         """Where one input needs no gradient, on all ranks or on one, the others keep theirs."""
@@ -396,4 +395,5 @@ def _every_other(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x, x], -1)[..., 0]
 
 
-_LAYOUTS = {"transposed": _transposed, "every other entry of a tensor": _every_other}
+def _expanded(x: torch.Tensor) -> torch.Tensor:
+    return x.new_ones(()).expand(x.shape)

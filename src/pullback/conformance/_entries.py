@@ -18,7 +18,7 @@ import torch
 from pullback.conformance._derivative import try_derivative
 from pullback.conformance._evidence import inner
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._steps import Scan, is_flat, jump, jumps_along, scan_line
+from pullback.conformance._steps import Scan, is_flat, jumps, jumps_along, scan_line
 from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = ["steps_by_entry"]
@@ -81,7 +81,7 @@ def _entry(
     typical = flat.abs().square().mean().sqrt()
     alone[number] = flat[number].sgn() * torch.maximum(flat[number].abs(), typical)
     step[only] = alone.reshape(step[only].shape)
-    scan = scan_line(probe, step, reaches, close=False)
+    scan = scan_line(probe, step, _PLACES, reaches)
     if scan is None:
         return None
     spread = scan.values.amax(0) - scan.values.amin(0)
@@ -95,47 +95,31 @@ def _is_passed(probe: Probe, entry: _Entry) -> bool:
     for line in (entry, _entry(probe, entry.only, entry.number, _CLOSE)):
         if line is None:
             continue
-        for low, high in _largest(line):
-            place = jump(line.scan, line.own, low, high)
-            if place is not None and is_flat(line.scan, slice(None), place):
+        for _, place in jumps(line.scan, line.own, _BISECTED):
+            if is_flat(line.scan, None, place):
                 return _foretold(probe, line, place) != 0
     return False
 
 
-def _largest(entry: _Entry) -> list[tuple[float, float]]:
-    """Where the largest changes of the entry's own output are."""
-    places, values = _values(entry)
-    changes = [abs(b - a) for a, b in itertools.pairwise(values)]
-    order = sorted(range(len(changes)), key=lambda k: -changes[k])
-    return [(places[k], places[k + 1]) for k in order[:_BISECTED]]
-
-
-def _values(entry: _Entry) -> tuple[list[float], list[float]]:
-    low, high = entry.scan.places[0], entry.scan.places[-1]
-    width = (high - low) / (_PLACES - 1)
-    places = [low + (k + 0.37 * (0 < k < _PLACES - 1)) * width for k in range(_PLACES)]
-    found = [(t, v) for t in places if (v := entry.scan.line(t)) is not None]
-    return [t for t, _ in found], [float(v[entry.own]) for _, v in found]
-
-
 def _jumps_most(probe: Probe, entry: _Entry) -> bool:
     """Whether the entry's own output moves mostly by jumps, which backward foretells."""
-    places, values = _values(entry)
-    width = (places[-1] - places[0]) / (_PLACES - 1)
-    near = width * 2.0**-12
+    places, values = entry.scan.places, entry.scan.values[:, entry.own].tolist()
+    widths = [b - a for a, b in itertools.pairwise(places)]
+    near = 2 * entry.scan.reach / _PLACES * 2.0**-12
     beside = [entry.scan.line(t + near) for t in places]
     if len(places) < _PLACES or any(v is None for v in beside):
         return False
     changes = [float(v[entry.own]) - value for v, value in zip(beside, values, strict=True)]  # type: ignore[index]
     total = sum(abs(b - a) for a, b in itertools.pairwise(values))
     # A jump that happens to lie within a small step is no slope.
-    slopes = [change / near * width * (abs(change) < total / 256) for change in changes]
-    if sum(map(abs, slopes)) >= _SMOOTH * total:
+    slopes = [change / near * (abs(change) < total / 256) for change in changes]
+    smooth = [slope * width for slope, width in zip(slopes, widths, strict=False)]
+    if sum(map(abs, smooth)) >= _SMOOTH * total:
         return False
-    foretold = width * sum(_foretold(probe, entry, t) for t in places)
-    if abs(foretold - (values[-1] - values[0])) > abs(foretold - sum(slopes)):
+    told = [_foretold(probe, entry, t) * width for t, width in zip(places, widths, strict=False)]
+    if abs(sum(told) - (values[-1] - values[0])) > abs(sum(told) - sum(smooth)):
         return False
-    return any(jump(entry.scan, entry.own, *ends) is not None for ends in _largest(entry)[:1])
+    return any(True for _ in jumps(entry.scan, entry.own, 1))
 
 
 def _foretold(probe: Probe, entry: _Entry, place: float) -> float:

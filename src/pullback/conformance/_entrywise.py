@@ -30,7 +30,7 @@ _EVERY = 256
 _SOME = 96
 _ENDS = 24
 _NEAR = 3
-# Seconds that moving entries may take; the others are not moved then.
+# Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
 _STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
@@ -85,7 +85,7 @@ def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
     if probe.kin != "any":
         return None
     inputs = range(len(probe.inputs.differentiable)) if only is None else [only]
-    until = time.monotonic() + _SECONDS
+    until = time.process_time() + _SECONDS
     for number in (0, 2):
         points = probe.point(number)
         for k in inputs:
@@ -178,7 +178,7 @@ class _At:
             if value is not None:
                 found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
                 known.view(-1)[place] = True
-            if time.monotonic() > self.until:
+            if time.process_time() > self.until:
                 break
         return found, known
 
@@ -200,7 +200,7 @@ class _At:
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
         """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
         count = self.points[only].numel()
-        if count > _EVERY or time.monotonic() > self.until:
+        if count > _EVERY or time.process_time() > self.until:
             return None
         there = self if weights is None else replace(self, weights=weights)
         found, known = there.gradient(only, range(count))
@@ -248,7 +248,7 @@ def _lone_place(at: _At, only: int) -> int:
         return 0
     step = at.probe.direction("lone entry", only)[only].reshape(-1)
     gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
-    while high - low > 1 and time.monotonic() < at.until:
+    while high - low > 1 and time.process_time() < at.until:
         middle = (low + high) // 2
         left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
         low, high = (low, middle) if left >= right else (middle, high)

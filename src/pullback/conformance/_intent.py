@@ -24,7 +24,7 @@ from pullback.conformance._entries import steps_by_entry
 from pullback.conformance._guard import guarded
 from pullback.conformance._linearity import is_linear
 from pullback.conformance._probe import Probe
-from pullback.conformance._steps import Motion, jumps_anywhere, motions
+from pullback.conformance._steps import REACHES, Motion, jumps_along, motions
 
 __all__ = ["infer_intent"]
 
@@ -89,7 +89,10 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
     if not through:
         return None
     smooth = [k for k, found in enumerate(moves) if found and not any(m.jumps for m in found)]
-    held = tuple(k for k in smooth if not jumps_anywhere(probe, k))
+    # Close by first, then farther: of a few entries none may change its code close by.
+    far = REACHES[2:], REACHES[1:]
+    steps = {k: probe.direction(f"jumps {k}", k) for k in smooth}
+    held = tuple(k for k in smooth if not jumps_along(probe, steps[k], *far))
     # Where no neuron comes to its threshold by its membrane, its spike stands still along it,
     # and backward is not zero all the same.
     by_output = zip(probe.outputs, zip(*filter(None, moves), strict=True), strict=True)

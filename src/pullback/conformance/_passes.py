@@ -1,7 +1,7 @@
 """Passes forward and back on all ranks, at one set of numbers after the other."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import normal
 from pullback.conformance._probe import Probe
-from pullback.conformance._rank import Answer
+from pullback.conformance._rank import Answer, Lay
 from pullback.conformance._ranks import Failed, Group, Ranks
 from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
@@ -87,22 +87,21 @@ class Passes:
         return Arguments.of(given if isinstance(given, tuple) else (given,), self.arguments.kwargs)
 
     def run(
-        self, values: Values, needs: Needs | None = None, *, patience: float = 0.0,
-        back: Callable[[torch.Tensor], torch.Tensor] = lambda cotangent: cotangent,
-        **how: Sequence[float],
+        self, values: Values, needs: Needs | None = None, *, forth: Lay = torch.clone,
+        back: Lay = torch.clone, **how: Sequence[float],
     ) -> Run:  # fmt: skip
         """One pass forward and back on all ranks, with the same random cotangents each time."""
-        limit, group = patience or self.patience, self.running()
-        graph, forth = group.forward(values, needs or self.needs(), limit, **how)
+        limit, group = self.patience, self.running()
+        graph, found = group.forward(values, needs or self.needs(), limit, forth, **how)
         cotangents = [
             [
-                back(normal(y, self.probe.generator(f"{rank} {k}")))
+                normal(y, self.probe.generator(f"{rank} {k}"))
                 if y is not None and is_continuous(y) and one.needs[k] else None
                 for k, y in enumerate(one.found)
             ]
-            for rank, one in enumerate(forth)
+            for rank, one in enumerate(found)
         ]  # fmt: skip
-        return Run(forth, group.backward(graph, cotangents, limit, **how))
+        return Run(found, group.backward(graph, cotangents, limit, back, **how))
 
     def needs(self, *without: Place) -> Needs:
         """Which tensors require a gradient on each rank: those that move, but some."""

@@ -344,3 +344,12 @@ class Probe(Teller):
             return found.float() if self.rough else found
 
         return at
+
+    def line(self, step: Sequence[torch.Tensor]) -> Callable[[float], torch.Tensor]:
+        """``t -> outputs`` at the given point moved by t steps, as one vector without history."""
+
+        def outputs(moved: Tensors) -> Tensors:
+            with torch.no_grad():
+                return self.evaluate(moved)
+
+        return self.along(outputs, step, self.inputs.points())

@@ -5,15 +5,15 @@ so that nothing of ours waits among them; it writes down each collective before 
 which one sees where it waits.
 """
 
-import mmap
 import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
 from pullback.internal.torch import TorchDispatchMode
 
-__all__ = ["Answer", "Board", "Described", "Rank", "Request"]
+__all__ = ["ENTERED", "Answer", "Described", "Lay", "Rank"]
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 # What torch.distributed calls the operators of its process groups.
@@ -35,29 +35,12 @@ _NAMES = {
     "_allgather_base_": "all_gather_into_tensor", "alltoall_base_": "all_to_all_single",
     "_reduce_scatter_base_": "reduce_scatter_tensor", "recv_any_source_": "recv",
 }  # fmt: skip
-_BOARD = 2**14  # bytes
+ENTERED = "entered"
+"""The file in a rank's folder that names the collectives it has entered, before it does so."""
+
 _GRAPHS = 4  # of runs that are kept for a backward
 
-
-@dataclass(frozen=True)
-class Request:
-    """What a rank is asked to run: forward, or backward through the last forward of a number.
-
-    Arguments:
-        graph: the number of the forward run.
-        values: every tensor of the arguments, for forward.
-        needs: which of them require a gradient.
-        cotangents: one for each output, or ``None``, for backward.
-        late: seconds that the rank comes late.
-        linger: seconds that it pauses after it has entered a collective.
-    """
-
-    graph: int
-    values: Sequence[torch.Tensor] | None = None
-    needs: Sequence[bool] = ()
-    cotangents: Sequence[torch.Tensor | None] = ()
-    late: float = 0.0
-    linger: float = 0.0
+Lay = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,45 +68,20 @@ class Answer:
     written: tuple[int, ...] = ()
 
 
-class Board:
-    """Memory that a rank shares with the process that asks: the collectives entered so far."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _BOARD)
-
-    def clear(self) -> None:
-        """Forget what was entered."""
-        self._memory[:] = bytes(_BOARD)
-
-    def write(self, name: str) -> None:
-        """Add a collective, before it is entered."""
-        line = f"{name}\n".encode()
-        start = self._memory.find(b"\0")
-        if start + len(line) < _BOARD:  # what is written last may be lost, of hundreds
-            self._memory[start : start + len(line)] = line
-
-    def is_empty(self) -> bool:
-        """Whether none was entered."""
-        return self._memory[0] == 0
-
-    def read(self) -> list[str]:
-        """The names, in order."""
-        return self._memory[:].rstrip(b"\0").decode().splitlines()
-
-
 class _Watch(TorchDispatchMode):
     """Writes down each operator of a process group before it is entered."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, entered: TextIO) -> None:
         super().__init__()
-        self.board, self.linger = board, 0.0
+        self.entered, self.linger = entered, 0.0
 
 
 def _watched(watch: Any, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     if operator.namespace not in _COLLECTIVES:
         return operator(*args, **(kwargs or {}))
     name = operator.overloadpacket.__name__
-    watch.board.write(_NAMES.get(name, name.strip("_")))
+    watch.entered.write(f"{_NAMES.get(name, name.strip('_'))}\n")
+    watch.entered.flush()
     found = operator(*args, **(kwargs or {}))
     time.sleep(watch.linger)
     return found
@@ -143,42 +101,46 @@ class Rank:
         make: its arguments, or ``None`` where it takes no part.
         seed: seeds every run.
         connection: to the process that asks.
-        board: takes the collectives that it enters.
+        folder: that of all ranks, in which each has one of its own by its number.
     """
 
     def __init__(  # noqa: PLR0917 - all that a copy takes over
         self, number: int, count: int, subject: Subject,
         make: Callable[[int], Arguments | None], seed: int, connection: Connection,
-        board: Board,
+        folder: Path,
     ) -> None:  # fmt: skip
         self._number, self._count, self._subject = number, count, subject
         self._make, self._seed, self._connection = make, seed, connection
-        self._board = board
+        self._folder = folder
         self._arguments: Arguments | None = None
         self._graphs: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 
-    def run(self, folder: Path) -> None:
-        """Join the group that meets in a folder, and answer until nobody asks any more."""
+    def run(self) -> None:
+        """Join the group that meets in the folder, and answer until nobody asks any more.
+
+        What is asked is the name of a method and its arguments, how many seconds the rank comes
+        late, and how many it pauses after it has entered a collective.
+        """
         torch.set_num_threads(1)
         known = {"RANK": self._number, "WORLD_SIZE": self._count, "LOCAL_RANK": self._number,
                  "LOCAL_WORLD_SIZE": self._count}  # fmt: skip
         os.environ.update({name: str(value) for name, value in known.items()})
-        store = dist.FileStore(str(folder / "store"), self._count)
-        dist.init_process_group(
-            "gloo", store=store, rank=self._number, world_size=self._count
-        )  # fmt: skip
-        watch = _Watch(self._board)
-        self._reply(self._describe)
-        while True:
-            try:
-                request = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own
-            except EOFError:
-                return
-            self._board.clear()
-            time.sleep(request.late)
-            watch.linger = request.linger
-            with watch:
-                self._reply(lambda request=request: self._answer(request))
+        store = dist.FileStore(str(self._folder / "store"), self._count)
+        dist.init_process_group("gloo", store=store, rank=self._number, world_size=self._count)
+        with (self._folder / str(self._number) / ENTERED).open("w") as entered:
+            watch = _Watch(entered)
+            self._reply(self._describe)
+            while True:
+                try:
+                    asked = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own
+                except EOFError:
+                    return
+                name, given, late, watch.linger = asked
+                entered.seek(0)
+                entered.truncate()
+                time.sleep(late)
+                with watch:
+                    self._reply(partial(getattr(self, name), *given))
 
     def _reply(self, work: Callable[[], object]) -> None:
         try:
@@ -196,26 +158,31 @@ class Rank:
             return Described()
         return Described(found.values, found.paths, found.differentiable, found.declared)
 
-    def _answer(self, request: Request) -> Answer:
-        if self._arguments is None:
-            return Answer()
-        if request.values is None:
-            return self._backward(request)
-        return self._forward(self._arguments, request)
+    def forward(
+        self, graph: int, values: list[torch.Tensor], needs: Sequence[bool], lay: Lay = torch.clone
+    ) -> Answer:
+        """Run forward.
 
-    def _forward(self, arguments: Arguments, request: Request) -> Answer:
-        values = list(request.values or ())
+        Arguments:
+            graph: the number of the run.
+            values: every tensor of the arguments.
+            needs: which of them require a gradient.
+            lay: puts floating ones into memory, here: what comes from elsewhere is contiguous.
+        """
+        arguments = self._arguments
+        if arguments is None:
+            return Answer()
         moving = [k for k, value in enumerate(values) if is_continuous(value)]
         leaves = [
-            value.clone().requires_grad_(needs)
-            for value, needs in zip(values, request.needs, strict=True)
+            value.clone().requires_grad_(needed)
+            for value, needed in zip(values, needs, strict=True)
         ]
-        there = replace(arguments, values=tuple(values), detached=True)
+        there = replace(arguments, values=tuple(values)).with_differentiable(moving)
         reseed(self._seed)
-        args, kwargs = there.with_differentiable(moving).build([leaves[k] for k in moving])
+        args, kwargs = there.build([lay(leaves[k].clone()) for k in moving])
         handed = tensors((args, kwargs))
         outputs = tensors(self._subject.call(*args, **kwargs))
-        self._graphs[request.graph] = (outputs, leaves)
+        self._graphs[graph] = (outputs, leaves)
         while len(self._graphs) > _GRAPHS:
             del self._graphs[min(self._graphs)]
         returned = {id(output) for output in outputs}  # an input marked dirty is
@@ -226,20 +193,25 @@ class Rank:
         found = tuple(output.detach() for output in outputs)
         return Answer(found, tuple(y.requires_grad for y in outputs), tuple(written))
 
-    def _backward(self, request: Request) -> Answer:
-        outputs, leaves = self._graphs[request.graph]
+    def backward(
+        self, graph: int, cotangents: Sequence[torch.Tensor | None], lay: Lay = torch.clone
+    ) -> Answer:
+        """Run backward through one of the last forward runs, of a cotangent for each output."""
+        if self._arguments is None:
+            return Answer()
+        outputs, leaves = self._graphs[graph]
         pairs = [
-            (k, y, g.clone())
-            for k, (y, g) in enumerate(zip(outputs, request.cotangents, strict=True))
+            (k, y, lay(g), lay(g.clone()))
+            for k, (y, g) in enumerate(zip(outputs, cotangents, strict=True))
             if g is not None and y.requires_grad
         ]
         wanted = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
         if not (pairs and wanted):
             return Answer((None,) * len(leaves))
         answered = torch.autograd.grad(
-            [y for _, y, _ in pairs], [leaves[k] for k in wanted], [g for *_, g in pairs],
+            [y for _, y, *_ in pairs], [leaves[k] for k in wanted], [g for *_, g in pairs],
             retain_graph=True, allow_unused=True,
         )  # fmt: skip
         by_place = dict(zip(wanted, answered, strict=True))
-        written = [k for k, _, g in pairs if not same_bits(g, request.cotangents[k])]  # type: ignore[arg-type]
+        written = [k for k, _, given, handed in pairs if not same_bits(handed, given)]
         return Answer(tuple(by_place.get(k) for k in range(len(leaves))), (), tuple(written))

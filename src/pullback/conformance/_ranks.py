@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import can_copy
-from pullback.conformance._rank import Answer, Board, Described, Rank, Request
+from pullback.conformance._rank import ENTERED, Answer, Described, Lay, Rank
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._processes import Child, describe_end, start_copy
@@ -122,27 +122,26 @@ class Group:
         self._folder = tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True)
         self._connections: list[Connection] = []
         self._children: list[Child] = []
-        self._boards = [Board() for _ in range(count)]
         self.alive, self.speaks, self.took, self._graph = True, False, 0.0, 0
         self.close = weakref.finalize(
             self, _end, os.getpid(), self._children, self._connections, self._folder
         )
         _load_backward()
         whole = Path(self._folder.name)
+        self._entered = [whole / str(number) / ENTERED for number in range(count)]
         with _STARTING:
-            for number in range(count):
+            for number, entered in enumerate(self._entered):
                 ours, theirs = Pipe()
-                place = whole / str(number)
-                place.mkdir()
-                rank = Rank(number, count, subject, make, seed, theirs, self._boards[number])
-                self._children.append(start_copy(lambda rank=rank: rank.run(whole), place))
+                entered.parent.mkdir()
+                rank = Rank(number, count, subject, make, seed, theirs, whole)
+                self._children.append(start_copy(rank.run, entered.parent))
                 self._connections.append(ours)
                 theirs.close()
         self.described: list[Described] = self._hear(_STARTUP)
 
     def forward(
         self, values: Sequence[Sequence[torch.Tensor]], needs: Sequence[Sequence[bool]],
-        patience: float, **how: Sequence[float],
+        patience: float, lay: Lay = torch.clone, **how: Sequence[float],
     ) -> tuple[int, list[Answer]]:  # fmt: skip
         """Run forward on all ranks.
 
@@ -150,7 +149,9 @@ class Group:
             values: the tensors of the arguments of each rank.
             needs: which of them require a gradient.
             patience: seconds of work, or of sleep, that every rank which has not answered may take.
-            how: what else a `Request` says, one for each rank.
+            lay: puts what is handed over into memory, a function at the top level of a module.
+            how: ``late``, the seconds that each rank comes late, and ``linger``, those that it
+                pauses after it has entered a collective.
 
         Returns:
             The number of the run, and the answer of each rank.
@@ -159,23 +160,27 @@ class Group:
             Failed: a rank raised, died, or stands still.
         """
         self._graph += 1
-        each = enumerate(zip(values, needs, strict=True))
-        asked = [Request(self._graph, own, need, **_of(how, k)) for k, (own, need) in each]
-        return self._graph, self._ask(asked, patience)
+        each = zip(values, needs, strict=True)
+        given = [(self._graph, own, need, lay) for own, need in each]
+        return self._graph, self._ask("forward", given, patience, **how)
 
     def backward(
         self, graph: int, cotangents: Sequence[Sequence[torch.Tensor | None]], patience: float,
-        **how: Sequence[float],
+        lay: Lay = torch.clone, **how: Sequence[float],
     ) -> list[Answer]:  # fmt: skip
-        """Run backward on all ranks through one of the last forward runs; as `forward`."""
-        asked = [Request(graph, cotangents=own, **_of(how, k)) for k, own in enumerate(cotangents)]
-        return self._ask(asked, patience)
+        """Run backward through one of the last forward runs, on all ranks; as `forward`."""
+        return self._ask("backward", [(graph, own, lay) for own in cotangents], patience, **how)
 
-    def _ask(self, requests: Sequence[Request], patience: float) -> list[Answer]:
+    def _ask(
+        self, name: str, given: Sequence[tuple[Any, ...]], patience: float,
+        late: Sequence[float] = (), linger: Sequence[float] = (),
+    ) -> list[Answer]:  # fmt: skip
         if not self.alive:
             raise Failed("The ranks have ended.")
-        for connection, request in zip(self._connections, requests, strict=True):
-            connection.send_bytes(pickle.dumps(request))
+        still = [0.0] * len(given)
+        each = zip(self._connections, given, late or still, linger or still, strict=True)
+        for connection, *asked in each:
+            connection.send_bytes(pickle.dumps((name, *asked)))
         return self._hear(patience)
 
     def _hear(self, patience: float) -> list[Any]:
@@ -194,13 +199,14 @@ class Group:
             if waiting and min(spent[rank].seconds for rank in waiting) > limit:
                 break
         self.took = time.monotonic() - started
-        self.speaks = self.speaks or not all(board.is_empty() for board in self._boards)
+        entered = [path.read_text().splitlines() if path.exists() else [] for path in self._entered]
+        self.speaks = self.speaks or any(entered)
         if waiting or any(kind == "died" for kind, _ in answers.values()):
             self.alive = False
             ends: Any = self.close()
             for rank in [rank for rank, (kind, _) in answers.items() if kind == "died"]:
                 answers[rank] = "died", (ends[rank] or "The process ended.", Verdict.CRASHES)
-        _raise_cause(answers, [board.read() for board in self._boards])
+        _raise_cause(answers, entered)
         return [answers[rank][1] for rank in range(len(answers))]
 
     def _message(self, rank: int) -> tuple[str, Any]:
@@ -215,10 +221,6 @@ def _load_backward() -> None:
     with torch.enable_grad():
         x = torch.ones(1, requires_grad=True)
         torch.autograd.grad(x.clone(), x, torch.ones(1))
-
-
-def _of(how: dict[str, Sequence[float]], rank: int) -> dict[str, Any]:
-    return {name: given[rank] for name, given in how.items()}
 
 
 def _end(

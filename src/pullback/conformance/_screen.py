@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._evidence import agreement
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._vectors import flatten, products
+from pullback.conformance._vectors import flatten, products, unflatten
 
 __all__ = ["Run", "agrees"]
 
@@ -62,25 +62,20 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     """
     rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
     h = 2.0**-6 if rough else 2.0**-10
-    points = probe.inputs.points()
-    with torch.no_grad():
-        try:
-            plus, minus = (
-                probe.evaluate([x + t * v for x, v in zip(points, step, strict=True)])
-                for t in (h, -h)
-            )
-        except Exception:  # not defined beside the point
-            return False
-    given, terms = [], []
-    for y, up, down, g in zip(run.outputs, plus, minus, run.cotangents, strict=True):
-        if up.shape != y.shape or down.shape != y.shape:
-            return False
-        smooth = (up + down - 2 * y).abs() <= 0.05 * (up - down).abs()
-        given.append(torch.where(smooth, g, 0))
-        terms.append(flatten([(given[-1].conj() * (up - down)).real]).double() / (2 * h))
-    if not any(g.any() for g in given):
+    line, base = probe.line(step), flatten(run.outputs).double()
+    try:
+        up, down = (line(t).double() for t in (h, -h))
+    except Exception:  # not defined beside the point
         return False
-    value, magnitude = products(probe.backward(points, given), step)
-    slope, size = (float(torch.cat(parts).sum()) for parts in (terms, [t.abs() for t in terms]))
+    if up.shape != base.shape or down.shape != base.shape:
+        return False
+    smooth = (up + down - 2 * base).abs() <= 0.05 * (up - down).abs()
+    weights = flatten(run.cotangents).double() * smooth
+    if not weights.any():
+        return False
+    given = unflatten(weights, run.cotangents)
+    value, magnitude = products(probe.backward(probe.inputs.points(), given), step)
+    terms = weights * (up - down) / (2 * h)
     dtype = torch.float32 if rough else torch.float64
-    return abs(value - slope) <= agreement(dtype, probe.grain) * max(magnitude, size)
+    tolerance = agreement(dtype, probe.grain) * max(magnitude, float(terms.abs().sum()))
+    return abs(value - float(terms.sum())) <= tolerance

@@ -8,7 +8,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
 
-__all__ = ["one_sided", "scaled", "specials"]
+__all__ = ["scaled", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -75,72 +75,6 @@ def scaled(arguments: Arguments, level: torch.dtype) -> Iterator[tuple[str, Argu
             yield f"{what} numbers in {name}", moved
             if len(arguments.differentiable) == 1:
                 break
-
-
-def one_sided(
-    function: Callable[[float], float], side: float, step: float, *, at_zero: bool
-) -> tuple[float, float] | None:
-    """The derivative of a function of one number at zero, from one side.
-
-    The quotients at eight steps, each a quarter of the one before, are extrapolated once. Only
-    where the last three agree is there a limit: a root or a logarithm has none. A limit of zero
-    has no digits to agree in: it is told beside the largest quotient.
-
-    Arguments:
-        function: a function of a real number.
-        side: 1.0 from above, -1.0 from below.
-        step: the largest step.
-        at_zero: what moves starts at zero, so that steps of any size can be told from none.
-
-    Returns:
-        The derivative and how far rounding may have moved it, or ``None`` where it cannot be told
-        or is not finite.
-
-    Example:
-        >>> one_sided(abs, -1.0, 0.1, at_zero=True)
-        (-1.0, 0.0)
-        >>> one_sided(lambda t: abs(t) ** 0.5, 1.0, 0.1, at_zero=True) is None
-        True
-    """
-    base = function(0.0)
-    steps = [side * step / 4.0**level for level in range(8)]
-    quotients = [(function(h) - base) / h for h in steps]
-    pairs = zip(quotients[1:], quotients, strict=False)
-    limits = [(4 * fine - coarse) / 3 for fine, coarse in pairs][-3:]
-    limit, spread = limits[-1], max(limits) - min(limits)
-    noise = 1e-15 * abs(base) / abs(steps[-1])
-    largest = max(map(abs, quotients))
-    settled = spread <= 1e-4 * abs(limit) + 1e-6 * largest + 10 * noise
-    if base == 0.0 and at_zero:
-        # A feature that is smaller than the smallest step is looked for where zero allows it.
-        finest = [function(h) / h for h in (side * step * t for t in (1e-9, 1e-12, 1e-15))]
-        if abs(finest[-1]) < 1e-5 * largest:
-            return 0.0, 0.0  # as x to the power of 1.5
-        settled = settled and max(abs(q - limit) for q in finest) <= 1e-3 * abs(limit)
-    elif not settled or (largest * 1e-3 < noise > 1e-9 and largest):
-        return None
-    else:
-        near = 1e-3 * abs(limit) + abs(quotients[-1] - limit)
-        settled = _holds_below(function, limit, steps[-1], near, 0.1 * largest)
-    return (limit, 10 * noise) if settled else None
-
-
-def _holds_below(
-    function: Callable[[float], float], limit: float, step: float, near: float, most: float
-) -> bool:
-    """Whether the quotients at all smaller steps that rounding leaves are near the limit too.
-
-    The sine of a large number's square swings within the smallest step, and has another slope.
-    """
-    base = function(0.0)
-    for level in range(1, 13):
-        h = step * 10.0**-level
-        noise = 1e-15 * abs(base / h)
-        if noise > most:
-            return True
-        if abs((function(h) - base) / h - limit) > near + 3 * noise:
-            return False
-    return True
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -14,29 +14,19 @@ that is long enough to cross edges:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._vectors import flatten
 
-__all__ = [
-    "REACHES",
-    "Motion",
-    "Scan",
-    "is_flat",
-    "jump",
-    "jumps_along",
-    "jumps_anywhere",
-    "motions",
-    "scan_line",
-]
+__all__ = ["REACHES", "Motion", "Scan", "is_flat", "jump", "jumps", "jumps_along", "motions",
+           "scan_line"]  # fmt: skip
 
 # How far the line reaches, in units of a step of the size of the input; less where that is refused.
 REACHES = (4.0, 1.0, 0.25, 2.0**-6)
-_PLACES = 12
+_PLACES, _MANY = 12, 97
 _BISECTED = 3
 
 Line = Callable[[float], torch.Tensor | None]
@@ -62,15 +52,13 @@ class Motion:
 
 @dataclass(frozen=True)
 class Scan:
-    """A line, looked at: places, values there, what moves and where an outlier lies.
+    """A line, looked at: places and the values there.
 
     Arguments:
         line: the function along it; ``None`` where it is not defined.
         places: increasing, shape ``(n,)``.
         values: shape ``(n, entries)``.
         rounding: the change of each entry that rounding explains.
-        moving: entries that move smoothly somewhere.
-        outliers: entries with a place and the width around it where a change is not spread evenly.
         least: the shortest interval that floating-point numbers resolve.
         reach: how far the line goes to either side.
     """
@@ -79,8 +67,6 @@ class Scan:
     places: list[float]
     values: torch.Tensor
     rounding: torch.Tensor
-    moving: torch.Tensor
-    outliers: dict[int, tuple[float, float]]
     least: float
     reach: float
 
@@ -95,141 +81,91 @@ def motions(probe: Probe, only: int | None = None) -> list[Motion]:
     Returns:
         One motion for each output; empty where the function is not defined along any line.
     """
-    scan = scan_line(probe, probe.direction(f"steps {only}", only))
+    scan = scan_line(probe, probe.direction(f"steps {only}", only), _PLACES)
     if scan is None:
         return []
-    sizes = [y.numel() * (2 if y.is_complex() else 1) for y in _outputs(probe, None)]
+    moving, outliers = _close_by(probe, scan)
     found, start = [], 0
-    for size in sizes:
-        found.append(_motion(scan, range(start, start + size)))
-        start += size
+    for y in probe.output_values():
+        stop = start + y.numel() * (2 if y.is_complex() else 1)
+        odd = [one for one in outliers if start <= one[0] < stop][:_BISECTED]
+        found.append(_motion(scan, slice(start, stop), bool(moving[start:stop].any()), odd))
+        start = stop
     return found
 
 
-def jumps_anywhere(probe: Probe, only: int, places: int = 97, tried: int = 12) -> bool:
-    """Whether any output jumps with an input near the point, looked for in all entries.
-
-    Asked before an input is held to its derivative although another is passed straight through: a
-    learnt scale moves its outputs smoothly between the jumps of their codes.
-
-    Arguments:
-        probe: the subject.
-        only: the position of the input.
-        places: how many places of the line are compared.
-        tried: how many of the likeliest jumps are bisected.
-
-    Returns:
-        Whether one is a jump.
-    """
-    step = probe.direction(f"jumps {only}", only)
-    # Close by first, then farther: of a few entries none may change its code close by.
-    return any(
-        jumps_along(probe, step, reaches, places, tried) for reaches in (REACHES[2:], REACHES[1:])
-    )
-
-
-def jumps_along(
-    probe: Probe, step: Tensors, reaches: tuple[float, ...], places: int = 97, tried: int = 12
-) -> bool:
-    """Whether any output jumps along a line; taken for granted where the line is not defined."""
-    scan = scan_line(probe, step, reaches, close=False)
-    if scan is None:
-        return True
-    low, high = scan.places[0], scan.places[-1]
-    width = (high - low) / (places - 1)
-    found = [scan.line(low + k * width) for k in range(places)]
-    if any(v is None for v in found):
-        return True
-    steps = torch.stack([v for v in found if v is not None]).nan_to_num(0.0, 0.0, 0.0).diff(dim=0)
-    # What the changes beside it do not explain, where rounding does not either.
-    odd = (steps[1:-1] - (steps[:-2] + steps[2:]) / 2).abs()
-    odd = torch.where(odd > 64 * scan.rounding, odd, 0.0)
-    for place in odd.flatten().topk(min(tried, odd.numel())).indices.tolist():
-        row, entry = divmod(place, odd.shape[1])
-        start = low + (row + 1) * width
-        if odd[row, entry] > 0 and jump(scan, entry, start, start + width) is not None:
-            return True
-    return False
-
-
-def _outputs(probe: Probe, moved: Tensors | None) -> Tensors:
-    with torch.no_grad():
-        points = probe.inputs.points() if moved is None else moved
-        return [y.detach() for y in probe.evaluate([x.clone() for x in points])]
-
-
-def _precision(probe: Probe) -> float:
-    """The unit of rounding that the outputs are computed with."""
-    kinds = [y.dtype for y in _outputs(probe, None)] + [probe.dtype]
-    return max(torch.finfo(kind).eps for kind in kinds)
-
-
 def scan_line(
-    probe: Probe, step: Tensors, reaches: tuple[float, ...] = REACHES, *, close: bool = True
+    probe: Probe, step: Tensors, places: int, reaches: tuple[float, ...] = REACHES
 ) -> Scan | None:
-    """Values along a line, and how they move close by where that is asked for.
+    """Values along a line.
 
     Arguments:
         probe: the subject.
         step: the direction.
+        places: at how many places, at random within equal parts of the line.
         reaches: how far to go, the first that the function is defined at.
-        close: whether to look at small steps.
 
     Returns:
         What was seen; ``None`` where the function is not defined along the line.
     """
-    points = probe.inputs.points()
+    along = probe.line(step)
 
     def line(t: float) -> torch.Tensor | None:
         try:
-            moved = [x + t * v for x, v in zip(points, step, strict=True)]
-            return flatten(_outputs(probe, moved)).double()
+            values = along(t).double()
         except Exception:  # not defined there: the line is made shorter
             return None
+        return values if base is None or values.shape == base.shape else None
 
+    base: torch.Tensor | None = None
     base = line(0.0)
-    if base is None:
+    reach = next((r for r in reaches if line(-r) is not None and line(r) is not None), None)
+    if base is None or reach is None:
         return None
-    eps = _precision(probe)
-    for reach in reaches:
-        ends = line(-reach), line(reach)
-        if all(end is not None and end.shape == base.shape for end in ends):
-            return _look(probe, line, reach, eps, close)
-    return None
-
-
-def _look(probe: Probe, line: Line, reach: float, eps: float, close: bool) -> Scan | None:
-    """Random places of the line; four points close together at each, with the widths in turn."""
-    generator = probe.generator("places")
-    jitter = torch.rand(_PLACES, generator=generator, dtype=torch.float64).tolist()
-    digits = -math.log2(eps)
-    widths = [2.0 ** -(0.75 * digits), 2.0 ** -(0.6 * digits), 2.0**-7]
-    places, quartets, used = [], [], []
-    for number, share in enumerate(jitter):
-        place = reach * (2 * (number + share) / _PLACES - 1)
-        width = widths[number % len(widths)]
-        four = [line(place + k * width) for k in range(4 if close else 1)]
-        if all(values is not None and values.shape == four[0].shape for values in four):  # type: ignore[union-attr]
-            places.append(place)
-            used.append(width)
-            quartets.append(torch.stack(four))  # type: ignore[arg-type]
-    if len(places) < 3:
+    jitter = torch.rand(places, generator=probe.generator("places"), dtype=torch.float64)
+    chosen = [reach * (2 * (k + u) / places - 1) for k, u in enumerate(jitter.tolist())]
+    found = [(t, values) for t in chosen if (values := line(t)) is not None]
+    if len(found) < 3:
         return None
-    every = torch.stack(quartets).nan_to_num(0.0, 0.0, 0.0)
-    size = every.abs().amax((0, 1))
+    values = torch.stack([values for _, values in found]).nan_to_num(0.0, 0.0, 0.0)
+    size, eps = values.abs().amax(0), _precision(probe)
     rounding = 8 * eps * (size + 1e-3 * size.max()) if size.numel() else size
-    moving = torch.zeros_like(size, dtype=torch.bool)
-    outliers: dict[int, tuple[float, float]] = {}
-    for place, width, four in zip(places, used, every, strict=True) if close else ():
-        changes = four.diff(dim=0)
+    return Scan(line, [t for t, _ in found], values, rounding, 4 * eps * reach, reach)
+
+
+def _precision(probe: Probe) -> float:
+    """The unit of rounding that the outputs are computed with."""
+    kinds = [y.dtype for y in probe.output_values()] + [probe.dtype]
+    return max(torch.finfo(kind).eps for kind in kinds)
+
+
+Interval = tuple[int, float, float]  # an entry, and where it changes
+
+
+def _close_by(probe: Probe, scan: Scan) -> tuple[torch.Tensor, list[Interval]]:
+    """Four values close together at each place, with three widths in turn.
+
+    Returns:
+        Which entries move smoothly somewhere, and where a change is not spread evenly.
+    """
+    digits = -math.log2(_precision(probe))
+    widths = [2.0 ** -(0.75 * digits), 2.0 ** -(0.6 * digits), 2.0**-7]
+    moving = torch.zeros_like(scan.rounding, dtype=torch.bool)
+    outliers: dict[int, Interval] = {}
+    for number, (place, first) in enumerate(zip(scan.places, scan.values, strict=True)):
+        width = widths[number % len(widths)]
+        four = [first, *(scan.line(place + k * width) for k in (1, 2, 3))]
+        if any(values is None for values in four):
+            continue
+        changes = torch.stack(four).nan_to_num(0.0, 0.0, 0.0).diff(dim=0)  # type: ignore[arg-type]
         large, small = changes.abs().amax(0), changes.abs().amin(0)
         same = changes.sign().sum(0).abs() == 3
         if width < widths[-1]:
-            moving |= (small > rounding) & (large <= 3 * small) & same
-        odd = (large > 64 * rounding) & (large > 4 * _middle(changes.abs()))
+            moving |= (small > scan.rounding) & (large <= 3 * small) & same
+        odd = (large > 64 * scan.rounding) & (large > 4 * _middle(changes.abs()))
         for entry in odd.nonzero().flatten()[:_BISECTED].tolist():
-            outliers.setdefault(entry, (place, place + 3 * width))
-    return Scan(line, places, every[:, 0], rounding, moving, outliers, 4 * eps * reach, reach)
+            outliers.setdefault(entry, (entry, place, place + 3 * width))
+    return moving, list(outliers.values())
 
 
 def _middle(three: torch.Tensor) -> torch.Tensor:
@@ -238,39 +174,61 @@ def _middle(three: torch.Tensor) -> torch.Tensor:
     return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
-def _motion(scan: Scan, entries: range) -> Motion:
+def _motion(scan: Scan, inside: slice, moves: bool, odd: list[Interval]) -> Motion:
     """Whether entries of one output move and jump; jumps are confirmed by bisection."""
-    inside = slice(entries.start, entries.stop)
-    if not len(entries):
-        return Motion(False, False)
-    moves = bool(scan.moving[inside].any())
-    odd = [(e, *place) for e, place in scan.outliers.items() if e in entries]
-    for entry, low, high in odd[:_BISECTED]:
-        place = jump(scan, entry, low, high)
+    for interval in odd:
+        place = jump(scan, *interval)
         if place is not None:
-            return Motion(moves or not is_flat(scan, slice(entry, entry + 1), place), True)
-    changes = _changes(scan, entries)
-    places = [jump(scan, entry, low, high) for entry, low, high in changes]
+            return Motion(moves or not is_flat(scan, interval[0], place), True)
+    found = False
     # A change that is no jump is a slope that no small step happened upon, and so is one beside it.
-    moves = moves or any(
-        place is None or not is_flat(scan, slice(entry, entry + 1), place)
-        for place, (entry, _, _) in zip(places, changes, strict=True)
-    )
-    return Motion(moves, any(place is not None for place in places))
+    for interval in _changes(scan, scan.values[:, inside].diff(dim=0).abs(), inside, _BISECTED):
+        place = jump(scan, *interval)
+        found = found or place is not None
+        moves = moves or place is None or not is_flat(scan, interval[0], place)
+    return Motion(moves, found)
 
 
-def _changes(scan: Scan, entries: range) -> list[tuple[int, float, float]]:
-    """A few entries whose values differ between neighbouring places, and where."""
-    values = scan.values[:, entries.start : entries.stop]
-    steps = values.diff(dim=0).abs()
-    worth = steps > 64 * scan.rounding[entries.start : entries.stop]
-    found = []
-    most = torch.where(worth, steps, 0.0).amax(0)
-    for offset in most.topk(min(_BISECTED, len(entries))).indices.tolist():
-        if most[offset] > 0:
-            k = int(steps[:, offset].argmax())
-            found.append((entries.start + offset, scan.places[k], scan.places[k + 1]))
-    return found
+def jumps_along(probe: Probe, step: Tensors, *reaches: tuple[float, ...]) -> bool:
+    """Whether any output jumps along a line, so far or so far.
+
+    Asked before an input is held to its derivative although another is passed straight through: a
+    learnt scale moves its outputs smoothly between the jumps of their codes. It is taken for
+    granted where the line is not defined.
+    """
+    scans = (scan_line(probe, step, _MANY, reach) for reach in reaches)
+    return any(s is None or len(s.places) < _MANY or any(True for _ in jumps(s)) for s in scans)
+
+
+def jumps(
+    scan: Scan, entry: int | None = None, tried: int = 12
+) -> Iterator[tuple[int, float]]:  # fmt: skip
+    """The entries that jump, and where, of the likeliest intervals.
+
+    Arguments:
+        scan: a line at many places.
+        entry: the one that is looked at; any, if ``None``.
+        tried: how many intervals are bisected.
+    """
+    inside = slice(entry, None if entry is None else entry + 1)
+    widths = scan.values.new_tensor(scan.places).diff()[:, None]
+    slopes = scan.values[:, inside].diff(dim=0) / widths
+    beside = torch.cat([slopes[1:2], slopes, slopes[-2:-1]])
+    # What the changes beside it do not explain.
+    odd = (slopes - (beside[:-2] + beside[2:]) / 2).abs() * widths
+    for interval in _changes(scan, odd, inside, tried):
+        place = jump(scan, *interval)
+        if place is not None:
+            yield interval[0], place
+
+
+def _changes(scan: Scan, sizes: torch.Tensor, inside: slice, tried: int) -> Iterator[Interval]:
+    """The intervals between places whose size is largest, and more than rounding explains."""
+    worth = torch.where(sizes > 64 * scan.rounding[inside], sizes, 0.0)
+    for place in worth.flatten().topk(min(tried, worth.numel())).indices.tolist():
+        row, entry = divmod(place, worth.shape[1])
+        if worth[row, entry] > 0:
+            yield (inside.start or 0) + entry, scan.places[row], scan.places[row + 1]
 
 
 def jump(scan: Scan, entry: int, low: float, high: float) -> float | None:
@@ -326,22 +284,22 @@ def _is_slope(
     return abs((ends + 4 * inside) / (6 * _NEAR) - change) <= _EXACT * abs(change)
 
 
-def is_flat(scan: Scan, entries: slice, place: float) -> bool:
-    """Whether entries stand still on both sides of a jump, somewhere close to it.
+def is_flat(scan: Scan, entry: int | None, place: float) -> bool:
+    """Whether an entry, or every one, stands still on both sides of a jump, somewhere close to it.
 
     Rounding does. What is cut (``x * (x > 0.5)``) or lifted there moves on one side at least.
     """
-    return all(_is_flat_beyond(scan, entries, place, side) for side in (-1, 1))
+    return all(_is_flat_beyond(scan, entry, place, side) for side in (-1, 1))
 
 
-def _is_flat_beyond(scan: Scan, entries: slice, place: float, side: int) -> bool:
+def _is_flat_beyond(scan: Scan, entry: int | None, place: float, side: int) -> bool:
     # As far as the next jump is not, which may be close, and rounding does not hide a slope.
+    inside = slice(entry, None if entry is None else entry + 1)
     apart = scan.reach / 16
     while apart > scan.reach * (scan.least / scan.reach) ** 0.6:
         near, far = scan.line(place + side * apart / 16), scan.line(place + side * apart)
-        if near is not None and far is not None:
-            change = (far - near).abs()[entries]
-            if bool((change <= scan.rounding[entries]).all()):
-                return True
+        known = near is not None and far is not None
+        if known and bool(((far - near).abs() <= scan.rounding)[inside].all()):
+            return True
         apart /= 16
     return False

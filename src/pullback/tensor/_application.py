@@ -8,6 +8,7 @@ import torch
 from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
+from pullback.tensor._items import refuse_altered
 
 __all__ = ["Application"]
 
@@ -22,8 +23,6 @@ class Application:
         kept: by their places the inputs, and what else was kept.
         needs: for each input, whether its gradient is wanted.
     """
-
-    node: Any = None  # of the graph of autograd, if torch's own holds the context
 
     def __init__(
         self, call: Call, kept: dict[int, Any], needs: Sequence[bool] | None = None
@@ -44,7 +43,8 @@ class Application:
         """
         if self.call.looped:
             with torch.no_grad(), _random.replaying(self.call.generators):
-                self.call.forward([x.clone() for x in self.inputs()])
+                context, _ = self.call.forward([x.clone() for x in self.inputs()])
+            refuse_altered(self.call, context)
 
     def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
         """The same application, with the saved tensors of another level."""

@@ -71,6 +71,7 @@ class Call:
     plain: bool  # all tensors that reach backward are inputs or differentiated outputs
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
+    saved: tuple[Any, ...] | None = None  # the saved tensors, while they are read again
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True

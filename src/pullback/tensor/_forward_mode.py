@@ -247,7 +247,7 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
         watch.give_cotangents(cotangents)
         with watch:
             gradients = call.pull_on(context, every, transposing=True)
-            found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
+        found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
         for _, why in (found[i] for i in live):
             if why is not None:
                 raise refusal(_PURPOSE, call.definition.name, why)

@@ -1,11 +1,12 @@
 """What one context holds for all items of a batch that run one after the other."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from pullback.errors import UnsupportedError
 from pullback.tensor._places import same
 
-__all__ = ["record", "refuse_another"]
+__all__ = ["record", "refuse_altered", "refuse_another"]
 
 
 def record(call: Any) -> dict[str, Any]:
@@ -27,7 +28,23 @@ def record(call: Any) -> dict[str, Any]:
 def refuse_another(call: Any, before: dict[str, Any]) -> None:
     """Refuse another value on the context for each item: one context serves them all."""
     after = record(call)
-    for name in before.keys() | after.keys():
+    _refuse_difference(call, before, after, before.keys() | after.keys())
+
+
+def refuse_altered(call: Any, context: Any) -> None:
+    """Refuse a context on which forward puts another value when it runs again for an item.
+
+    As ``id(x)``, under which it keeps something elsewhere: what is there is of another item.
+    """
+    before = {f"ctx.{name}": value for name, value in (call.attributes or {}).items()}
+    after = {f"ctx.{name}": value for name, value in context.__dict__.items()}
+    _refuse_difference(call, before, after, before)
+
+
+def _refuse_difference(
+    call: Any, before: dict[str, Any], after: dict[str, Any], names: Iterable[str]
+) -> None:
+    for name in names:
         if not same(before.get(name), after.get(name)):
             raise UnsupportedError(
                 f"{call.definition.name} batches item by item, and keeps another value on its "

@@ -49,7 +49,8 @@ _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
 _keeps_graph = graph_is_kept
 _dispatch_modes = len_torch_dispatch_stack
-_needs_of_torch: Any = torch.autograd.function.BackwardCFunction.needs_input_grad
+_node: Any = torch.autograd.function.BackwardCFunction
+_needs_of_torch, _saved_of_torch = _node.needs_input_grad, _node.saved_tensors
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
 
@@ -136,20 +137,26 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         other.names, other.autocast = call.names, call.autocast
         return entry(other, *tensors)
 
-    body = {
+    rules = {
         "forward": staticmethod(forward),
         "backward": staticmethod(backward),
         "boxed_grads_call": definition.boxed,
         "__module__": __name__,
     }
-    plain: Any = type(name, (torch.autograd.Function,), body)
-    if _buffers is not None:
-        node_class(plain).input_grad_buffers = property(_input_grad_buffers)
-    if nested:
-        node_class(plain).needs_input_grad = property(_needs_by_argument)
+    plain: Any = type(name, (torch.autograd.Function,), rules)
+    _let_nodes_answer(node_class(plain), nested=nested)
     # The entry point in C++: torch's own `apply` binds the signature anew for each call.
     entry = super(torch.autograd.Function, plain).apply
     return entry
+
+
+def _let_nodes_answer(node: Any, *, nested: bool) -> None:
+    """Give a class of nodes what its author reads there otherwise than torch has it."""
+    node.saved_tensors = property(_saved)
+    if _buffers is not None:
+        node.input_grad_buffers = property(_input_grad_buffers)
+    if nested:
+        node.needs_input_grad = property(_needs_by_argument)
 
 
 def _needs(ctx: Any) -> Sequence[bool]:
@@ -163,6 +170,15 @@ def _needs(ctx: Any) -> Sequence[bool]:
 
 def _needs_by_argument(ctx: Any) -> tuple[bool, ...]:
     return ctx.__pullback__.by_argument(_needs(ctx))
+
+
+def _saved(ctx: Any) -> tuple[Any, ...]:
+    """The saved tensors; where they are read to be differentiated, they are the ones read before.
+
+    Checkpointing gives each of them once, and a hook gives another one each time.
+    """
+    read = ctx.__pullback__.saved
+    return _saved_of_torch.__get__(ctx) if read is None else read
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -288,11 +304,11 @@ def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     call = ctx.__pullback__
     call.needs = _needs(ctx)
     application = _OnNode(call, ctx, cotangents)
-    call.again = True
+    call.again, call.saved = True, _saved_of_torch.__get__(ctx)
     try:
         return differentiable_gradient(application, application.given, call.needs)
     finally:
-        call.again = False
+        call.again, call.saved = False, None
 
 
 class _OnNode(Application):

@@ -91,7 +91,7 @@ def _differentiable(
     error = _declared(call)
     if error is None and call.plain:
         given = [*application.saved(), *cotangents]
-        watch = Watch(given, node=application.node, detaches=call.definition.detaches)
+        watch = Watch(given, detaches=call.definition.detaches)
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:

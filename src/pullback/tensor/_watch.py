@@ -102,7 +102,6 @@ class Watch(TorchFunctionMode):
 
     Arguments:
         given: the tensors that the rules are given: inputs, saved tensors, cotangents.
-        node: of the graph of autograd, whose saved outputs are given too.
         born: where rules run a second time, the storages that have come into being meanwhile. They
             tell a tensor that was made unseen from one that existed before. The latter is copied
             when it is first met, so that a second run writes to nothing that exists. Elsewhere such
@@ -131,7 +130,6 @@ class Watch(TorchFunctionMode):
         self,
         given: Iterable[torch.Tensor | None],
         *,
-        node: object = None,
         born: set[int] | None = None,
         outside: bool = False,
         made: set[int] | None = None,
@@ -145,7 +143,6 @@ class Watch(TorchFunctionMode):
         self.outputs_left = False
         self._origins = _NO_ORIGINS if born is None else Origins()
         self.outside: list[torch.Tensor] = []
-        self._node = node
         self._born = born
         self._outside, self._made = outside, made
         self._detaches = detaches
@@ -259,7 +256,9 @@ class Watch(TorchFunctionMode):
             return None if self.in_forward or not self._detaches else func(*args)
         if func in DETACHING:
             return self._detach(args[0])
-        if func in REQUIRING and args[0].requires_grad:
+        if func in REQUIRING:
+            if not args[0].requires_grad:
+                return func(self._seen(args[0]), *args[1:], **kwargs)
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
@@ -327,10 +326,7 @@ class Watch(TorchFunctionMode):
         self._use(tensor)
         if not self._tracks(tensor):
             alone = tensor.detach()
-            self._keep(alone, [tensor])
-            self._linearity.share(tensor, alone)
-            if (reason := self._reason([tensor])) is not None:
-                self._cuts[id(alone)] = reason
+            self._keep_alike(alone, tensor)
             return alone
         strided = tensor.layout is torch.strided
         view = tensor.view_as(tensor) if strided else tensor.clone()
@@ -339,11 +335,9 @@ class Watch(TorchFunctionMode):
         whole = _levels(tensor) <= _levels(view) and (view.grad_fn or not view.requires_grad)
         if not whole or (self._forward_mode and _is_tangent_lost([tensor], [view])):
             return view
-        self._keep(view, [tensor])
-        self._linearity.share(tensor, view)
-        reason = self._reason([tensor])
-        if reason is not None or (self._detaches and not self.in_forward):
-            self._cuts[id(view)] = reason or _STOP
+        self._keep_alike(view, tensor)
+        if self._detaches and not self.in_forward:
+            self._cuts.setdefault(id(view), _STOP)
         return view
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
@@ -367,11 +361,12 @@ class Watch(TorchFunctionMode):
             return tensor
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
-        node = tensor.grad_fn if differentiable else None
-        if (node is not None and node is self._node) or self._wraps(tensor):
-            self._dependent.add(number)
+        inside = self._wrapped(tensor)
+        if inside is not None:
+            self._keep_alike(tensor, inside)
             return tensor
-        other = self._attached(tensor) if differentiable and node is None else None
+        leaf = differentiable and tensor.grad_fn is None
+        other = self._attached(tensor) if leaf else None
         if other is not None:
             self._instead[number] = other
             return other
@@ -400,13 +395,13 @@ class Watch(TorchFunctionMode):
             self._cuts[id(copy)] = self._cuts[number]
         return copy
 
-    def _wraps(self, tensor: torch.Tensor) -> bool:
-        """Whether a transform within has wrapped a tensor that depends on what was given."""
+    def _wrapped(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The known tensor that a transform within has wrapped in this one."""
         while is_functorch_wrapped_tensor(tensor):
             tensor = get_unwrapped(tensor)
-            if self._depends([tensor]):
-                return True
-        return False
+            if id(tensor) in self._known:
+                return tensor
+        return None
 
     def _depends(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether one depends on what was given, or lies in memory filled with what does."""
@@ -442,6 +437,25 @@ class Watch(TorchFunctionMode):
         if self.in_forward:
             self._origins.add(tensor, given)
 
+    def _keep_alike(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Take a tensor for what another one is, of which it is a copy, a view or a wrapper."""
+        self._keep(tensor, [other])
+        self._linearity.share(other, tensor)
+        if (reason := self._reason([other])) is not None:
+            self._cuts[id(tensor)] = reason
+
+    def _keep_made(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
+        self._keep(tensor, given)
+        if is_view(tensor):
+            self._viewed.add(memory_of(tensor))
+
+    def _keep_inside(self, tensor: torch.Tensor) -> None:
+        """Know what is within a wrapper, too: the transform that has made it unwraps it."""
+        while is_functorch_wrapped_tensor(tensor):
+            wrapper, tensor = tensor, get_unwrapped(tensor)
+            if id(tensor) not in self._known:
+                self._keep_alike(tensor, wrapper)
+
     def _use(self, tensor: torch.Tensor) -> None:
         """Note that backward uses a tensor that forward has computed."""
         if self.in_forward:
@@ -474,17 +488,16 @@ class Watch(TorchFunctionMode):
         if written and self._depends(read):
             self._filled.update(map(memory_of, written))
         for tensor in (*made, *written):
-            self._keep(tensor, read)
-            if is_view(tensor):
-                self._viewed.add(memory_of(tensor))
-            if self.in_forward and any(tensor is each for each in written):
+            self._keep_made(tensor, read)
+            is_written = any(tensor is each for each in written)
+            if is_written and self.in_forward:
                 self._origins.write(tensor, read)
             cut = reason or self._lost(name, tensor, levels)
-            if cut is None or not (is_differentiable(tensor) or _holds_bits(tensor, name, read)):
-                continue
-            self._cuts[id(tensor)] = cut
-            if any(tensor is each for each in written):
-                self._written[memory_of(tensor)] = cut
+            if cut is not None and (is_differentiable(tensor) or _holds_bits(tensor, name, read)):
+                self._cuts[id(tensor)] = cut
+                if is_written:
+                    self._written[memory_of(tensor)] = cut
+            self._keep_inside(tensor)
 
     def _reason(self, given: Sequence[torch.Tensor]) -> str | None:
         """Why a value that is computed of these is cut."""
@@ -503,7 +516,7 @@ class Watch(TorchFunctionMode):
             return None
         if not is_differentiable(tensor):
             return "it reads the bits of a tensor as integers" if name in BITS else None
-        if not levels <= _levels(tensor):
+        if not levels <= _levels(tensor) and name != "_make_dual":  # its tangent has the history
             if not torch.is_grad_enabled():
                 return "it computes without gradients, which stops the gradient there"
             return f"{name} gives a value without history"

@@ -29,7 +29,7 @@ _settings: Any = torch.utils.deterministic
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
 _ENTRIES = 2**14
 _RESULTS = 2**17
-# Beyond these times nothing larger is tried, and then nothing more: a check is to stay fast.
+# Beyond these seconds of work nothing larger is tried, then nothing more: a check stays fast.
 _CALL_SECONDS = 0.02
 _SECONDS = 3.0
 _GIVEN = "at the given size"
@@ -73,7 +73,7 @@ def sizes(probe: Probe) -> Finding:
     if probe.intent == "nonlinear":
         return probe.skipped("A nonlinear backward has no reference at another size.")
     tried: list[_Tried] = []
-    end = time.perf_counter() + _SECONDS
+    end = time.process_time() + _SECONDS
     for resizing in resizings(probe.inputs, max(_SIZES), _ENTRIES, probe.generator("sizes")):
         found = _Tried(resizing)
         tried.append(found)
@@ -86,7 +86,7 @@ def sizes(probe: Probe) -> Finding:
     if not tried:
         return probe.skipped("No size may change: a number among the arguments may stand for each.")
     said = "; ".join(map(str, tried))
-    said += " (nothing more was tried: calls are slow)" if time.perf_counter() > end else ""
+    said += " (nothing more was tried: calls are slow)" if time.process_time() > end else ""
     if not any(found.right for found in tried):
         return probe.skipped(f"No other size could be judged: {said}.")
     return probe.holds(f"{said[:1].upper()}{said[1:]}.")
@@ -101,7 +101,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
     slow = False
     for size in wanted:
         started = time.process_time()  # what else the machine does is no fault of the code
-        if size > resizing.largest or slow or time.perf_counter() > end:
+        if size > resizing.largest or slow or time.process_time() > end:
             break
         inputs = resizing.at(size)
         if inputs is None:
@@ -165,7 +165,7 @@ def _unwritten(probe: Probe, run: Run) -> str | None:
 def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding | None:
     """Change all sizes at once by one: a corner is ragged where two edges are."""
     every = [found for found in tried if len(found.right) > 1]
-    if probe.intent != "exact" or len(every) < 2 or time.perf_counter() > end:
+    if probe.intent != "exact" or len(every) < 2 or time.process_time() > end:
         return None
     places = tuple(sum(dims, ()) for dims in zip(*(f.resizing.places for f in every), strict=True))
     for change in (1, -1):

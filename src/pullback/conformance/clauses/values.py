@@ -1,30 +1,31 @@
 """The clause `values`."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._control import already, is_foreign
-from pullback.conformance._derivative import try_derivative
 from pullback.conformance._directions import spread
 from pullback.conformance._ends import at_the_ends
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees
-from pullback.conformance._settled import is_told
+from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._special import one_sided, specials
+from pullback.conformance._special import specials
 from pullback.conformance._structure import keep_step, outside, ties_matrices
-from pullback.conformance._vectors import flatten
+from pullback.conformance._vectors import flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
 
 _ENTRIES = 3  # looked at one by one, in each input
+_MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
 
 @clause(
@@ -113,14 +114,8 @@ def _has_limit(probe: Probe, run: Run) -> bool:
     if _finite(points):
         return True
     far = [x.nan_to_num(posinf=1e15, neginf=-1e15) for x in points]
-    found = [
-        torch.cat([y.abs().reshape(-1) for y in parts])
-        for parts in (
-            [a - b for a, b in zip(probe.output_values(far), run.outputs, strict=True)],
-            run.outputs,
-        )
-    ]
-    return bool(found[0].max() <= 1e-6 * found[1].max()) if found[1].numel() else True
+    there, here = flatten(probe.output_values(far)), flatten(run.outputs)
+    return not len(here) or bool((there - here).abs().max() <= 1e-6 * here.abs().max())
 
 
 def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
@@ -129,25 +124,109 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
         return _judge_missing(probe, run, name)
     if probe.intent != "exact":
         return None
-    kink = False
-    for within, step in _steps(probe):
-        if agrees(probe, run, step):
-            continue
-        kink = True
-        trial = try_derivative(probe, 0, step=step)
-        value, slope = trial.value, trial.estimate.value
-        size = max(abs(value), abs(slope))
-        sound = trial.match == "mismatch" and _counts(run, step, size)
-        if sound and is_told(probe, step, within=within, gap=abs(value - slope) / size):
-            expected = f"{slope:.8g} +- {trial.estimate.error:.1g} (finite differences)"
-            return _broken(probe, name, expected, value)
-    return _judge_entries(probe, run, name) if kink else None
+    steps = [pair for pair in _steps(probe) if not agrees(probe, run, pair[1])]
+    ways = [(None, step, partial(_along, within=within)) for within, step in steps]
+    if steps:  # there is a kink, or a mistake
+        ways += [(k, step, partial(_by_entry, k=k)) for k, step in _entries(probe)]
+    for k, step, look_along in ways:
+        slopes = look_along(probe, run, step=step)
+        wrong = None if slopes is None else slopes.wrong(probe, step)
+        if wrong is not None:
+            return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
+    return None
 
 
-def _counts(run: Run, step: Tensors, slope: float) -> bool:
-    """Whether a slope is more than rounding in operations of order one leaves of zero."""
-    sizes = [sum(float(t.abs().square().nansum()) for t in part) for part in (run.cotangents, step)]
-    return max(1e-11 * math.sqrt(sizes[0] * sizes[1]), 1e-120) < slope < 1e120
+@dataclass(frozen=True)
+class _Slopes:
+    """What the derivative of <weights, outputs> along a step has to lie between.
+
+    Arguments:
+        weights: cotangents, zeros at the entries of the outputs that are not looked at.
+        low: the smaller one-sided derivative, or the only one.
+        high: the larger one, or the only one.
+        noise: how far apart equal ones may be.
+    """
+
+    weights: Tensors
+    low: float
+    high: float
+    noise: float
+
+    @classmethod
+    def of(cls, weights: torch.Tensor, like: Tensors, sides: Sequence[Side]) -> "_Slopes":
+        """Of one real vector of weights, and what was seen on the sides where it is defined."""
+        found = [float((weights * one.slope).sum()) for one in sides]
+        error = max(float((weights * one.error).norm()) for one in sides)
+        noise = 1e-9 + RELATIVE * max(map(abs, found)) + error
+        return cls(unflatten(weights, like), min(found), max(found), noise)
+
+    def __str__(self) -> str:
+        more = self.high - self.low > self.noise
+        return f"{self.low:.6g}" + f" to {self.high:.6g}" * more
+
+    def wrong(self, probe: Probe, step: Tensors) -> float | None:
+        """The derivative along the step by backward, where it does not lie between them."""
+        value, _ = products(probe.backward(probe.inputs.points(), self.weights), step)
+        noise = max(self.noise, 4 * probe.grain * abs(self.high))
+        if self.low - noise <= value <= self.high + noise:
+            return None
+        # What rounding in operations of order one leaves of zero is no slope.
+        sizes = [float(flatten(part).double().norm()) for part in (self.weights, step)]
+        least = max(1e-11 * sizes[0] * sizes[1], 1 / _MOST)
+        return value if least < max(abs(value), abs(self.low), abs(self.high)) < _MOST else None
+
+
+def _along(probe: Probe, run: Run, step: Tensors, *, within: bool) -> _Slopes | None:
+    """By the entries of the outputs that have one slope along a direction."""
+    sides = _sides(probe, step, 2.0**-6)
+    if len(sides) < 2:
+        return None
+    weights = flatten(run.cotangents).double() * (sides[0].told & sides[1].told & ~_bend(*sides))
+    if not weights.any() or not (within or _is_linear(probe, step, sides[0].slope, weights != 0)):
+        return None
+    return _Slopes.of(weights, run.cotangents, sides)
+
+
+def _bend(up: Side, down: Side) -> torch.Tensor:
+    """The entries whose slopes differ from side to side."""
+    gap = (up.slope - down.slope).abs()
+    return gap > RELATIVE * torch.maximum(up.slope.abs(), down.slope.abs()) + up.error + down.error
+
+
+def _by_entry(probe: Probe, run: Run, k: int, step: Tensors) -> _Slopes | None:
+    """Of the entry of the outputs that moves most with one entry of an input."""
+    x = float(probe.inputs.points()[k][step[k] != 0].abs())
+    sides = _sides(probe, step, (x or 1.0) / 64, x)
+    if not sides or not len(sides[0].change) or any(side.jumps for side in sides):
+        return None
+    unit = torch.zeros_like(sides[0].change)
+    unit[sides[0].change.argmax()] = 1.0
+    told = all(bool(side.told[unit != 0]) for side in sides)
+    return _Slopes.of(unit, run.cotangents, sides) if told else None
+
+
+def _sides(probe: Probe, step: Tensors, size: float, reach: float = 1.0) -> list[Side]:
+    """What the outputs do along a step, above and below, where they are defined."""
+    found = (look(probe.line(step), side, size, reach) for side in (1.0, -1.0))
+    return [side for side in found if side is not None]
+
+
+def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.Tensor) -> bool:
+    """Whether slopes along three pairs of steps that make up a step add up to that along it."""
+    near = RELATIVE * float(slope[smooth].abs().max())
+    for k in range(3):
+        drawn = probe.generator(f"values {k}")
+        shares = [3 * torch.rand(v.shape, generator=drawn).to(v) - 1 for v in step]
+        one = [u * v for u, v in zip(shares, step, strict=True)]
+        other = [v - p for v, p in zip(step, one, strict=True)]
+        lines = [probe.line(part) for part in (one, other)]
+        try:
+            found = sum((line(1e-4) - line(-1e-4)).double() / 2e-4 for line in lines)
+        except Exception:  # not defined there
+            return False
+        if not bool(((found - slope)[smooth].abs() <= near).all()):
+            return False
+    return True
 
 
 def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
@@ -159,15 +238,17 @@ def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
     deep learning", Mathematical Programming 188, 2021). In other directions it may have a kink.
     """
     points = probe.inputs.points()
-    flat = torch.cat([torch.view_as_real(x).reshape(-1) if x.is_complex() else x.reshape(-1)
-                      for x in (p.detach().cpu() for p in points)]).double()  # fmt: skip
-    found, groups = torch.unique(flat, return_inverse=True)
+    found, groups = torch.unique(flatten(points).double(), return_inverse=True)
     drawn = torch.randn(len(found), dtype=torch.float64, generator=probe.generator("values"))
-    moves = torch.where(found.isfinite(), drawn * found.abs(), 0)[groups]
-    yield True, _kept(probe, _split(moves, points))
-    step = probe.direction("values")
-    ends = [torch.where(x.isfinite(), v, 0) for x, v in zip(points, step, strict=True)]
-    yield False, _kept(probe, ends)
+    moves = torch.where(found.isfinite(), drawn.to(found) * found.abs(), 0)[groups]
+    yield True, _kept(probe, unflatten(moves, points))
+    yield False, _freely(probe)
+
+
+def _freely(probe: Probe) -> Tensors:
+    """A direction in which every finite entry moves."""
+    pairs = zip(probe.inputs.points(), probe.direction("values"), strict=True)
+    return _kept(probe, [torch.where(x.isfinite(), v, 0) for x, v in pairs])
 
 
 def _kept(probe: Probe, step: Tensors) -> Tensors:
@@ -175,167 +256,48 @@ def _kept(probe: Probe, step: Tensors) -> Tensors:
     return [keep_step(x, v) for x, v in zip(probe.original.points(), step, strict=True)]
 
 
-def _split(flat: torch.Tensor, points: Tensors) -> Tensors:
-    parts, start = [], 0
-    for x in points:
-        count = x.numel() * (2 if x.is_complex() else 1)
-        part = flat[start : start + count]
-        part = torch.view_as_complex(part.reshape(-1, 2)) if x.is_complex() else part
-        parts.append(part.reshape(x.shape).to(x))
-        start += count
-    return parts
-
-
-def _judge_entries(probe: Probe, run: Run, name: str) -> Finding | None:
-    """Single entries of the inputs against one-sided differences of the output they move most."""
+def _entries(probe: Probe) -> Iterator[tuple[int, Tensors]]:
+    """A few finite entries that move alone: not those of a symmetric or triangular matrix."""
     for k, given in enumerate(probe.original.points()):  # zeros have every structure
-        for index in _places(given):
-            limits = _limits(probe, k, index)
-            if limits is None:
-                continue
-            output, entry, pairs = limits
-            found = [limit for limit, _ in pairs]
-            cotangents = [y.new_zeros(y.shape) for y in run.outputs]
-            cotangents[output].view(-1)[entry] = 1.0
-            slope = Run.of(probe, cotangents).gradients[k].reshape(-1)[index]
-            low, high = min(found), max(found)
-            tolerance = max(1e-3, 4 * probe.grain) * max(abs(low), abs(high)) + 1e-9
-            tolerance += max(rounding for _, rounding in pairs)
-            if not low - tolerance <= float(slope.real) <= high + tolerance:
-                expected = f"{found[0]:.6g}" if len(found) == 1 else f"{low:.6g} to {high:.6g}"
-                side = "from the one side where it is defined" if len(found) == 1 else "one-sided"
-                return _broken(
-                    probe, name, f"{expected} (differences, {side})", float(slope.real), k
-                )
-    return None
+        count = given.numel()
+        if count and not given.is_complex() and not ties_matrices(given):
+            for index in sorted({0, count // 2, count - 1})[:_ENTRIES]:
+                if bool(probe.inputs.points()[k].reshape(-1)[index].isfinite()):
+                    yield k, _unit(probe, k, index)
 
 
-def _places(x: torch.Tensor) -> list[int]:
-    """Entries that move by themselves: not those of a symmetric or triangular matrix."""
-    count = x.numel()
-    if not count or x.is_complex() or ties_matrices(x):
-        return []
-    return sorted({0, count // 2, count - 1})[:_ENTRIES]
-
-
-def _limits(probe: Probe, k: int, index: int) -> tuple[int, int, list[tuple[float, float]]] | None:
-    """The output that one entry moves most, and its one-sided derivatives with their rounding."""
-    points = probe.inputs.points()
-    x = points[k].reshape(-1)[index]
-    if not bool(x.isfinite()):
-        return None
-    size = float(x.abs()) or 1.0
-
-    def moved(t: float) -> Tensors:
-        changed = [p.clone(memory_format=torch.contiguous_format) for p in points]
-        changed[k].view(-1)[index] += t
-        with torch.no_grad():
-            return probe.evaluate(changed)
-
-    base = moved(0.0)
-    found: list[tuple[float, float]] = []
-    chosen: tuple[int, int] | None = None
-    for side in (1.0, -1.0):
-        try:
-            ahead = moved(side * size / 64)
-            gaps = [(a - b).abs().reshape(-1) for a, b in zip(ahead, base, strict=True)]
-            if not _finite(gaps):
-                continue
-            closer = moved(side * size / 64 * 1e-4)
-            jumps = [
-                float((a - b).abs().max()) for a, b in zip(closer, base, strict=True) if a.numel()
-            ]
-            if max(jumps) > 0.1 * max(float(gap.max()) for gap in gaps if gap.numel()) > 0:
-                return None  # an output jumps here
-            chosen = chosen or _largest(gaps)
-            output, entry = chosen
-
-            def at(t: float, output: int = output, entry: int = entry) -> float:
-                return float(moved(t)[output].reshape(-1)[entry].real)
-
-            limit = one_sided(at, side, size / 64, at_zero=not x)
-        except Exception:  # noqa: S112 - not defined on this side
-            continue
-        if limit is None:
-            return None  # no limit on a side where it is defined
-        found.append(limit)
-    return None if chosen is None or not found else (*chosen, found)
-
-
-def _largest(gaps: Tensors) -> tuple[int, int]:
-    tops = [float(gap.max()) if gap.numel() else -1.0 for gap in gaps]
-    output = tops.index(max(tops))
-    return output, int(gaps[output].argmax())
+def _unit(probe: Probe, k: int, index: int) -> Tensors:
+    like = [torch.zeros_like(x, memory_format=torch.contiguous_format)
+            for x in probe.inputs.points()]  # fmt: skip
+    like[k].view(-1)[index] = 1.0
+    return like
 
 
 def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
     """A gradient that is not finite, where the slope is, by differences or by its neighbours."""
-    if probe.intent == "exact" and not _is_continuous(probe, run):
-        return None
+    kink = False
+    if probe.intent == "exact":
+        sides = _sides(probe, _freely(probe), 2.0**-6)
+        if any(side.jumps for side in sides):
+            return None  # as bases of a matrix of zeros do
+        told = [side.told for side in sides]
+        kink = len(sides) == 2 and bool((_bend(*sides) & told[0] & told[1]).any())
     for k, gradient in enumerate(run.gradients):
-        places = (~gradient.isfinite()).reshape(-1).nonzero().reshape(-1)
-        places = [
-            int(i) for i in places if bool(probe.inputs.points()[k].reshape(-1)[i].isfinite())
-        ]
-        for index in places[:_ENTRIES]:
-            got = gradient.reshape(-1)[index]
-            if probe.intent == "exact":
-                limits = _limits(probe, k, index)
-                if limits is not None:
-                    found = [limit for limit, _ in limits[2]]
-                    noise = 1e-9 + 1e-3 * max(map(abs, found)) + sum(r for _, r in limits[2])
-                    expected = " to ".join(f"{limit:.6g}" for limit in sorted(set(found)))
-                    if max(found) - min(found) > noise or _is_kink(probe, run):
-                        return _untidy(probe, name, expected, float(got.real), k)
-                    return _broken(probe, name, f"{expected} (differences)", float(got.real), k)
+        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite()
+        for index in known.reshape(-1).nonzero().reshape(-1)[:_ENTRIES].tolist():
+            got = float(gradient.reshape(-1)[index].real)
+            if probe.intent != "exact":
+                beside = _beside(probe, run, k, index)
+                if beside is not None:
+                    return _broken(probe, name, f"{beside:.6g} (beside it)", got, k)
                 continue
-            beside = _beside(probe, run, k, index)
-            if beside is not None:
-                return _broken(probe, name, f"{beside:.6g} (beside it)", float(got.real), k)
+            slopes = _by_entry(probe, run, k, _unit(probe, k, index))
+            if slopes is None:
+                continue
+            if slopes.high - slopes.low > slopes.noise or kink:
+                return _untidy(probe, name, str(slopes), got, k)
+            return _broken(probe, name, f"{slopes} (differences)", got, k)
     return None
-
-
-def _is_kink(probe: Probe, run: Run) -> bool:
-    """Whether forward has no derivative here: its slopes differ from side to side."""
-    points, step = probe.inputs.points(), _kept(probe, probe.direction("kink"))
-
-    def bend(t: float) -> torch.Tensor:
-        """How far the slopes from both sides are apart, at each entry of the outputs."""
-        up, down = (
-            flatten(probe.evaluate([x + s * v for x, v in zip(points, step, strict=True)]))
-            for s in (t, -t)
-        )
-        return (up + down - 2 * flatten(run.outputs)).abs() / t
-
-    with torch.no_grad():
-        try:
-            found = torch.stack([bend(10.0**-k) for k in (4, 5, 6, 7)])
-        except Exception:  # not defined on one side
-            return False
-    # That of a smooth function shrinks with the step.
-    return bool((found.amin(0) > 0.5 * found.amax(0)).logical_and(found.amax(0) > 1e-6).any())
-
-
-def _is_continuous(probe: Probe, run: Run) -> bool:
-    """Whether every output changes little where the inputs do, as bases of zero matrices do not."""
-    points = probe.inputs.points()
-    step = [torch.where(x.isfinite(), v, 0)
-            for x, v in zip(points, probe.direction("continuous"), strict=True)]  # fmt: skip
-
-    def change(t: float) -> float:
-        with torch.no_grad():
-            moved = probe.evaluate([x + t * v for x, v in zip(points, step, strict=True)])
-        return max(float((a - b).abs().max()) for a, b in zip(moved, run.outputs, strict=True)
-                   if b.numel())  # fmt: skip
-
-    for side in (1.0, -1.0):
-        try:
-            near, far = change(side * 1e-7), change(side / 64)
-        except Exception:  # noqa: S112 - not defined on this side
-            continue
-        if math.isfinite(near) and math.isfinite(far) and near > 0.1 * far > 0:
-            return False
-    return True
 
 
 def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:

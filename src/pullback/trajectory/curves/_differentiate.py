@@ -22,7 +22,6 @@ from pullback.trajectory._state import PARTS, State, free
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
-    STENCIL,
     Layout,
     Scheme,
     nonuniform_table,
@@ -115,7 +114,7 @@ def differentiate(
     if weights is None:
         weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Levels.apply(lines, values, weights, STENCIL, code, chosen)
+    parts = Levels.apply(lines, values, weights, "stencil", code, chosen)
     if len(batch) != 1:
         parts = tuple(part.reshape(shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts

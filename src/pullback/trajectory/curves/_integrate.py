@@ -20,7 +20,6 @@ from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._state import PARTS, State
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.accumulate import (
-    ACCUMULATE,
     METHODS,
     Method,
     step_table,
@@ -100,7 +99,7 @@ def integrate(
     initial = torch.stack(rows, 1)
     table = _table(method, dt, control, count, dtype)
     lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
-    outputs = Levels.apply(lines, initial, table, ACCUMULATE, level, chosen)
+    outputs = Levels.apply(lines, initial, table, "accumulate", str(level), chosen)
     if len(batch) != 1:
         outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)

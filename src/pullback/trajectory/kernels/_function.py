@@ -6,38 +6,15 @@ derivatives of every order are made of these two and of the gradient of the weig
 torch.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from pullback.internal.kernels._backend import is_recorded
 from pullback.tensor import Function
+from pullback.trajectory.kernels._dispatch import REFERENCES, levels, levels_adjoint, read_code
 
-__all__ = ["Family", "Levels", "register_family"]
-
-
-class Family(NamedTuple):
-    """The kernels of one name.
-
-    Arguments:
-        forward: of two inputs, weights, a code of the family's own and a backend.
-        adjoint: of four cotangents and the same but the inputs.
-        weigh: four cotangents, the inputs, the weights and the code to the gradient of the weights.
-    """
-
-    forward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
-    adjoint: Callable[..., tuple[Tensor, Tensor]]
-    weigh: Callable[..., Tensor]
-
-
-_families: dict[str, Family] = {}
-
-
-def register_family(name: str, family: Family) -> str:
-    """Let `Levels` find kernels by a name, which is returned: graphs take names as they are."""
-    _families[name] = family
-    return name
+__all__ = ["Levels"]
 
 
 class Levels(Function):
@@ -48,10 +25,10 @@ class Levels(Function):
 
     @staticmethod
     def forward(
-        first: Tensor, second: Tensor, weights: Tensor, family: str, code: Any, backend: str
+        first: Tensor, second: Tensor, weights: Tensor, family: str, code: str, backend: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Apply the kernel of a family."""
-        return _families[family].forward(first, second, weights, code, backend)
+        return levels(first, second, weights, family, code, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -70,7 +47,9 @@ class Levels(Function):
             back = run(*cotangents, weights, *ctx.chosen)  # type: ignore[arg-type] # as many as forward takes
         steep = None
         if needs[2]:
-            steep = _families[family].weigh(cotangents, first, second, weights, code)
+            steep = REFERENCES[family].weights_adjoint(
+                cotangents, first, second, weights, read_code(code)
+            )
         return *back, steep, None, None, None
 
 
@@ -88,12 +67,12 @@ class LevelsAdjoint(Function):
         jerk: Tensor,
         weights: Tensor,
         family: str,
-        code: Any,
+        code: str,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
         """Apply the adjoint kernel of a family."""
-        kernel = _families[family].adjoint
-        return kernel(position, velocity, acceleration, jerk, weights, code, backend)
+        cotangents = (position, velocity, acceleration, jerk)
+        return levels_adjoint(*cotangents, weights, family, code, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -111,5 +90,7 @@ class LevelsAdjoint(Function):
             back = Levels.apply(first, second, weights, *ctx.chosen)
         steep = None
         if needs[4]:
-            steep = _families[family].weigh(tuple(saved), first, second, weights, code)
+            steep = REFERENCES[family].weights_adjoint(
+                tuple(saved), first, second, weights, read_code(code)
+            )
         return *back, steep, None, None, None

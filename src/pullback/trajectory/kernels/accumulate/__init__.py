@@ -1,6 +1,5 @@
 """The kernel family behind `pullback.trajectory.integrate`: a chain of sums over samples."""
 
-from pullback.trajectory.kernels.accumulate._dispatch import ACCUMULATE
 from pullback.trajectory.kernels.accumulate._steps import METHODS, Method, step_table, uniform_table
 
-__all__ = ["ACCUMULATE", "METHODS", "Method", "step_table", "uniform_table"]
+__all__ = ["METHODS", "Method", "step_table", "uniform_table"]

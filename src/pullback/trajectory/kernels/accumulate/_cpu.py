@@ -23,7 +23,7 @@ from pullback.internal.kernels.vectors._cpu import (
     store_first,
 )
 
-__all__ = ["accumulate", "accumulate_adjoint"]
+__all__ = ["apply", "apply_adjoint"]
 
 _kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
 
@@ -164,11 +164,11 @@ def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, fi
                 _adjoint_lanes(*given)
 
 
-def accumulate(
-    control: Tensor, initial: Tensor, steps: Tensor, order: int
+def apply(
+    control: Tensor, initial: Tensor, steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`pullback.trajectory.kernels.accumulate._reference.accumulate` on the CPU."""
-    batch, horizon, dof = control.shape
+    """`pullback.trajectory.kernels.accumulate._reference.apply` on the CPU."""
+    (batch, horizon, dof), (order,) = control.shape, code
     dtype, wanted = steps.dtype, control.dtype
     levels = [steps.new_empty(batch, horizon + 1, dof) for _ in range(4)]
     _run_over_batch(in_memory(control, dtype), in_memory(initial, dtype), steps, levels, order)
@@ -178,11 +178,11 @@ def accumulate(
     return position, velocity, acceleration, jerk
 
 
-def accumulate_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
+def apply_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """`pullback.trajectory.kernels.accumulate._reference.accumulate_adjoint` on the CPU."""
-    batch, samples, dof = cotangents[0].shape
+    """`pullback.trajectory.kernels.accumulate._reference.apply_adjoint` on the CPU."""
+    (batch, samples, dof), (order,) = cotangents[0].shape, code
     dtype, wanted = steps.dtype, cotangents[0].dtype
     control = steps.new_empty(batch, samples - 1, dof)
     initial = steps.new_empty(batch, order, dof)

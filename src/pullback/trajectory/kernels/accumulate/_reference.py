@@ -8,7 +8,7 @@ of the control, the next one a running sum of that: no loop over time is needed.
 import torch
 from torch import Tensor
 
-__all__ = ["accumulate", "accumulate_adjoint", "steps_adjoint"]
+__all__ = ["apply", "apply_adjoint", "sizes", "weights_adjoint"]
 
 
 def _total(parts: list[Tensor]) -> Tensor:
@@ -23,8 +23,13 @@ def _running_sum_back(increments: Tensor) -> Tensor:
     return increments.flip(1).cumsum(1).flip(1)
 
 
-def accumulate(
-    control: Tensor, initial: Tensor, steps: Tensor, order: int
+def sizes(_steps: Tensor, code: tuple[int, ...]) -> tuple[int, int]:
+    """How many samples there are more than controls, and how many initial states."""
+    return 1, code[0]
+
+
+def apply(
+    control: Tensor, initial: Tensor, steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
 
@@ -34,9 +39,9 @@ def accumulate(
         control: ``[batch, steps, dof]``.
         initial: ``[batch, order, dof]`` states at sample 0, position first.
         steps: ``[1 or batch, steps or 1, 3]`` coefficients e_k.
-        order: 1, 2 or 3, what the control is a derivative of.
+        code: the order, 1, 2 or 3, what the control is a derivative of.
     """
-    dtype = steps.dtype
+    (order,), dtype = code, steps.dtype
     held = control.to(dtype)
     levels = [torch.cat([held, held[:, -1:]], dim=1)]
     for state in reversed(range(order)):
@@ -63,11 +68,11 @@ def _costates(cotangents: tuple[Tensor, ...], steps: Tensor, order: int) -> list
     return costates
 
 
-def accumulate_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
+def apply_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of control and initial states: the transpose of `accumulate`."""
-    dtype = cotangents[0].dtype
+    """Return the gradients of control and initial states: the transpose of `apply`."""
+    (order,), dtype = code, cotangents[0].dtype
     costates = _costates(cotangents, steps, order)
     held = cotangents[order].to(steps.dtype)
     control = torch.cat([held[:, :-2], held[:, -2:].sum(1, keepdim=True)], dim=1)
@@ -77,11 +82,16 @@ def accumulate_adjoint(
     return control.to(dtype), initial.to(dtype)
 
 
-def steps_adjoint(
-    cotangents: tuple[Tensor, ...], control: Tensor, initial: Tensor, steps: Tensor, order: int
+def weights_adjoint(
+    cotangents: tuple[Tensor, ...],
+    control: Tensor,
+    initial: Tensor,
+    steps: Tensor,
+    code: tuple[int, ...],
 ) -> Tensor:
     """Return the gradient of the coefficients, in their shape, in differentiable operations."""
-    levels = accumulate(control.to(steps.dtype), initial, steps, order)
+    (order,) = code
+    levels = apply(control.to(steps.dtype), initial, steps, code)
     costates = _costates(cotangents, steps, order)
     gradients = []
     for k in range(1, 4):

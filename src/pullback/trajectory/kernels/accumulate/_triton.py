@@ -5,7 +5,7 @@ import triton  # pyrefly: ignore[missing-import]
 import triton.language as tl  # pyrefly: ignore[missing-import]
 from torch import Tensor
 
-__all__ = ["accumulate", "accumulate_adjoint"]
+__all__ = ["apply", "apply_adjoint"]
 
 # Lanes in a program; small, so that few thousand joints still fill a GPU.
 _BLOCK = 64
@@ -103,11 +103,11 @@ def _sizes(steps: Tensor, batch: int, horizon: int, dof: int) -> tuple[int, ...]
     return horizon, batch * dof, dof, steps.shape[1], stride
 
 
-def accumulate(
-    control: Tensor, initial: Tensor, steps: Tensor, order: int
+def apply(
+    control: Tensor, initial: Tensor, steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`pullback.trajectory.kernels.accumulate._reference.accumulate` on a GPU."""
-    batch, horizon, dof = control.shape
+    """`pullback.trajectory.kernels.accumulate._reference.apply` on a GPU."""
+    (batch, horizon, dof), (order,) = control.shape, code
     control, initial, steps = control.contiguous(), initial.contiguous(), steps.contiguous()
     shape = (batch, horizon + 1, dof)
     empty = control.new_empty
@@ -119,11 +119,11 @@ def accumulate(
     return outputs
 
 
-def accumulate_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, order: int
+def apply_adjoint(
+    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, code: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """`pullback.trajectory.kernels.accumulate._reference.accumulate_adjoint` on a GPU."""
-    batch, samples, dof = cotangents[0].shape
+    """`pullback.trajectory.kernels.accumulate._reference.apply_adjoint` on a GPU."""
+    (batch, samples, dof), (order,) = cotangents[0].shape, code
     lines = [cotangent.contiguous() for cotangent in cotangents]
     steps = steps.contiguous()
     control = lines[0].new_empty(batch, samples - 1, dof)

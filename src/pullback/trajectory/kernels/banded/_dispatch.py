@@ -3,13 +3,13 @@
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import cpu_or_reference, implementation
+from pullback.internal.kernels._folding import broadcast_batch
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.internal.kernels._shapes import broadcast_shapes
 
@@ -85,24 +85,5 @@ def _(band: Tensor, right: Tensor, strict: bool) -> Tensor:
     return right.new_empty((*batch, *right.shape[-2:]))
 
 
-def _batch_solve(operator: Callable[[Tensor, Tensor, bool], Tensor]) -> Callable[..., Any]:
-    def rule(
-        info: Any, in_dims: Any, band: Tensor, right: Tensor, flag: bool
-    ) -> tuple[Tensor, int]:
-        first = _batch_first(band, in_dims[0], right.dim() - (in_dims[1] is not None))
-        second = _batch_first(right, in_dims[1], band.dim() - (in_dims[0] is not None))
-        return operator(first, second, flag), 0
-
-    return rule
-
-
-solve_operator.register_vmap(_batch_solve(solve_operator))
-substitute_operator.register_vmap(_batch_solve(substitute_operator))
-
-
-def _batch_first(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
-    """Put the batch dimension before ``rank`` others, as broadcasting wants it."""
-    if dim is None:
-        return tensor
-    tensor = tensor.movedim(dim, 0)
-    return tensor.reshape(tensor.shape[0], *[1] * (rank + 1 - tensor.dim()), *tensor.shape[1:])
+solve_operator.register_vmap(broadcast_batch(solve_operator, (2, 2)))
+substitute_operator.register_vmap(broadcast_batch(substitute_operator, (2, 2)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import cpu_or_reference, implementation
+from pullback.internal.kernels._folding import broadcast_batch
 from pullback.internal.kernels._kernel import register_kernel
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.states import _search
@@ -159,24 +160,5 @@ def _(alpha: Tensor, place: Tensor, scale: Tensor, active: Tensor, q: Tensor, b:
     return tuple(q.new_empty((*batch, *part.shape[part.dim() - rank :])) for part, rank in parts)
 
 
-def _batched(operator: Any, ranks: tuple[int, ...]) -> None:
-    """Let an operator of broadcast tensors ``[..., rank dimensions]`` be mapped."""
-
-    def rule(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        pairs = list(zip(given, in_dims, ranks, strict=False))
-        most = max(t.dim() - rank - (dim is not None) for t, dim, rank in pairs)
-        tensors = []
-        for tensor, dim, rank in pairs:
-            first = tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
-            missing = most + rank - (first.dim() - 1)
-            tensors.append(first.reshape(first.shape[0], *[1] * missing, *first.shape[1:]))
-        # The first of all batches has every dimension of the others.
-        tensors[0] = tensors[0].expand(info.batch_size, *tensors[0].shape[1:])
-        found = operator(*tensors, *given[len(ranks) :])
-        return found, (0,) * len(found)
-
-    operator.register_vmap(rule)
-
-
-_batched(find_rows, (2, 2, 1, 2, 0))
-_batched(meet_rows, (2, 1, 2, 2, 3, 2, 3))
+find_rows.register_vmap(broadcast_batch(find_rows, (2, 2, 1, 2, 0)))
+meet_rows.register_vmap(broadcast_batch(meet_rows, (2, 1, 2, 2, 3, 2, 3)))

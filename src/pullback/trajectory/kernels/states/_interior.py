@@ -106,7 +106,7 @@ def _balance(program: Program, q: np.ndarray, x: np.ndarray) -> tuple[np.ndarray
         return force[::-1].cumsum(0)[::-1]
 
     def after(force: np.ndarray) -> np.ndarray:
-        return np.pad(force[1:], ((0, 1), (0, 0)))
+        return np.concatenate([force[1:], np.zeros_like(force[:1])])
 
     p = later(q[0])
     v = later(q[1] + h * after(p))

@@ -100,7 +100,8 @@ def whole(index: np.ndarray) -> np.ndarray:
 
     What is found of a joint more than once is the same each time.
     """
-    return np.pad(index, (0, -len(index) % _VECTOR), mode="edge") if len(index) else index
+    count = len(index)  # not by np.pad, which takes ten times as long
+    return index[np.minimum(np.arange(count + -count % _VECTOR), count - 1)]
 
 
 def pick(part: np.ndarray, some: np.ndarray) -> np.ndarray:

@@ -15,7 +15,6 @@ __all__ = [
     "Layout",
     "Scheme",
     "choose_conditions",
-    "read_geometry",
 ]
 
 Scheme = Literal["backward", "central"]
@@ -112,17 +111,6 @@ class Layout:
         if side == "left":
             return self.width + self.start.index(order)
         return self.width + len(self.start) + self.goal.index(order)
-
-
-_read: dict[str, Geometry] = {}
-
-
-def read_geometry(code: str) -> Geometry:
-    """`Layout.geometry` from `Layout.code`."""
-    geometry = _read.get(code)
-    if geometry is None:
-        geometry = _read[code] = Geometry(*map(int, code.split(",")))
-    return geometry
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:

@@ -12,10 +12,10 @@ implied, minus the sum of the others. It is linear in (x, c) and in W, and so is
 import torch
 from torch import Tensor
 
-__all__ = ["apply_stencil", "apply_stencil_adjoint", "gather_rows", "weights_adjoint"]
+__all__ = ["apply", "apply_adjoint", "sizes", "weights_adjoint"]
 
 
-def gather_rows(
+def _gather_rows(
     horizon: int, rows: int, geometry: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return the first sample of each row's window and the row of its weights, ``[horizon]``.
@@ -38,7 +38,12 @@ def _replace_ends(x: Tensor, conditions: Tensor, geometry: tuple[int, ...]) -> T
     return torch.cat([head, x[:, 1:-1], tail], dim=1)
 
 
-def apply_stencil(
+def sizes(weights: Tensor, geometry: tuple[int, ...]) -> tuple[int, int]:
+    """How many samples there are more than positions, and how many boundary values."""
+    return 0, weights.shape[3] - geometry[1]
+
+
+def apply(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return positions with their ends replaced, and the three derivatives, ``[batch, h, dof]``.
@@ -51,7 +56,7 @@ def apply_stencil(
     """
     width = geometry[1]
     position = _replace_ends(x, conditions, geometry).to(weights.dtype)
-    begin, row = gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
+    begin, row = _gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
     spread = weights[:, row]
     kernel = "thkm,bmd->kbhd" if weights.shape[0] == 1 else "bhkm,bmd->kbhd"
     outputs = torch.einsum(kernel, spread[..., width:], conditions.to(weights.dtype))
@@ -62,15 +67,15 @@ def apply_stencil(
     return position.to(x.dtype), velocity, acceleration, jerk
 
 
-def apply_stencil_adjoint(
+def apply_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of positions and boundary values: the transpose of `apply_stencil`."""
+    """Return the gradients of positions and boundary values: the transpose of `apply`."""
     dtype = weights.dtype
     width, first, last = geometry[1], geometry[4], geometry[5]
     position = cotangents[0].to(dtype)
     horizon = position.shape[1]
-    begin, row = gather_rows(horizon, weights.shape[1], geometry, position.device)
+    begin, row = _gather_rows(horizon, weights.shape[1], geometry, position.device)
     spread = weights[:, row]
     stacked = torch.stack([cotangent.to(dtype) for cotangent in cotangents[1:]])
     gradient = position
@@ -97,14 +102,13 @@ def weights_adjoint(
 ) -> Tensor:
     """Return the gradient of the weights, in their shape, in differentiable torch operations.
 
-    Cotangents are those of velocity, acceleration and jerk. Of the weights only shape and dtype
-    matter.
+    Of the weights only shape and dtype matter.
     """
     dtype, width = weights.dtype, geometry[1]
     shared = weights.shape[0] == 1
     position = _replace_ends(x, conditions, geometry).to(dtype)
-    begin, row = gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
-    stacked = torch.stack([cotangent.to(dtype) for cotangent in cotangents], dim=2)
+    begin, row = _gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
+    stacked = torch.stack([cotangent.to(dtype) for cotangent in cotangents[1:]], dim=2)
     windows = torch.stack([position[:, begin + j] - position for j in range(width)], dim=2)
     kernel = "bhkd,bhjd->hkj" if shared else "bhkd,bhjd->bhkj"
     nodes = torch.einsum(kernel, stacked, windows)

@@ -12,7 +12,7 @@ import triton  # pyrefly: ignore[missing-import]
 import triton.language as tl  # pyrefly: ignore[missing-import]
 from torch import Tensor
 
-__all__ = ["apply_stencil", "apply_stencil_adjoint"]
+__all__ = ["apply", "apply_adjoint"]
 
 _BLOCK = 1024
 
@@ -127,10 +127,10 @@ def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[int, ..
     return horizon, dof, weights.shape[1], stride, count
 
 
-def apply_stencil(
+def apply(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`pullback.trajectory.kernels.stencil._reference.apply_stencil` on a GPU."""
+    """`pullback.trajectory.kernels.stencil._reference.apply` on a GPU."""
     batch, horizon, dof = x.shape
     x, conditions, weights = x.contiguous(), conditions.contiguous(), weights.contiguous()
     position, velocity = torch.empty_like(x), torch.empty_like(x)
@@ -143,10 +143,10 @@ def apply_stencil(
     return outputs
 
 
-def apply_stencil_adjoint(
+def apply_adjoint(
     cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """`pullback.trajectory.kernels.stencil._reference.apply_stencil_adjoint` on a GPU."""
+    """`pullback.trajectory.kernels.stencil._reference.apply_adjoint` on a GPU."""
     batch, horizon, dof = cotangents[0].shape
     width, left, right, first, last = geometry[1:]
     lines = [cotangent.contiguous() for cotangent in cotangents]

@@ -1,10 +1,9 @@
 """The weights of a stencil as a differentiable function of the time steps.
 
 A weight of the ``k``-th derivative on a condition of order ``m`` scales as ``dt ** (m - k)``. For
-equal steps the rest is a rational constant, found exactly once. For unequal steps the inside rows
-come from divided differences and the few rows at the ends from a small linear solve, all in
-float64 and in plain torch operations, so that gradients with respect to dt, of any order, follow
-by composition.
+equal steps the rest is a rational constant, found once. The inside rows come from divided
+differences and the few rows at the ends from a small linear solve, all in float64 and in plain
+torch operations, so that gradients with respect to dt, of any order, follow by composition.
 
 The maths: Fornberg, "Generation of finite difference formulas on arbitrarily spaced grids",
 Mathematics of Computation 51 (1988); divided differences as in any text on interpolation.
@@ -12,24 +11,23 @@ Mathematics of Computation 51 (1988); divided differences as in any text on inte
 
 import functools
 import math
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._backend import is_plain
+from pullback.internal.kernels._kernel import register_kernel
 from pullback.trajectory.kernels.stencil._layout import (
     ORDERS,
     Condition,
     Layout,
-    Scheme,
     Side,
     choose_conditions,
 )
 
 __all__ = ["nonuniform_table", "uniform_table"]
 
-Row = tuple[Side, int]
+# The least common denominator of all weights for equal steps.
+_PARTS = 924
 
 
 def uniform_table(
@@ -39,13 +37,7 @@ def uniform_table(
 
     They are found in float64 and rounded.
     """
-    if is_plain():
-        # Not through the operator, whose first call imports torch's compiler, for seconds.
-        constants = _constants_of(layout)
-    else:
-        constants = torch.ops.pullback.stencil_constants(
-            layout.scheme, list(layout.start), list(layout.goal)
-        )
+    constants = _constants(layout.scheme, list(layout.start), list(layout.goal))
     orders = [0] * layout.width + list(layout.start) + list(layout.goal)
     known = torch.tensor(orders, dtype=torch.float64, device="cpu")
     exponents = known - torch.tensor(ORDERS, dtype=torch.float64, device="cpu")[:, None]
@@ -69,37 +61,23 @@ def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @functools.cache
-def _uniform_constants(
-    scheme: Scheme, start: tuple[int, ...], goal: tuple[int, ...]
-) -> tuple[float, ...]:
-    layout = Layout(scheme, start, goal)
-    columns = layout.width + layout.conditions
-    table: list[float] = []
-    for side, row in _compact_rows(layout):
-        for order in ORDERS:
-            weights = [Fraction(0)] * columns
-            chosen = choose_conditions(layout, side, row, order)
-            anchor = {"left": row, "inside": 0, "right": -row}[side]
-            solved = _solve_exactly(chosen, anchor, order)
-            for (sample, known), weight in zip(chosen, solved, strict=True):
-                weights[layout.column(side, sample, known)] = weight
-            table.extend(float(weight) for weight in weights)
-    return tuple(table)
+def _uniform_constants(layout: Layout) -> tuple[float, ...]:
+    one = torch.ones(1, layout.left + layout.right, dtype=torch.float64, device="cpu")
+    # Steps of one second over the least horizon with an inside row. What the solves round is
+    # 1e-14, and the exact rationals are that many parts of a whole.
+    near = nonuniform_table(layout, one, torch.float64) * _PARTS
+    return tuple((near.round() / _PARTS).flatten().tolist())
 
 
-def _constants_of(layout: Layout) -> Tensor:
-    flat = _uniform_constants(layout.scheme, layout.start, layout.goal)
+@register_kernel("pullback::stencil_constants")
+def _constants(scheme: str, start: list[int], goal: list[int]) -> Tensor:
+    # An operator, so that compiled code takes the exact rationals as they are.
+    layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
+    flat = _uniform_constants(layout)
     return torch.tensor(flat, dtype=torch.float64, device="cpu").view(_constants_shape(layout))
 
 
-@torch.library.custom_op("pullback::stencil_constants", mutates_args=())
-def _stencil_constants(scheme: str, start: list[int], goal: list[int]) -> Tensor:
-    # An operator, so that compiled code takes the exact rationals as they are.
-    layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
-    return _constants_of(layout)
-
-
-@_stencil_constants.register_fake
+@_constants.register_fake
 def _(scheme: str, start: list[int], goal: list[int]) -> Tensor:
     layout = Layout(scheme, tuple(start), tuple(goal))  # pyrefly: ignore[bad-argument-type]
     return torch.empty(_constants_shape(layout), dtype=torch.float64, device="cpu")
@@ -108,40 +86,6 @@ def _(scheme: str, start: list[int], goal: list[int]) -> Tensor:
 def _constants_shape(layout: Layout) -> tuple[int, int, int, int]:
     columns = layout.width + layout.conditions
     return 1, layout.left + 1 + layout.right, len(ORDERS), columns
-
-
-def _compact_rows(layout: Layout) -> list[Row]:
-    left: list[Row] = [("left", row) for row in range(layout.left)]
-    right: list[Row] = [("right", row) for row in reversed(range(layout.right))]
-    return [*left, ("inside", 0), *right]
-
-
-def _solve_exactly(chosen: list[Condition], anchor: int, order: int) -> list[Fraction]:
-    """Return weights w with sum(w * condition(p)) = p^(order)(anchor) for polynomials p."""
-    size = len(chosen)
-    if chosen == [(0, order)]:
-        return [Fraction(1)]
-    # Column c is condition c applied to (t - anchor)^power / power!, one power in each row.
-    rows = [
-        [
-            Fraction(sample - anchor) ** (power - known) / math.factorial(power - known)
-            if power >= known
-            else Fraction(0)
-            for sample, known in chosen
-        ]
-        + [Fraction(int(power == order))]
-        for power in range(size)
-    ]
-    for pivot in range(size):
-        best = next(row for row in range(pivot, size) if rows[row][pivot] != 0)
-        rows[pivot], rows[best] = rows[best], rows[pivot]
-        rows[pivot] = [value / rows[pivot][pivot] for value in rows[pivot]]
-        for row in range(size):
-            if row != pivot and rows[row][pivot] != 0:
-                factor = rows[row][pivot]
-                pairs = zip(rows[row], rows[pivot], strict=True)
-                rows[row] = [value - factor * known for value, known in pairs]
-    return [row[-1] for row in rows]
 
 
 def _divide_differences(dt: Tensor, order: int) -> Tensor:
@@ -208,7 +152,11 @@ def _end_rows(layout: Layout, side: Side, count: int, dt: Tensor) -> Tensor:
 
 
 def _solve_for_weights(chosen: list[Condition], times: Tensor, anchor: int, order: int) -> Tensor:
-    """The same system as `_solve_exactly`, ``times`` relative to the row, in floating point."""
+    """The weights w with sum(w * condition(p)) = p^(order)(0) for polynomials p.
+
+    ``times`` are relative to the row. Column c of the system is condition c applied to
+    ``t^power / power!``, one power in each row.
+    """
     size = len(chosen)
     if chosen == [(0, order)]:
         return torch.ones(times.shape[0], 1, dtype=times.dtype, device=times.device)

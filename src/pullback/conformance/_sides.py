@@ -1,0 +1,107 @@
+"""One-sided derivatives of every entry of a function of a number, read off one scan of each side.
+
+At a special value a function may have a kink, a jump, a root, or a feature as small as what its
+author adds to a denominator. So nothing is taken for granted of it: each side is looked at by
+itself, at eight steps h, each a quarter of the one before, and then ten times closer each time.
+
+**Which step.** q(h) = (f(h) - f(0)) / h = f' + h f''/2 + ..., so that (4 q(h / 4) - q(h)) / 3 is f'
+up to h^2. Only where the last three of these agree is there a limit: a root or a logarithm has
+none. A limit of zero has no digits to agree in: it is told beside the largest quotient.
+
+**Which noise.** f is rounded at 0 and at h, and so is what moves: 4 eps (|f| + |x f'|) / h. Where
+both are zero steps of any size can be told from none.
+
+**Which threshold.** At all smaller steps whose noise is less than a tenth of the largest quotient
+the quotient stays within 1e-5 of the limit, as is asked of a derivative elsewhere; else there is
+none. The sine of a large number's square swings within the eighth step, and has another slope.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["RELATIVE", "Side", "look"]
+
+RELATIVE = 1e-5
+"""How far a quotient may be from a limit, as a part of it; no smaller error can be told."""
+
+_STEPS, _CLOSER = 8, 10
+_EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Side:
+    """What lies on one side of zero, for each entry.
+
+    Arguments:
+        slope: the one-sided derivative, shape ``(n,)``, float64.
+        error: how far it may be off, by rounding and by what was extrapolated.
+        told: where there is one.
+        change: how far the entry changes within the largest step.
+        jumps: whether a tenth of all that changes does so within the smallest of the eight steps.
+    """
+
+    slope: torch.Tensor
+    error: torch.Tensor
+    told: torch.Tensor
+    change: torch.Tensor
+    jumps: bool
+
+
+def look(
+    function: Callable[[float], torch.Tensor], side: float, step: float, reach: float = 0.0
+) -> Side | None:
+    """Scan one side.
+
+    Arguments:
+        function: maps a real number to a real vector, shape ``(n,)``.
+        side: 1.0 for above, -1.0 for below.
+        step: the largest step.
+        reach: how large what moves is, beside a step of one; zero where it starts at zero.
+
+    Returns:
+        What is there; ``None`` where the function is not defined.
+
+    Example:
+        >>> found = look(lambda t: torch.tensor([abs(t), abs(t) ** 0.5]).double(), -1.0, 0.1)
+        >>> found.told.tolist(), found.slope[0].item()
+        ([True, False], -1.0)
+    """
+    steps = [side * step / 4.0**level for level in range(_STEPS)]
+    finer = [steps[-1] * 10.0**-level for level in range(1, _CLOSER + 1)]
+    base = function(0.0).double()
+
+    def quotients(places: list[float]) -> torch.Tensor | None:
+        try:
+            return torch.stack([(function(h).double() - base) / h for h in places])
+        except Exception:  # not defined there
+            return None
+
+    def noise(h: float) -> torch.Tensor:
+        return 4 * _EPS * (base.abs() + reach * limit.abs()) / abs(h)
+
+    found = quotients(steps)
+    if found is None or not bool(found[0].isfinite().all()):
+        return None
+    limits = (4 * found[1:] - found[:-1])[-3:] / 3
+    limit, largest = limits[-1], found.abs().amax(0)
+    least = noise(steps[-1])
+    seen = [h for h in finer if bool((noise(h) <= 0.1 * largest).any())]
+    closer = quotients(seen) if seen else found[-1:]
+    if closer is None:
+        return None
+    apart = limits.amax(0) - limits.amin(0)
+    told = apart <= 1e-4 * limit.abs() + 1e-6 * largest + 10 * least
+    told &= (least <= 1e-9) | (least <= 1e-3 * largest) | (largest == 0)
+    near = RELATIVE * limit.abs() + (found[-1] - limit).abs()
+    for h, close in zip(seen, closer, strict=bool(seen)):
+        told &= (noise(h) > 0.1 * largest) | ((close - limit).abs() <= near + 3 * noise(h))
+    # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated.
+    vanishes = (base == 0) & (closer[-1].abs() < 1e-5 * largest) & (reach == 0)
+    moved = [(h * q).abs() for h, q in ((steps[0], found[0]), (steps[-1], found[-1]))]
+    first, last = (float(change.max()) if len(base) else 0.0 for change in moved)
+    return Side(
+        torch.where(vanishes, 0.0, limit), 10 * least + apart * ~vanishes, told | vanishes,
+        moved[0], last > 0.1 * first > 0,
+    )  # fmt: skip
