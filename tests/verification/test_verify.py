@@ -136,6 +136,19 @@ def test_inputs_given_as_an_expression_are_made_once(tmp_path, monkeypatch) -> N
     assert made == ["torch.ones(3)"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--timeout", "nan"], ["--seed", "-1"], ["--inputs", "3"], ["--inputs", "operator:not_"]],
+    ids=" ".join,
+)
+def test_what_fits_no_kernel_is_refused_once(words, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["verify", "torch:abs", "torch:exp", "--reference", "torch:relu"]
+    assert main([*given, "--inputs", "torch.ones(3)", *words, "--results", "a.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("pullback: ")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
 @pytest.mark.parametrize("file", [".", "none/a.jsonl", "source.py"])
 def test_a_file_that_cannot_take_results_is_refused_before_any_work(
     file, tmp_path, monkeypatch, capsys

@@ -18,7 +18,7 @@ from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome, Task
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
-from pullback.verification import verify
+from pullback.verification import refuse_inputs, verify
 
 __all__ = ["run_verify"]
 
@@ -56,6 +56,7 @@ def run_verify(
     if len(kernels) == 1 and results is None:
         judged = ((name, verify(find_target(name), plain, made, **how)) for name in kernels)
     else:  # each in a process of its own
+        refuse_inputs(plain, made, seed=options.seed, timeout=timeout)
         work = partial(_verified, reference=reference, inputs=inputs, **how)
         judged = gather_reports(work, kernels, results=results, asked=partial(_asked, work))
     words = ["--reference", reference, "--inputs", inputs]
