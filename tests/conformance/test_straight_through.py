@@ -53,6 +53,7 @@ def test_each_estimator_at_the_largest_size(name):
         ("sign-mean", 310, torch.float64, 5),
         ("half-rounded", 64, torch.float64, 11),
         ("half-rounded", 10_000, torch.float32, 176),  # all the entries drawn were smooth
+        ("learnt-step", 1, torch.float32, 203),  # the one code stands at the end of its range
         ("codebook", 6670, torch.float32, 2),  # float32 codes in a float64 run
         ("codebook", 300, torch.float32, 0),
     ],

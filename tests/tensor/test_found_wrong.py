@@ -531,3 +531,31 @@ def test_what_a_transform_within_a_rule_hides():
     for pushed in (func.jacfwd, lambda f: func.jacrev(func.jacfwd(f)), func.hessian):
         with pytest.raises(PullbackError):
             pushed(lambda x: (pullback.complete(Normalised).apply(x) ** 2).sum())(X)
+
+
+class MadeAVariable(torch.autograd.Function):
+    """The cube; what a part of its slope is made into shares the memory, and has no history."""
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (x,) = inputs
+        ctx.square = x * x
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return (torch.autograd.Variable(ctx.square) + 2 * x * x) * cotangent
+
+
+@pytest.mark.parametrize("second", [func.hessian, lambda f: func.jacrev(func.jacrev(f))])
+def test_a_wrapper_that_shares_what_it_wraps(second):
+    right_or_refused(
+        lambda f: second(lambda x: (f(x) ** 2).sum())(X),
+        pullback.complete(MadeAVariable, gradient="exact").apply,
+        lambda x: x**3,
+    )

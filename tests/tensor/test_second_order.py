@@ -402,6 +402,7 @@ def test_scratch_memory_outside_is_right_or_refused_item_by_item(way):
     right_or_refused(lambda: total(rows), 2 * rows)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11
 @both
 def test_a_sparse_product_has_its_mixed_second_derivative_or_refuses(way):
     indices = torch.tensor([[0, 0, 1, 2], [0, 2, 1, 0]])

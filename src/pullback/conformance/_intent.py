@@ -15,6 +15,7 @@ The rule, in order:
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -110,11 +111,30 @@ def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
 
 
 def _answers(probe: Probe, only: int, output: int) -> bool:
-    """Whether backward answers the cotangent of one output alone with something but zero."""
-    leaves = probe.leaves()
+    """Whether backward answers the cotangent of one output alone with something but zero.
+
+    Asked at the given point, then along the line on which the output steps: a code at the end of
+    its range passes nothing on, and is left for other values of the input.
+    """
+    given, step = probe.inputs.points(), probe.direction(f"steps {only}", only)
+    for far in (0.0, *(side * reach for reach in REACHES for side in (-1, 1))):
+        points = [x + far * v for x, v in zip(given, step, strict=True)]
+        try:
+            gradient = _gradient(probe, points, only, output)
+        except Exception:
+            if not far:
+                raise
+            continue  # not defined there
+        if bool(gradient.ne(0).any()):
+            return True
+    return False
+
+
+def _gradient(probe: Probe, points: Sequence[torch.Tensor], only: int, output: int) -> torch.Tensor:
+    leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)
     alone = [g * (k == output) for k, g in enumerate(probe.spread(outputs, "answers"))]
-    return bool(probe.pull(leaves, alone, outputs)[only].ne(0).any())
+    return probe.pull(leaves, alone, outputs)[only]
 
 
 def _constant(probe: Probe, moves: list[list[Motion]]) -> list[int]:

@@ -361,15 +361,15 @@ class Watch(TorchFunctionMode):
             return tensor
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
-        inside = self._wrapped(tensor)
-        if inside is not None:
-            self._keep_alike(tensor, inside)
-            return tensor
         leaf = differentiable and tensor.grad_fn is None
         other = self._attached(tensor) if leaf else None
         if other is not None:
             self._instead[number] = other
             return other
+        inside = self._wrapped(tensor)
+        if inside is not None:
+            self._keep_alike(tensor, inside)
+            return tensor
         if self._born is None:
             if differentiable and not self._outside:
                 raise Outside
