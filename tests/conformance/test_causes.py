@@ -156,6 +156,34 @@ class WholeBlocks(torch.autograd.Function):
         return torch.cat([(g * x.cos())[:whole], g[whole:] * 0])
 
 
+class BatchesLast(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x.cumsum(-1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return BatchesLast.apply(g.flip(-1)).flip(-1)
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return BatchesLast.apply(x.movedim(in_dims[0], -1)), x.ndim - 1
+
+
+class CapsInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul_(0.1 / g.norm())
+
+
 class DrawsAgain(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -184,6 +212,7 @@ CASES = {
     "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
     "sizes": (WholeBlocks, (X,), ("rank", "sizes"), "beyond the last whole block"),
+    "vmap": (BatchesLast, (X,), ("vmap", "transforms"), "vmap"),
     "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
 NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
@@ -295,6 +324,31 @@ def test_causes_are_told_by_another_process_too():
     )  # fmt: skip
     assert report["linear"].cause == "state"
     assert seen == [("linear", ""), ("state", ""), ("linear", "state")]
+
+
+def test_what_may_be_meant_is_told_last():
+    report = check(CapsInPlace, X, clauses=("linear", "cotangent"))
+    assert [finding.clause for finding in report.causes] == ["cotangent", "linear"]
+
+
+class Anneals(torch.autograd.Function):
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, x):
+        Anneals.factor *= 1.1
+        ctx.factor = Anneals.factor
+        return x * ctx.factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.factor
+
+
+def test_what_changes_from_call_to_call_is_known_to_the_process_that_compiles(monkeypatch):
+    monkeypatch.setattr(_isolate, "COMPILING", ("linear",))
+    report = check(Anneals, X, clauses=("deterministic", "linear"), isolate="copy")
+    assert report["linear"].verdict == "skipped"
 
 
 def test_a_cause_is_known_to_the_process_that_compiles(monkeypatch):

@@ -172,3 +172,35 @@ def test_a_rank_starts_no_ranks(monkeypatch):
 
 def test_it_is_a_clause():
     assert "distributed" in [clause.id for clause in CLAUSES]
+
+
+X = torch.ones(2, requires_grad=True)
+UNUSABLE = {
+    "too few": ((), {"ranks": 2}),
+    "keywords": ((X, X), {"ranks": 2, "kwargs": {"z": 1}}),
+    "left out": ((X, X), {"ranks": 2, "without": "distributed"}),
+    "twice": ((X, X), {"ranks": Ranks(2, inputs=lambda rank: (X, X))}),
+    "no tuple": ((), {"ranks": Ranks(2, inputs=lambda rank: X)}),
+    "another number": ((), {"ranks": Ranks(2, inputs=lambda rank: (X,) * (rank + 1))}),
+    "raises": ((), {"ranks": Ranks(2, inputs=lambda rank: 1 / 0)}),
+    "told": ((X, X), {"ranks": 2, "on_finding": 3}),
+}
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_ranks_cannot_be_given_is_an_error_and_no_finding(name):
+    inputs, given = UNUSABLE[name]
+    before = children()
+    with pytest.raises(ArgumentError):
+        pullback.check(Product, *inputs, **given)
+    assert children() == before

@@ -98,3 +98,43 @@ def test_a_process_that_is_killed_costs_its_own_subject_alone():
     found = dict(gather_reports(judged, names))
     assert {name: found[name] for name in "abc"} == {name: judged(name) for name in "abc"}
     assert isinstance(found["fatal"], PullbackError)
+
+
+BAD = {
+    "work": {"work": 3},
+    "no names": {"names": 3},
+    "a text": {"names": "abc"},
+    "no texts": {"names": [1, 2]},
+    "executor": {"executor": 3},
+    "its class": {"executor": ThreadPoolExecutor},
+    "local work": {"work": lambda name: None, "executor": None},
+    "asked": {"asked": 3},
+    "asked no text": {"asked": lambda name: 5},
+    "no path": {"results": 3},
+    "folder": {"results": "."},
+    "source": {"results": "program.py"},
+    "other lines": {"results": "other.jsonl"},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_used_is_refused_at_once_and_files_are_left(
+    name, tmp_path, monkeypatch, pool
+):
+    monkeypatch.chdir(tmp_path)
+    files = {"program.py": "print(1)", "other.jsonl": "[1]\n"}
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    given = {"work": judged, "names": ["a"], "executor": pool, **BAD[name]}
+    with pytest.raises(ArgumentError):
+        gather_reports(given.pop("work"), given.pop("names"), **given)
+    assert {file: (tmp_path / file).read_text() for file in files} == files
+
+
+def test_an_executor_that_was_shut_down_and_work_without_a_report_are_told(pool):
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    with pytest.raises(PullbackError, match="executor has ended"):
+        list(gather_reports(judged, ["a"], executor=ended))
+    ((_, outcome),) = gather_reports(lambda name: None, ["a"], executor=pool)
+    assert isinstance(outcome, ArgumentError)

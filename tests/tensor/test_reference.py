@@ -355,3 +355,28 @@ def test_a_refusal_names_the_way_out():
     f = pullback.complete(Numba).apply
     with pytest.raises(UnsupportedError, match=r"complete\(F, reference=\.\.\.\)"):
         twice(lambda x: f(x, x), numbers())
+
+
+def test_what_is_completed_once_and_what_is_no_function_are_refused():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    def plain(x):
+        return 2 * x
+
+    async def later(x):
+        return 2 * x
+
+    with pytest.raises(ArgumentError, match="has been completed with a reference"):
+        pullback.complete(pullback.complete(Twice, reference=plain), reference=plain)
+    for reference in (Twice, later):
+        with pytest.raises(ArgumentTypeError, match="no function that returns"):
+            pullback.complete(Twice, reference=reference)
+    with pytest.raises(ArgumentTypeError, match="keep_inputs"):
+        pullback.complete(Twice, keep_inputs="no")

@@ -12,6 +12,7 @@ from tests.verification.bases import BASES
 from tests.verification.kernels import DTYPES, FORBIDDEN, RIGHT, WRONG
 
 from pullback import verify
+from pullback.cli import _verify as command
 from pullback.cli import main
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import read_reports
@@ -125,6 +126,39 @@ def test_the_command(tmp_path, monkeypatch, capsys) -> None:
     [report], reruns, _ = read_reports([tmp_path / "found.json"])
     assert [f.clause for f in report.problems] == ["forbidden"]
     assert reruns[names[0]].startswith("pullback verify")
+
+
+def test_inputs_given_as_an_expression_are_made_once(tmp_path, monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(command, "evaluate", lambda text: made.append(text) or (torch.ones(3),))
+    words = ["verify", "torch:abs", "--reference", "torch:relu", "--inputs", "torch.ones(3)"]
+    assert main([*words, "--no-isolate"]) in (0, 1)
+    assert made == ["torch.ones(3)"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--timeout", "nan"], ["--seed", "-1"], ["--inputs", "3"], ["--inputs", "operator:not_"]],
+    ids=" ".join,
+)
+def test_what_fits_no_kernel_is_refused_once(words, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["verify", "torch:abs", "torch:exp", "--reference", "torch:relu"]
+    assert main([*given, "--inputs", "torch.ones(3)", *words, "--results", "a.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("pullback: ")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+@pytest.mark.parametrize("file", [".", "none/a.jsonl", "source.py"])
+def test_a_file_that_cannot_take_results_is_refused_before_any_work(
+    file, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source.py").write_text("print(1)")
+    words = ["verify", "torch:abs", "--reference", "torch:relu", "--inputs", "torch.ones(3)"]
+    assert main([*words, "--results", file]) == 2
+    assert "results" in capsys.readouterr().err
+    assert (tmp_path / "source.py").read_text() == "print(1)"
 
 
 @pytest.mark.slow

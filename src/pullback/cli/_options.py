@@ -1,6 +1,7 @@
 """The options of ``pullback check``, and which of them cannot go together."""
 
 import inspect
+import math
 import sys
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -206,8 +207,11 @@ class Options:
                 "The gradient intent is unknown.",
                 given=self.gradient, expected=", ".join(_INTENTS),
             )  # fmt: skip
-        if self.timeout is not None and self.timeout <= 0:
-            raise ArgumentError("The timeout is not positive.", given=f"{self.timeout:g} s")
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise ArgumentError(
+                "The timeout is not positive.", given=f"{self.timeout:g} s",
+                expected="a number of seconds",
+            )  # fmt: skip
 
     def refuse_conflicts(self) -> None:
         """Refuse, before anything is run, what cannot be done.

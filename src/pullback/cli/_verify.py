@@ -18,7 +18,7 @@ from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome, Task
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
-from pullback.verification import verify
+from pullback.verification import refuse_inputs, verify
 
 __all__ = ["run_verify"]
 
@@ -49,17 +49,21 @@ def run_verify(
     """
     options.refuse_conflicts()
     console = make_console(stderr=options.json == "-")
-    find_target(reference)  # refused before anything runs
-    _inputs(inputs)
-    work = partial(
-        _verified, reference=reference, inputs=inputs, forbid=tuple(forbid), seed=options.seed,
-        isolate=options.isolate is not False, timeout=timeout,
-    )  # fmt: skip
+    plain, made = find_target(reference), _inputs(inputs)  # refused before anything runs
+    how = {"forbid": tuple(forbid), "seed": options.seed, "timeout": timeout,
+           "isolate": options.isolate is not False}  # fmt: skip
+    judged: Iterable[tuple[str, Report | Exception]]
+    if len(kernels) == 1 and results is None:
+        judged = ((name, verify(find_target(name), plain, made, **how)) for name in kernels)
+    else:  # each in a process of its own
+        refuse_inputs(plain, made, seed=options.seed, timeout=timeout)
+        work = partial(_verified, reference=reference, inputs=inputs, **how)
+        judged = gather_reports(work, kernels, results=results, asked=partial(_asked, work))
     words = ["--reference", reference, "--inputs", inputs]
     words += [word for item in forbid for word in ("--forbid", item)]
     found: dict[str, Outcome] = {}
     with aside(when=options.json == "-"):
-        for name, outcome in _judged(work, kernels, results):
+        for name, outcome in judged:
             found[name] = _outcome(name, outcome, [name, *words], options.seed)
     outcomes = [found[name] for name in dict.fromkeys(kernels)]
     reports = [item.report for item in outcomes if item.report is not None]
@@ -73,15 +77,6 @@ def run_verify(
     if not all(reports):
         return _BROKEN
     return 0 if len(reports) == len(outcomes) else _UNCHECKED
-
-
-def _judged(
-    work: partial[Report], kernels: Sequence[str], results: Path | None
-) -> Iterable[tuple[str, Report | Exception]]:
-    """Each kernel and its report: of one, made here; of several, each in a process of its own."""
-    if len(kernels) == 1 and results is None:
-        return ((name, work(name)) for name in kernels)
-    return gather_reports(work, kernels, results=results, asked=partial(_asked, work))
 
 
 def _asked(work: partial[Report], name: str) -> str:

@@ -105,6 +105,7 @@ def check(
     chosen = select_clauses(clauses, without)
     left_out = tuple(item.id for item in select_clauses(clauses) if item not in chosen)
     _check_options(isolate, seed)
+    _check_called(on_finding=on_finding, on_start=on_start)
     check_timeout(timeout, isolate is not False)
     contract = contract_of(function)
     if contract is not None:
@@ -116,6 +117,8 @@ def check(
     arguments = Arguments.of(inputs, kwargs)
     if ranks is not None:
         asked = [] if clauses is None else [clause.id for clause in chosen]
+        if "distributed" not in [clause.id for clause in chosen]:
+            asked = [clause.id for clause in chosen][:3]
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
@@ -181,6 +184,14 @@ def _check_options(isolate: object, seed: object) -> None:
             "The seed is not one that torch takes.", given=f"seed={seed!r}",
             expected="an integer of at most 63 bits",
         )  # fmt: skip
+
+
+def _check_called(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise ArgumentTypeError(
+                f"{name} cannot be called.", given=f"{name}={value!r}", expected="a function"
+            )
 
 
 def select_clauses(

@@ -162,7 +162,9 @@ def run_clauses(
         scripts have been run.
     """
     found: list[Finding] = []
-    told = any(clause.id == "deterministic" for clause in clauses)  # then by that one alone
+    told = any(
+        clause.id == "deterministic" for clause in (*known, *clauses)
+    )  # then by that one alone
     probe = replace(probe, erratic=probe.erratic and told)
     for clause in in_running_order(clauses):
         started(clause)

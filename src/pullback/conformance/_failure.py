@@ -80,6 +80,8 @@ def is_written(kind: Any, rule: str) -> bool:
     owners = [owner for owner in getattr(kind, "__mro__", ()) if rule in vars(owner)]
     if not owners or owners[0].__module__.partition(".")[0] in ("torch", "pullback"):
         return False
+    if getattr(kind, rule) is getattr(torch.autograd.Function, rule, None):
+        return False
     # torch refuses to call a vmap rule beside a forward that takes the context.
     return rule != "vmap" or kind.setup_context is not torch.autograd.Function.setup_context
 

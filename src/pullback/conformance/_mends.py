@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -285,8 +286,23 @@ def _drawn_again(kind: _Kind) -> dict[str, Any]:
     return made
 
 
-def _without_jvp(kind: _Kind) -> dict[str, Any]:
-    return {"jvp": staticmethod(torch.autograd.Function.jvp)}
+def _without(rule: str) -> Undo:
+    """A rule that an author need not write is not there, nor where backward applies the class."""
+
+    def undo(kind: _Kind) -> dict[str, Any]:
+        made = {rule: staticmethod(getattr(torch.autograd.Function, rule))}
+        backward = getattr(kind, _backward(kind))
+        if isinstance(backward, types.FunctionType):
+            names = dict(backward.__globals__)
+            there = types.FunctionType(
+                backward.__code__, names, argdefs=backward.__defaults__,
+                closure=backward.__closure__,
+            )  # fmt: skip
+            made[_backward(kind)] = staticmethod(there)
+            names[kind.__name__] = type(kind)(kind.__name__, (kind,), dict(made))
+        return made
+
+    return undo
 
 
 def _differentiated(kind: _Kind) -> dict[str, Any]:
@@ -360,7 +376,8 @@ MENDS: Sequence[Mend] = (
          "What forward leaves on the class is read by backward."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
-    Mend("forward", [_without_jvp], of=("forward-over-forward", "transforms", "vmap")),
+    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
+    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
     Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],
          "Call .contiguous() on the cotangent before backward reads its memory; it comes expanded "
          "from sum() and transposed from a product.",

@@ -1,5 +1,6 @@
 """Passes forward and back on all ranks, at one set of numbers after the other."""
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pullback.conformance._rank import Answer, Lay
 from pullback.conformance._ranks import Failed, Group, Ranks
 from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
+from pullback.errors import ArgumentError
 
 __all__ = ["Passes", "Place", "Run", "Values"]
 
@@ -59,6 +61,14 @@ class Passes:
         self, subject: Subject, arguments: Arguments, ranks: Ranks, seed: int,
         timeout: float | None,
     ) -> None:  # fmt: skip
+        if ranks.inputs is not None and arguments.args:
+            raise ArgumentError(
+                "The inputs of the ranks are given twice.",
+                given=f"{len(arguments.args)} positional argument(s), and Ranks(inputs=...)",
+                mend="Leave the positional arguments out.",
+            )
+        if ranks.inputs is None:
+            fitting(subject, arguments)
         self.subject, self.arguments, self.ranks, self.seed = subject, arguments, ranks, seed
         self.timeout = math.inf if timeout is None else timeout
         self.patience = min(self.timeout, _FIRST)
@@ -84,7 +94,9 @@ class Passes:
         given = self.ranks.inputs(rank)
         if given is None:
             return None
-        return Arguments.of(given if isinstance(given, tuple) else (given,), self.arguments.kwargs)
+        if not isinstance(given, (tuple, list)):
+            raise TypeError(f"it returned no tuple, but {type(given).__name__}")
+        return fitting(self.subject, Arguments.of(tuple(given), self.arguments.kwargs))
 
     def run(
         self, values: Values, needs: Needs | None = None, *, forth: Lay = torch.clone,
@@ -160,3 +172,28 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
 
 def _is_wide(value: torch.Tensor | None) -> bool:
     return value is None or not is_continuous(value) or value.dtype.to_real() == torch.float64
+
+
+def fitting(subject: Subject, arguments: Arguments) -> Arguments:
+    """The arguments, if they fit the signature of what is checked, or nobody knows.
+
+    Arguments:
+        subject: what is checked.
+        arguments: what it is to be called with.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    kind = subject.function
+    combined = kind is not None and kind.setup_context is torch.autograd.Function.setup_context
+    try:
+        taken = inspect.signature(subject.target if kind is None else kind.forward)
+    except (TypeError, ValueError):  # made in C
+        return arguments
+    try:
+        taken.bind(*([None] if combined else []), *arguments.args, **arguments.kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            "The function does not take these inputs.", given=str(error), expected=str(taken)
+        ) from None
+    return arguments

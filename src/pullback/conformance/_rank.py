@@ -91,6 +91,10 @@ def _watched(watch: Any, operator: Any, types: Any, args: Any = (), kwargs: Any 
 _Watch.__torch_dispatch__ = _watched
 
 
+class Unmade(Exception):
+    """The arguments of a rank cannot be made: no fault of what is checked."""
+
+
 class Rank:
     """One rank.
 
@@ -145,6 +149,8 @@ class Rank:
     def _reply(self, work: Callable[[], object]) -> None:
         try:
             self._say("answer", work())
+        except Unmade as error:
+            self._say("unmade", (str(error), None))
         except BaseException as error:  # the checked code may raise anything
             self._say("raised", (describe(error), classify(error, transform=False)))
 
@@ -153,7 +159,10 @@ class Rank:
         self._connection.send_bytes(pickle.dumps((kind, value)))
 
     def _describe(self) -> Described:
-        found = self._arguments = self._make(self._number)
+        try:
+            found = self._arguments = self._make(self._number)
+        except Exception as error:
+            raise Unmade(describe(error)) from error
         if found is None:
             return Described()
         return Described(found.values, found.paths, found.differentiable, found.declared)

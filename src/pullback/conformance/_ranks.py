@@ -107,7 +107,8 @@ class Group:
         seed: seeds every run.
 
     Raises:
-        Failed: the arguments cannot be made on a rank.
+        ArgumentError: the arguments cannot be made on a rank.
+        Failed: a rank died.
 
     Attributes:
         described: the tensors among the arguments of each rank.
@@ -137,7 +138,11 @@ class Group:
                 self._children.append(start_copy(rank.run, entered.parent))
                 self._connections.append(ours)
                 theirs.close()
-        self.described: list[Described] = self._hear(_STARTUP)
+        try:
+            self.described: list[Described] = self._hear(_STARTUP)
+        except BaseException:
+            self.close()
+            raise
 
     def forward(
         self, values: Sequence[Sequence[torch.Tensor]], needs: Sequence[Sequence[bool]],
@@ -239,6 +244,12 @@ def _end(
 
 def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence[str]]) -> None:
     """Of one that died and one that raised, the other may have heard of it only."""
+    for rank, (kind, value) in answers.items():
+        if kind == "unmade":
+            raise ArgumentError(
+                "The inputs of a rank cannot be made.", given=f"rank {rank}: {value[0]}",
+                expected="a function of the rank that returns a tuple of arguments, or None",
+            )  # fmt: skip
     for wanted in ("died", "raised"):
         for rank, (kind, value) in answers.items():
             if kind == wanted:

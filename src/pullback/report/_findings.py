@@ -151,12 +151,14 @@ class Findings:
         """The problems but for those that have the cause of another one, the gravest first.
 
         What is silent comes before what is loud, plain training before other uses of gradients,
-        and what has most consequences before the others.
+        what has most consequences before the others, and last what an author may have meant and
+        not declared.
         """
         own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
         counts = Counter(f.cause for f in self.problems)
         return tuple(sorted(own, key=lambda f: (
-            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING, -counts[f.clause]
+            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING,
+            f.clause == "linear" and self.gradient == "nonlinear", -counts[f.clause],
         )))  # fmt: skip
 
     def _is_told(self, clause: str) -> bool:

@@ -1,16 +1,17 @@
 """Judge many subjects in other processes: results as they come, kept, and not made twice."""
 
 import json
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
-from pullback.errors import ArgumentError, PullbackError
+from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
 from pullback.internal._processes import count_cores
 from pullback.report._report import Report
 
@@ -18,6 +19,8 @@ __all__ = ["gather_reports"]
 
 _Work = Callable[[str], Report]
 _Outcome = tuple[str, Report | Exception]
+# How each line of a file of results begins.
+_LEAD = '{"name": '
 
 
 def gather_reports(
@@ -47,7 +50,10 @@ def gather_reports(
         order in which they end.
 
     Raises:
-        ArgumentError: the file cannot be written.
+        ArgumentError: at once, before any work: the file cannot be read or written, or is one of
+            something else; the work cannot be handed to other processes.
+        ArgumentTypeError: at once: names, work, executor, results or what ``asked`` says is of
+            another type.
         PullbackError: the executor that was given has ended.
 
     Example:
@@ -59,12 +65,20 @@ def gather_reports(
         >>> sorted(found)
         ['a:F', 'a:G']
     """
-    wanted = {name: "" if asked is None else asked(name) for name in names}
-    known = {} if results is None else _read(Path(results), wanted)
-    yield from ((name, known[name]) for name in wanted if name in known)
-    left = [name for name in wanted if name not in known]
-    with ExitStack() as stack:
-        kept = None if results is None else stack.enter_context(_appended(Path(results)))
+    wanted = _wanted(work, names, executor, asked)
+    path = _path(results)
+    known = {} if path is None else _read(path, wanted)
+    kept = None if path is None else _appended(path)
+    return _gathered(work, wanted, known, executor, kept)
+
+
+def _gathered(
+    work: _Work, wanted: Mapping[str, str], known: Mapping[str, Report],
+    executor: Executor | None, kept: IO[str] | None,
+) -> Iterator[_Outcome]:  # fmt: skip
+    with nullcontext() if kept is None else kept:
+        yield from ((name, known[name]) for name in wanted if name in known)
+        left = [name for name in wanted if name not in known]
         outcomes = _in_processes(work, left) if executor is None else _by(executor, work, left)
         for name, outcome in outcomes:
             if kept is not None and isinstance(outcome, Report):
@@ -74,11 +88,68 @@ def gather_reports(
             yield name, outcome
 
 
+def _wanted(
+    work: object, names: Iterable[str], executor: object, asked: Callable[[str], str] | None
+) -> dict[str, str]:
+    """What the report of each name depends on."""
+    for name, given in (("work", work), ("asked", asked)):
+        if not (callable(given) or (asked is None and given is None)):
+            raise ArgumentTypeError(
+                f"{name} cannot be called.", given=repr(given), expected="a function of a name"
+            )
+    if executor is not None and not isinstance(executor, Executor):
+        raise ArgumentTypeError(
+            "There is no such executor.", given=repr(executor),
+            expected="a concurrent.futures.Executor, or None for processes of this machine",
+        )  # fmt: skip
+    if executor is None:
+        _refuse_to_hand_over(work)
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    chosen = list(names) if several else []
+    if not several or not all(isinstance(name, str) for name in chosen):
+        raise ArgumentTypeError(
+            "These are no names.", given=repr(names)[:80], expected="several texts, such as ['m:F']"
+        )
+    wanted = {name: "" if asked is None else asked(name) for name in chosen}
+    for name, text in wanted.items():
+        if not isinstance(text, str):
+            raise ArgumentTypeError(
+                "What a report depends on is no text.", given=f"asked({name!r}) = {text!r}"
+            )
+    return wanted
+
+
+def _refuse_to_hand_over(work: object) -> None:
+    try:
+        pickle.dumps(work)
+    except Exception as error:  # whatever an object raises that cannot be copied
+        raise ArgumentError(
+            "The work cannot be handed to another process.", given=str(error),
+            expected="a function of a module, or a functools.partial of one",
+            mend="Pass an executor of threads, or move the function to a module.",
+        ) from error  # fmt: skip
+
+
+def _path(results: object) -> Path | None:
+    if results is None or isinstance(results, (str, Path)):
+        return None if results is None else Path(results)
+    raise ArgumentTypeError("The results are no file.", given=repr(results), expected="a path")
+
+
 def _read(path: Path, wanted: Mapping[str, str]) -> dict[str, Report]:
     """The reports of a file; a line that was cut off when its process ended is none."""
     found: dict[str, Report] = {}
-    lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
+    except OSError as error:
+        raise ArgumentError("The results cannot be read.", given=str(error)) from error
     for line in lines:
+        if not (line.startswith(_LEAD) or _LEAD.startswith(line)):
+            raise ArgumentError(
+                "The file holds something else than results, and is left as it is.",
+                given=f"{path}: {line[:60]!r}",
+                expected="a file that a run before has written, or none",
+            )
         try:
             entry = json.loads(line)
             if entry["asked"] == wanted.get(entry["name"]):
@@ -99,11 +170,13 @@ def _appended(path: Path) -> IO[str]:
 
 
 def _by(executor: Executor, work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:
-    waiting: dict[Future[Any], str] = {executor.submit(work, name): name for name in names}
+    waiting: dict[Future[Any], str] = {}
     try:
+        for name in names:
+            waiting[executor.submit(work, name)] = name
         for future in as_completed(waiting):
             yield waiting[future], _outcome(future)
-    except BrokenExecutor as error:
+    except RuntimeError as error:  # one that has been shut down, or is broken
         raise PullbackError(
             "The executor has ended before all was judged.",
             given=str(error),
@@ -116,11 +189,14 @@ def _by(executor: Executor, work: _Work, names: Sequence[str]) -> Iterator[_Outc
 
 def _outcome(future: Future[Any]) -> Report | Exception:
     try:
-        return future.result()
+        found = future.result()
     except BrokenExecutor:
         raise
     except Exception as error:
         return error
+    if isinstance(found, Report):
+        return found
+    return ArgumentTypeError("The work returned no report.", given=repr(found)[:80])
 
 
 def _in_processes(work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:

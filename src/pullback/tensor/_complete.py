@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 import torch
 
-from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
 from pullback.internal.torch import node_class
 from pullback.tensor import _leniency
@@ -100,6 +100,10 @@ def complete(
     """
     # Long: the checks of what was given, then one class body.
     given = {"gradient": gradient, "batching": batching, "keep_inputs": keep_inputs}
+    if not isinstance(keep_inputs, bool):
+        raise ArgumentTypeError(
+            "keep_inputs is neither True nor False.", given=f"keep_inputs={keep_inputs!r}"
+        )
     if reference is not None:
         return _complete_by(reference, function, given)
     if is_operator(function):
@@ -153,6 +157,12 @@ def _complete_by(reference: Any, function: Any, options: dict[str, Any]) -> Any:
     if not isinstance(function, type) or not issubclass(function, torch.autograd.Function):
         refuse_reference(function, reference)
         return CompletedKernel(function, reference, options, _again)
+    if issubclass(function, Referenced):
+        raise ArgumentError(
+            f"{function.__name__} has been completed with a reference.",
+            given=repr(reference),
+            mend="Complete the Function that it was made of.",
+        )
     combined = function.setup_context is _base.setup_context
     refuse_reference(function.forward, reference, hidden=int(combined))
     kernel: Any = complete(function, **options)

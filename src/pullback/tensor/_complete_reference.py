@@ -147,6 +147,12 @@ def refuse_reference(kernel: Any, reference: Any, hidden: int = 0) -> None:
                 given=repr(function),
                 expected="a callable, or as a kernel a Function class or an operator",
             )
+    if isinstance(reference, type) or inspect.iscoroutinefunction(reference):
+        raise ArgumentTypeError(
+            "The reference is no function that returns what it computes.",
+            given=repr(reference),
+            expected="a function or module of torch operations",
+        )
     try:
         op = resolve(kernel) if is_operator(kernel) else None
         wanted = signature(op) if op is not None else inspect.signature(kernel)

@@ -5,7 +5,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.verification")
 
 from pullback.verification._promises import PROMISES, Promise
-from pullback.verification._verify import verify
+from pullback.verification._verify import refuse_inputs, verify
 
-__all__ = ["PROMISES", "Promise", "verify"]
+__all__ = ["PROMISES", "Promise", "refuse_inputs", "verify"]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

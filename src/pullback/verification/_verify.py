@@ -1,5 +1,6 @@
 """`verify`: test whether a kernel computes what its reference computes."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from pullback.verification._promises import PROMISES
 from pullback.verification._speed import speed
 from pullback.verification._work import Promise, Result, Work
 
-__all__ = ["verify"]
+__all__ = ["refuse_inputs", "verify"]
 
 _SEED_BITS = 63
 
@@ -59,7 +60,7 @@ def verify(
 
     Raises:
         ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
-        ArgumentError: the reference does not take the inputs.
+        ArgumentError: the reference does not take the inputs, or seed or timeout is none.
 
     Example:
         >>> def plain(x):
@@ -72,14 +73,8 @@ def verify(
         ['values']
     """
     started = time.perf_counter()
-    work = _work(kernel, reference, inputs, tuple(forbid), seed)
-    with guarded():
-        faulty = work.judge.truth(work.given).fault
-    if faulty:
-        raise ArgumentError(
-            "The reference does not take the inputs in float64.", given=faulty,
-            expected="plain torch, which computes in the dtype of its arguments",
-        )  # fmt: skip
+    work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
+    _refuse_misfits(work)
     load_modes()
     found: dict[str, Finding] = {}
     named = {promise.id: promise for promise in PROMISES}
@@ -98,14 +93,52 @@ def verify(
                   time.perf_counter() - started, environment)  # fmt: skip
 
 
-def _work(kernel: Any, reference: Any, inputs: Any, forbid: tuple[Any, ...], seed: int) -> Work:
+def refuse_inputs(reference: Any, inputs: Any, *, seed: int, timeout: float) -> None:
+    """Refuse inputs that no kernel could be verified with.
+
+    Arguments:
+        reference: as `verify` takes it.
+        inputs: as `verify` takes them.
+        seed: as `verify` takes it.
+        timeout: as `verify` takes it.
+
+    Raises:
+        ArgumentError: as `verify` raises.
+    """
+    _refuse_misfits(_work(reference, reference, inputs, (), seed, timeout))
+
+
+def _refuse_misfits(work: Work) -> None:
+    with guarded():
+        faulty = work.judge.truth(work.given).fault
+    if faulty:
+        raise ArgumentError(
+            "The reference does not take the inputs in float64.", given=faulty,
+            expected="plain torch, which computes in the dtype of its arguments",
+        )  # fmt: skip
+
+
+def _work(  # noqa: PLR0917 - what `verify` was given
+    kernel: Any, reference: Any, inputs: Any, forbid: tuple[Any, ...], seed: int, timeout: float
+) -> Work:
     for name, given in (("kernel", kernel), ("reference", reference)):
         if not callable(given):
             raise ArgumentTypeError(
                 f"The {name} cannot be called.", given=repr(given), expected="a function"
             )
     make = inputs if callable(inputs) else None
-    example = inputs() if callable(inputs) else inputs
+    if isinstance(timeout, bool) or not (
+        isinstance(timeout, (int, float)) and 0 < timeout < math.inf
+    ):
+        raise ArgumentError(
+            "The timeout is not a time.", given=f"timeout={timeout!r}", expected="seconds"
+        )
+    try:
+        example = make() if make is not None else inputs
+    except Exception as error:
+        raise ArgumentError(
+            "The inputs cannot be made.", given=f"{type(error).__name__}: {error}"
+        ) from error
     if isinstance(example, torch.Tensor) or not isinstance(example, (list, tuple)):
         raise ArgumentTypeError(
             "The inputs are no positional arguments.", given=type(example).__name__,

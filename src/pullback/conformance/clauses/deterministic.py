@@ -45,7 +45,7 @@ def deterministic(probe: Probe) -> Finding:
             if not same_bits(one, other):
                 return probe.broken(
                     "The same inputs and the same seed give other bits.",
-                    expected=one, got=other, place=_place(probe, k, len(first)),
+                    expected=one, got=other, place=_place(probe, k, len(first)), said="",
                     hint="Draw from torch's default generator or from a generator argument, and "
                     "keep nothing between calls that changes the result.",
                     repro=_REPRO,
