@@ -559,3 +559,78 @@ def test_a_wrapper_that_shares_what_it_wraps(second):
         pullback.complete(MadeAVariable, gradient="exact").apply,
         lambda x: x**3,
     )
+
+
+class Marked(torch.autograd.Function):
+    """A copy that has no derivative, whatever its backward says."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 1
+        ctx.mark_non_differentiable(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+class DividedByAMarked(torch.autograd.Function):
+    """x ** 2, with a backward that is not linear, and divides by a constant that it computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent / Marked.apply((cotangent**2).sum() + 1)
+
+
+def test_what_is_marked_within_a_rule_is_a_constant_below_vmap_too():
+    function = pullback.complete(DividedByAMarked, gradient="nonlinear")
+
+    def square(f):
+        return lambda x: (f(x) ** 2).sum()
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(square(DividedByAMarked.apply)(x), x, create_graph=True)
+    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in first]
+    agree(func.jacrev(func.jacrev(square(function.apply)))(X), torch.stack(rows))
+
+
+class WithoutAGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return None
+
+
+class ReturnsWhatItSaves(torch.autograd.Function):
+    """x * sum(x), and the sum as an output that has no derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        total = WithoutAGradient.apply(x.sum())
+        ctx.save_for_backward(x, total)
+        ctx.mark_non_differentiable(total)
+        return x * x.sum(), total
+
+    @staticmethod
+    def backward(ctx, cotangent, _):
+        x, total = ctx.saved_tensors
+        return total * cotangent + (cotangent * x).sum()
+
+
+def test_an_output_without_a_derivative_vouches_for_nothing():
+    function = pullback.complete(ReturnsWhatItSaves)
+    right_or_refused(
+        lambda f: torch.autograd.functional.hessian(lambda x: (f(x) ** 2).sum(), X),
+        lambda x: function.apply(x)[0],
+        lambda x: x * x.sum(),
+    )

@@ -46,7 +46,7 @@ def agree(
         known = size[size.isfinite()]
         largest = known.max() if known.numel() else size.new_ones(())
         eps = coarsest([second.dtype, *met])
-        bound = min(256 * eps, 0.05) * size + min(16 * eps, 0.02) * (largest + 1e-30)
+        bound = min(256 * eps, 0.03) * size + min(16 * eps, 0.02) * (largest + 1e-30)
         if bool((difference.abs() > bound).any()):
             return False
     return True

@@ -184,7 +184,9 @@ class _Engine(torch.autograd.Function):
         call: Call = ctx.call
         saved = dict(zip(call.needed, map(alive, ctx.saved_tensors), strict=True))
         needs = ctx.needs_input_grad[1:]
-        given = [alive(cotangent) for cotangent in cotangents[: call.count]]
+        unmarked = getattr(ctx, "unmarked", ())
+        every = enumerate(cotangents[: call.count])
+        given = [None if i in unmarked else alive(cotangent) for i, cotangent in every]
         if all(cotangent is None for cotangent in given):
             return (None, *([None] * len(needs)))
         beyond = torch.is_grad_enabled() or forward_level() >= 0

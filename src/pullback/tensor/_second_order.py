@@ -255,7 +255,8 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     with watch.forward(), scope(call.autocast):
         context, output = call.forward(copies, lambda output: _returned(application, output, watch))
     _, outputs = flatten(call.entries(output))
-    watch.doubt(outputs)
+    # One that has no derivative vouches for nothing that forward has computed it by.
+    watch.doubt([y for i, y in enumerate(outputs) if i not in call.non_differentiable])
     if call.transformed:
         watch.answers.update((id(output), any(call.needs)) for output in outputs)
     places = {id(output): i for i, output in enumerate(outputs) if i not in call.non_differentiable}
