@@ -68,6 +68,8 @@ def gather_reports(
     wanted = _wanted(work, names, executor, asked)
     path = _path(results)
     known = {} if path is None else _read(path, wanted)
+    if executor is None and wanted.keys() - known.keys():
+        _refuse_to_hand_over(work)
     kept = None if path is None else _appended(path)
     return _gathered(work, wanted, known, executor, kept)
 
@@ -102,8 +104,6 @@ def _wanted(
             "There is no such executor.", given=repr(executor),
             expected="a concurrent.futures.Executor, or None for processes of this machine",
         )  # fmt: skip
-    if executor is None:
-        _refuse_to_hand_over(work)
     several = isinstance(names, Iterable) and not isinstance(names, str)
     chosen = list(names) if several else []
     if not several or not all(isinstance(name, str) for name in chosen):
