@@ -352,10 +352,10 @@ def test_what_changes_from_call_to_call_is_known_to_the_process_that_compiles(mo
 
 
 def test_a_cause_is_known_to_the_process_that_compiles(monkeypatch):
-    monkeypatch.setattr(_isolate, "COMPILING", ("retain",))
-    report = check(ChangesCotangent, X, X + 1, clauses=("cotangent", "retain"), isolate="copy")
-    assert report["retain"].cause == "cotangent"
-    assert not report["cotangent"].cause
+    monkeypatch.setattr(_isolate, "COMPILING", ("transforms",))
+    report = check(BatchesLast, X, clauses=("vmap", "transforms"), isolate="copy")
+    assert report["transforms"].cause == "vmap"
+    assert not report["vmap"].cause
 
 
 def test_two_faults_are_two_findings():
@@ -700,7 +700,10 @@ def inside(text):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*CASES, *PLANTED])
-def test_the_script_prints_the_numbers_of_the_finding(name):
+def test_the_script_prints_the_numbers_of_the_finding(request, name):
+    if name == "vmap":
+        reason = "the script makes a batch of its own, and says so"
+        request.node.add_marker(pytest.mark.xfail(strict=True, reason=reason))
     if name in PLANTED:
         function, inputs, _ = PLANTED[name]
         finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
