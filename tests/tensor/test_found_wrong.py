@@ -1,6 +1,7 @@
 """Answers that a search found silently wrong, each reduced to a few lines: right or refused."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -633,4 +634,30 @@ def test_an_output_without_a_derivative_vouches_for_nothing():
         lambda f: torch.autograd.functional.hessian(lambda x: (f(x) ** 2).sum(), X),
         lambda x: function.apply(x)[0],
         lambda x: x * x.sum(),
+    )
+
+
+class LoadsAMask(torch.autograd.Function):
+    """relu(x) * x, with a mask that has been through a file."""
+
+    @staticmethod
+    def forward(ctx, x):
+        file = io.BytesIO()
+        torch.save((x > 0).to(x.dtype), file)
+        file.seek(0)
+        ctx.mask = torch.load(file)
+        ctx.save_for_backward(x)
+        return torch.relu(x) * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * ctx.mask * x * cotangent
+
+
+def test_what_is_loaded_from_a_file_has_its_numbers():
+    right_or_refused(
+        lambda f: torch.autograd.functional.jvp(f, X, X)[1],
+        pullback.complete(LoadsAMask).apply,
+        lambda x: torch.relu(x) * x,
     )

@@ -392,7 +392,7 @@ class Watch(TorchFunctionMode):
             left = self.left or self.left_in_forward
             if left is not None:  # it may be what an earlier run has kept, found by its values
                 self._cuts[number] = left
-        if tensor.requires_grad:  # a parameter: nothing may change it in place
+        if tensor.requires_grad or not tensor.numel():  # a parameter, or the storage of a file
             return tensor
         copy = self._instead[number] = alive(tensor).clone()
         self._known[id(copy)] = copy
