@@ -116,9 +116,8 @@ def check(
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
     if ranks is not None:
-        asked = [] if clauses is None else [clause.id for clause in chosen]
-        if "distributed" not in [clause.id for clause in chosen]:
-            asked = [clause.id for clause in chosen][:3]
+        ids = [clause.id for clause in chosen]
+        asked = ids[:3] if "distributed" not in ids else [] if clauses is None else ids
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)

@@ -19,6 +19,7 @@ from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
 from pullback.conformance._explain import Difference, explain
+from pullback.conformance._pair import are_close
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._shown import window
 from pullback.conformance._structure import keep_step
@@ -234,8 +235,7 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     difference = _difference(at, only, _Found(expected, got, known))
 
     def is_right(found: Tensors) -> bool:
-        gap = (found[only].cpu() - expected.cpu())[known].abs().max()
-        return bool(gap <= difference.close * expected.cpu()[known].abs().max())
+        return are_close(expected.cpu()[known], found[only].cpu()[known], difference.close)
 
     said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
     return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)

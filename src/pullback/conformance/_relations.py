@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, first_true
+from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
 
 __all__ = ["RULES"]
 
@@ -143,7 +143,7 @@ def _multiples(pair: Pair) -> Iterator[Said]:
             if size < 3 or error.numel() == size or not bool(norm.all()):
                 continue
             share = (error * tensor).sum(dim, keepdim=True) / norm
-            if _same(error, share * tensor, pair.difference.close):
+            if are_close(error, share * tensor, pair.difference.close):
                 yield (
                     f"Got is off by a multiple of {name}, by another one for each row along "
                     f"dimension {dim}: the sum that this term is multiplied by is wrong."
@@ -156,21 +156,17 @@ def _rows(pair: Pair) -> Iterator[Said]:
     whole = bool(pair.known.all())
     for dim in range(got.ndim):
         first = got.narrow(dim, 0, 1).expand_as(got)
-        if got.shape[dim] < 2 or not _same(got, first, pair.difference.close):
+        if got.shape[dim] < 2 or not are_close(got, first, pair.difference.close):
             continue
-        if _same(expected[pair.known], expected.narrow(dim, 0, 1).expand_as(got)[pair.known],
+        if are_close(expected[pair.known], expected.narrow(dim, 0, 1).expand_as(got)[pair.known],
                  pair.difference.close):  # fmt: skip
             continue
         what = "the same for all entries" if got.ndim == 1 else f"the same along dimension {dim}"
         for name, reduced in (("sum", expected.sum(dim, keepdim=True)),
                               ("mean", expected.mean(dim, keepdim=True))):  # fmt: skip
-            if whole and _same(first, reduced.expand_as(got), pair.difference.close):
+            if whole and are_close(first, reduced.expand_as(got), pair.difference.close):
                 yield f"Got is {what}: the {name} of expected along it."
         yield f"Got is {what}, expected is not."
-
-
-def _same(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
-    return bool((one - other).abs().max() <= close * one.abs().max())
 
 
 def _reduced(pair: Pair) -> Iterator[Said]:
@@ -181,7 +177,7 @@ def _reduced(pair: Pair) -> Iterator[Said]:
             if wide.shape[dim] > 1:
                 kinds = {"first entry": wide.select(dim, 0), "last entry": wide.select(dim, -1)}
                 seen = [k for k, v in kinds.items() if v.shape == pair.got.shape
-                        and _same(v, pair.got, pair.difference.close)]  # fmt: skip
+                        and are_close(v, pair.got, pair.difference.close)]  # fmt: skip
                 tail = f"got is its {seen[0]}" if seen else "got is not"
                 said = f"Expected is the sum of {name} along dimension {dim}; {tail}."
                 yield wide.sum(dim), said
@@ -191,7 +187,7 @@ def _reduced(pair: Pair) -> Iterator[Said]:
 
 
 def _signs(pair: Pair) -> Iterator[Said]:
-    if not pair.expected.is_complex() and _same(
+    if not pair.expected.is_complex() and are_close(
         pair.got.abs()[pair.known], pair.expected.abs()[pair.known], pair.difference.close
     ):
         wrong = int((pair.got.sign() != pair.expected.sign())[pair.known].sum())

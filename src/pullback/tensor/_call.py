@@ -49,7 +49,6 @@ class Call:
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
 
-    again: bool = False  # backward runs to be differentiated again
     autocast: State = None  # that forward ran under
     attributes: dict[str, Any] | None = None  # of the context, as the author set them
     count: int = 1  # of output tensors
@@ -71,7 +70,7 @@ class Call:
     plain: bool  # all tensors that reach backward are inputs or differentiated outputs
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
-    saved: tuple[Any, ...] | None = None  # the saved tensors, while they are read again
+    saved: tuple[Any, ...] | None = None  # while backward runs to be differentiated again
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True
@@ -299,7 +298,7 @@ class Call:
         """Run a backward on arguments made of cotangents, under the autocast of forward."""
         definition = self.definition
         # Where it is watched, a change in place is made pure.
-        versions = None if definition.lenient or self.again else versions_of(cotangents)
+        versions = None if definition.lenient or self.saved is not None else versions_of(cotangents)
         if definition.boxed:
             arguments = (list(arguments),)
         if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):

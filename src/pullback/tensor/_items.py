@@ -1,6 +1,6 @@
 """What one context holds for all items of a batch that run one after the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pullback.errors import UnsupportedError
@@ -12,8 +12,8 @@ __all__ = ["record", "refuse_altered", "refuse_another"]
 def record(call: Any) -> dict[str, Any]:
     """What one context has to hold for all items of a batch."""
     return {
-        **{f"ctx.{name}": value for name, value in (call.attributes or {}).items()},
-        **{f"ctx.{name}": value for name, value in call.slots.items()},
+        **_on_ctx(call.attributes or {}),
+        **_on_ctx(call.slots),
         "the tensors that it saves": (call.saved_for_backward, call.saved_for_forward),
         "what it declares": (
             call.materialize,
@@ -36,9 +36,13 @@ def refuse_altered(call: Any, context: Any) -> None:
 
     As ``id(x)``, under which it keeps something elsewhere: what is there is of another item.
     """
-    before = {f"ctx.{name}": value for name, value in (call.attributes or {}).items()}
-    after = {f"ctx.{name}": value for name, value in context.__dict__.items()}
-    _refuse_difference(call, before, after, before)
+    before = _on_ctx(call.attributes or {})
+    _refuse_difference(call, before, _on_ctx(context.__dict__), before)
+
+
+def _on_ctx(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a context, by what an author writes for them."""
+    return {f"ctx.{name}": value for name, value in values.items()}
 
 
 def _refuse_difference(

@@ -235,7 +235,7 @@ def _run_in_batch(
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     """Those of torch, but none where the gradient is nested, or differentiated again."""
     needs = ctx.needs_input_grad
-    as_given = needs == _needs_of_torch.__get__(ctx) and not ctx.__pullback__.again
+    as_given = needs == _needs_of_torch.__get__(ctx) and ctx.__pullback__.saved is None
     return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
@@ -304,11 +304,11 @@ def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     call = ctx.__pullback__
     call.needs = _needs(ctx)
     application = _OnNode(call, ctx, cotangents)
-    call.again, call.saved = True, _saved_of_torch.__get__(ctx)
+    call.saved = _saved_of_torch.__get__(ctx)
     try:
         return differentiable_gradient(application, application.given, call.needs)
     finally:
-        call.again, call.saved = False, None
+        call.saved = None
 
 
 class _OnNode(Application):

@@ -140,7 +140,9 @@ def take_seconds(
             else f"The {what} is not a number, nor a floating tensor.",
             given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
             expected="seconds",
-            mend="Pass torch.stack(numbers) where they are tensors in a list.",
+            mend="Pass torch.stack(numbers) where they are tensors in a list."
+            if several
+            else "Pass a float, or torch.tensor(numbers).",
         )
     return value
 
