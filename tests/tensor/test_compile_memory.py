@@ -286,3 +286,24 @@ def test_a_graph_that_ends_within_forward_mode_leaves_no_level(fullgraph, way):
     assert leak() == ""
     found = torch.func.jvp(lambda x: x.sin(), (x,), (x,))[1]
     torch.testing.assert_close(found, x * x.cos())
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_refusal_when_a_graph_runs_leaves_no_level(fullgraph):
+    class Clipped(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x.cos())
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            (slope,) = ctx.saved_tensors
+            return slope * g.clamp(-1, 1)  # not linear, which its values alone tell
+
+    torch._dynamo.reset()
+    hessian = torch.func.hessian(lambda x: Clipped.apply(x).sum())
+    x = torch.randn(3)
+    with pytest.raises(pullback.errors.UnsupportedError, match="Clipped"):
+        torch.compile(hessian, fullgraph=fullgraph, backend="eager")(x)
+    assert leak() == ""

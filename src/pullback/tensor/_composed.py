@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import nested_forward_mode, recording
+from pullback.internal.torch import end_forward_mode, nested_forward_mode, recording
 from pullback.tensor._levels import is_differentiable
 from pullback.tensor._site import Site, apart, find, keep, without_values
 
@@ -81,7 +81,11 @@ def _derive(key: str, *what: Any) -> str:
 
 def transformed(key: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Run a site below transforms of torch.func; it goes into the graph of Dynamo as it is."""
-    return _Transformed.apply(key, *tensors)
+    try:
+        return _Transformed.apply(key, *tensors)
+    except Exception:
+        end_forward_mode()
+        raise
 
 
 class _Transformed(torch.autograd.Function):

@@ -16,7 +16,6 @@ from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import (
     FakeTensor,
     disable_current_modes,
-    end_forward_mode,
     free_symbols,
     hint_of,
     mode_without_values,
@@ -171,7 +170,6 @@ def without_values(name: str, run: Any, tensors: Sequence[Any]) -> list[torch.Te
         if any(hint_of(size) is None for y in outputs for size in y.size()):
             raise UnsupportedError("The shape of an output depends on values.")
     except Exception as error:
-        end_forward_mode()
         raise NotImplementedError(
             f"UnsupportedError: {name} cannot stand in a compiled graph as an operator, since its "
             f"shapes are not known without values. {type(error).__name__}: {error}"
