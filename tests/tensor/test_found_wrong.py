@@ -661,3 +661,41 @@ def test_what_is_loaded_from_a_file_has_its_numbers():
         pullback.complete(LoadsAMask).apply,
         lambda x: torch.relu(x) * x,
     )
+
+
+class CubeThatPasses(torch.autograd.Function):
+    """The cube, with the backward of the identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+class KeepsItInHalf(torch.autograd.Function):
+    """The cube, whose derivative at .577 is nearly that of the identity."""
+
+    kept = {}  # noqa: RUF012 - another call's value is there, too
+
+    @staticmethod
+    def forward(ctx, x):
+        y = CubeThatPasses.apply(x)
+        ctx.n = len(KeepsItInHalf.kept)
+        KeepsItInHalf.kept[ctx.n] = y.half().to(y.dtype)
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 3 * KeepsItInHalf.kept[ctx.n] / x * cotangent
+
+
+def test_what_half_precision_hides_is_less_than_a_few_of_its_steps():
+    x, v = torch.tensor([0.5777, 0.5948, 0.5831]), torch.tensor([0.98, 1.33, 1.16])
+    function = pullback.complete(KeepsItInHalf, gradient="exact")
+    with pytest.raises(PullbackError, match="another derivative"):
+        func.jvp(lambda a: func.jvp(function.apply, (a,), (v,))[1], (x,), (v,))

@@ -2,7 +2,9 @@
 
 An entry may lose its own last bits, and what cancels in a sum of larger ones. The bounds are
 multiples of the distance between neighbours in the dtype in use: two runs of the same operations
-differ, if at all, by the order of a sum.
+differ, if at all, by the order of a sum. A coarse dtype rounds once for each operation, which sums
+in a wider one: four of its steps are as many roundings as the rules of a Function have, where 256
+would be a quarter of the number itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +48,8 @@ def agree(
         known = size[size.isfinite()]
         largest = known.max() if known.numel() else size.new_ones(())
         eps = coarsest([second.dtype, *met])
-        bound = min(256 * eps, 0.03) * size + min(16 * eps, 0.02) * (largest + 1e-30)
+        relative, beside = min(256 * eps, max(4 * eps, 0.005)), min(16 * eps, max(2 * eps, 0.0025))
+        bound = relative * size + beside * (largest + 1e-30)
         if bool((difference.abs() > bound).any()):
             return False
     return True
