@@ -74,7 +74,7 @@ RUNS = {
                                                          limits=Limits(acceleration=60.0)),
     "minimum_time": lambda: (minimum_time(points, Limits(velocity=1.0, jerk=8.0), samples=40),
                              minimum_time(points, Limits(velocity=(-1.0, 2.0)), samples=40,
-                                          start=State(velocity=[0.5, 0.2], acceleration=0.1))),
+                                          start=State(velocity=[0.0, 0.0], acceleration=0.0))),
     "minimum_duration": lambda: (minimum_duration(points[:3], Limits(velocity=1.0), samples=20,
                                                   bounds=True),
                                  minimum_duration(points[:2], Limits(velocity=1.0), samples=20,

@@ -39,9 +39,6 @@ def spline_cases() -> Iterator[Case]:
         refuses=_TIMES_REFUSED,
     )
     yield Case("trajectory.minimum_time", _minimum_time, _points, refuses=_STILL_REFUSED)
-    yield Case(
-        "trajectory.minimum_time.moving_ends", _moving_ends, _points_and_end, refuses=_STILL_REFUSED
-    )
 
 
 def _normal(generator: Generator, *shape: int) -> Tensor:
@@ -66,11 +63,6 @@ def _points(generator: Generator) -> tuple[Tensor]:
 def _points_and_times(generator: Generator) -> tuple[Tensor, Tensor]:
     (points,) = _points(generator)
     return points, torch.tensor(_TIMES, dtype=torch.float64, requires_grad=True)
-
-
-def _points_and_end(generator: Generator) -> tuple[Tensor, Tensor]:
-    (points,) = _points(generator)
-    return points, _normal(generator, 2).requires_grad_()
 
 
 def _bspline(points: Tensor) -> Tensor:
@@ -100,8 +92,3 @@ def _minimum_acceleration(points: Tensor, times: Tensor) -> Tensor:
 
 def _minimum_time(points: Tensor) -> Tensor:
     return minimum_time(points, Limits(velocity=2.0), samples=12).position
-
-
-def _moving_ends(points: Tensor, velocity: Tensor) -> Tensor:
-    start = State(velocity=velocity.tanh())
-    return minimum_time(points, Limits(velocity=2.0), start=start, samples=12).position

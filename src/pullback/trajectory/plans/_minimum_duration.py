@@ -17,10 +17,9 @@ from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.curves._spline import Spline
 from pullback.trajectory.plans._hurry import Hurry, moved_apart, shares_of
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
-from pullback.trajectory.plans._minimum_time import check_duration
+from pullback.trajectory.plans._minimum_time import check_duration, stands_still
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, make_plan
 from pullback.trajectory.plans._rows import check_given, check_room
-from pullback.trajectory.plans._stretch import keeps_zero, stands_still
 
 __all__ = ["DurationBounds", "minimum_duration"]
 
@@ -39,6 +38,8 @@ _STRIDE = 1.07
 _NARROW = 0.01
 # Of a limit, where nothing in its direction moves.
 _NOTHING = 1e-12
+# Of the width of a range: nearer to zero an end is smaller than what rounding makes of a zero.
+_INSIDE = 1e-6
 
 
 class DurationBounds(NamedTuple):
@@ -149,7 +150,7 @@ def minimum_duration(
     )
     hurry = Hurry(points.detach(), fixed, start, goal, samples)
     times = _proportions(hurry)
-    if stands_still(start, goal) and keeps_zero(limits):
+    if stands_still(start, goal) and _keeps_zero(hurry):
         times, _ = _shorten(hurry, times, _doubled)
     else:
         times = _fastest(hurry, times)
@@ -176,6 +177,13 @@ def _constant(limit: Any) -> Any:
     if isinstance(limit, tuple):
         return tuple(_constant(end) for end in limit)
     return limit.detach() if isinstance(limit, Tensor) else limit
+
+
+def _keeps_zero(hurry: Hurry) -> bool:
+    """Whether the ranges of the derivatives have zero well inside."""
+    kinds = [kind for kind in hurry.limits.given if kind != "position"]
+    pairs = [range_of(hurry.limits, kind, hurry.points) for kind in kinds]
+    return all(bool((torch.minimum(-a, b) > _INSIDE * (b - a)).all()) for a, b in pairs)
 
 
 def _proportions(hurry: Hurry) -> Tensor:
