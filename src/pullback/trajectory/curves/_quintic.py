@@ -8,7 +8,6 @@ from torch import Tensor
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._knots import (
-    broadcast_batch,
     check_points,
     check_state,
     normalise_times,
@@ -39,8 +38,6 @@ def quintic(
     *,
     start: State | None = None,
     goal: State | None = None,
-    velocities: Tensor | None = None,
-    accelerations: Tensor | None = None,
 ) -> Spline:
     r"""The curve of least squared jerk through points at given times: a piecewise quintic.
 
@@ -56,8 +53,6 @@ def quintic(
         start: velocity and acceleration at the first point; `rest` if left out, `free` to leave
             them to the minimum.
         goal: the same at the last point.
-        velocities: ``[..., count, dof]``, if they are known at every point.
-        accelerations: ``[..., count, dof]``, if they are known at every point.
 
     Returns:
         a `Spline` with the times as knots, in the dtype of the points (computed in float64).
@@ -83,7 +78,7 @@ def quintic(
     knots = times.to(torch.float64)
     scale = ((knots[..., -1:] - knots[..., :1]) / (points.shape[-2] - 1)).unsqueeze(-1)
     known, is_known = _known(
-        exact, scale, start=start, goal=goal, velocities=velocities, accelerations=accelerations
+        exact, scale, rest if start is None else start, rest if goal is None else goal
     )
     ratio = knots.diff(dim=-1) / scale.squeeze(-1)
     solved = _minimise(exact, ratio, known, is_known)
@@ -117,32 +112,23 @@ def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Ten
     return torch.cat([first.unsqueeze(-2), coefficients[..., 1:, :]], dim=-2)
 
 
-def _known(
-    points: Tensor,
-    scale: Tensor,
-    *,
-    start: State | None,
-    goal: State | None,
-    velocities: Tensor | None,
-    accelerations: Tensor | None,
-) -> tuple[Tensor, list[bool]]:
+def _known(points: Tensor, scale: Tensor, start: State, goal: State) -> tuple[Tensor, list[bool]]:
     """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
-    count = points.shape[-2]
-    nothing = torch.zeros_like(points[..., :1, :])
-    columns: list[list[Tensor | None]] = []
-    for order, (part, given) in enumerate(
-        (("velocity", velocities), ("acceleration", accelerations)), 1
-    ):
-        column: list[Tensor | None] = [None] * count
-        if given is not None:
-            values = _at_knots(part, given, points) * scale**order
-            column = [values[..., i : i + 1, :] for i in range(count)]
-        for name, state, place in (("start", start, 0), ("goal", goal, -1)):
-            value = _boundary(name, state, part, points, per_knot=given is not None)
-            if value is not None:
-                column[place] = value * scale**order
-        columns.append(column)
-    entries = [columns[order][i] for i in range(count) for order in (0, 1)]
+    count, nothing = points.shape[-2], torch.zeros_like(points[..., :1, :])
+    entries: list[Tensor | None] = [None] * (2 * count)
+    for name, state, place in (("start", start, 0), ("goal", goal, 2 * count - 2)):
+        check_state(name, state, points)
+        for extra in ("position", "jerk"):
+            if extra in state.given:
+                raise ArgumentError(
+                    f"The {extra} of the {name} cannot be given to a quintic.",
+                    expected="velocity and acceleration: the positions are those of the points, "
+                    "and the jerk is that of the minimum",
+                    mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
+                )
+        for order, part in enumerate(("velocity", "acceleration"), 1):
+            if part in state.given:
+                entries[place + order - 1] = state_part(state, part, points) * scale**order
     is_known = [entry is not None for entry in entries]
     if count + sum(is_known) < 3:
         raise ArgumentError(
@@ -154,42 +140,6 @@ def _known(
     filled = [nothing if entry is None else entry for entry in entries]
     batch = broadcast_shapes(*(entry.shape for entry in filled))
     return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
-
-
-def _at_knots(part: str, given: Tensor, points: Tensor) -> Tensor:
-    check_points(given, what=f"{part} values", least=2)
-    if given.shape[-2:] != points.shape[-2:]:
-        raise ArgumentError(
-            f"There must be one {part} for each point.",
-            given=f"{tuple(given.shape)} beside points {tuple(points.shape)}",
-        )
-    broadcast_batch(part, given.shape[:-2], points)
-    return given.to(torch.float64)
-
-
-def _boundary(
-    name: str, state: State | None, part: str, points: Tensor, *, per_knot: bool
-) -> Tensor | None:
-    if state is None:
-        return None if per_knot else state_part(rest, part, points)
-    check_state(name, state, points)
-    for extra in ("position", "jerk"):
-        if extra in state.given:
-            raise ArgumentError(
-                f"The {extra} of the {name} cannot be given to a quintic.",
-                expected="velocity and acceleration: the positions are those of the points, and "
-                "the jerk is that of the minimum",
-                mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
-            )
-    if part not in state.given:
-        return None
-    if per_knot:
-        raise ArgumentError(
-            f"The {part} of the {name} is given twice.",
-            given=f"{name}.{part} and one {part} for each point",
-            mend=f"Leave the {part} out of the {name}.",
-        )
-    return state_part(state, part, points)
 
 
 def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]) -> Tensor:
