@@ -7,7 +7,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import pullback.trajectory.kernels._dispatch as levels
-import pullback.trajectory.kernels.banded._dispatch as banded
 import pullback.trajectory.kernels.states._search as limited
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
@@ -39,7 +38,6 @@ def no_kernel(monkeypatch):
         raise AssertionError("a kernel ran")
 
     monkeypatch.setattr(levels, "implementation", ran)
-    monkeypatch.setattr(banded, "implementation", ran)
     monkeypatch.setattr(limited, "search", ran)
 
 

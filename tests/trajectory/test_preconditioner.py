@@ -8,12 +8,7 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory import Preconditioner
-from pullback.trajectory.kernels.banded import (
-    banded_product,
-    triangular_product,
-    triangular_solve,
-)
-from pullback.trajectory.kernels.banded._reference import factorise
+from pullback.trajectory.plans._factor import multiply, solve, to_blocks
 
 ENDS = [("fixed", "fixed"), ("fixed", "free"), ("free", "fixed"), ("free", "free")]
 
@@ -40,26 +35,31 @@ def test_the_metric_is_the_sum_of_squared_differences(
     torch.testing.assert_close(metric.positions(z), x, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize(("size", "width"), [(1, 1), (5, 3), (64, 4), (65, 4), (200, 2)])
+def test_the_blocks_are_those_of_the_dense_factor(size: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.randn(size, width, generator=generator, dtype=torch.float64) / width
+    rows[:, 0] = 2
+    dense = torch.zeros(size, size + width, dtype=torch.float64)
+    for i in range(size):
+        dense[i, i : i + width] = rows[i]
+        rows[i, size - i :] = 0
+    dense, blocks = dense[:, :size], to_blocks(rows)
+    for shape in ((size, 2), (3, size, 2), (2, 3, size, 1), (size, 0)):
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(multiply(blocks, x), dense @ x)
+        torch.testing.assert_close(dense @ solve(blocks, x), x)
+        torch.testing.assert_close(dense.mT @ solve(blocks, x, transposed=True), x)
+
+
 def test_the_halves_have_every_derivative() -> None:
-    generator = torch.Generator().manual_seed(0)
-    band = torch.randn(5, 3, generator=generator, dtype=torch.float64)
-    band[:, 0] = 7
-    factor = factorise(band[None])[0]
-    right = torch.randn(2, 5, 2, generator=generator, dtype=torch.float64)
-    once = triangular_product(factor, right, transposed=True)
-    twice = triangular_product(factor, once, transposed=False)
-    torch.testing.assert_close(twice, banded_product(band, right))
-    right.requires_grad_()
-    for transposed in (False, True):
-
-        def run(right: torch.Tensor, transposed: bool = transposed) -> torch.Tensor:
-            return triangular_solve(factor, right, transposed=transposed)
-
-        product = triangular_product(factor, run(right), transposed=transposed)
-        torch.testing.assert_close(product, right)
-        assert torch.autograd.gradcheck(run, right, check_forward_ad=True, check_batched_grad=True)
-        assert torch.autograd.gradgradcheck(run, right, fast_mode=True)
-        torch.testing.assert_close(torch.func.vmap(run)(right), run(right))
+    metric = Preconditioner(7, 0.5)
+    x = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x.requires_grad_()
+    for run in (metric.positions, metric.variables, metric.invert):
+        assert torch.autograd.gradcheck(run, x, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(run, x, fast_mode=True)
+        torch.testing.assert_close(torch.func.vmap(run)(x), run(x))
 
 
 def evaluations(*, preconditioned: bool, most: int) -> tuple[int, float]:

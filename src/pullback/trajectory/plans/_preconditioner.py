@@ -12,8 +12,7 @@ from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.trajectory._arguments import check_named_device
 from pullback.trajectory._knots import MOST_SECONDS, is_number
 from pullback.trajectory._plain import plain
-from pullback.trajectory.kernels.banded import triangular_product, triangular_solve
-from pullback.trajectory.kernels.banded._product import shift_rows
+from pullback.trajectory.plans._factor import multiply, solve, to_blocks
 
 __all__ = ["Preconditioner"]
 
@@ -110,7 +109,7 @@ class Preconditioner:
             diagonal += _check_weights(weights, horizon)
         self._diagonal = diagonal.unsqueeze(-1)
         rows = _rows_of(horizon, order, self._ends, self._scale**0.5, diagonal.sqrt().tolist())
-        self._factor = _rotate(rows, horizon, order + 1)
+        self._factor = to_blocks(_rotate(rows, horizon, order + 1))
         self._check_precision()
         self._factor, self._diagonal = self._factor.to(device), self._diagonal.to(device)
 
@@ -160,13 +159,13 @@ class Preconditioner:
         """From variables ``[..., horizon, dof]``, in which the metric is the identity."""
         self._check_shape(variables)
         exact = variables.to(torch.float64)
-        return triangular_solve(self._factor, exact, transposed=True).to(self.dtype)
+        return solve(self._factor, exact).to(self.dtype)
 
     def variables(self, positions: Tensor) -> Tensor:
         """From positions ``[..., horizon, dof]`` to variables; the inverse of `positions`."""
         self._check_shape(positions)
         exact = positions.to(torch.float64)
-        return triangular_product(self._factor, exact, transposed=True).to(self.dtype)
+        return multiply(self._factor, exact).to(self.dtype)
 
     def step(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Replace the gradient of each parameter ``[..., horizon, dof]`` by the smooth direction.
@@ -199,8 +198,7 @@ def _differences(x: Tensor, order: int, before: int, after: int) -> Tensor:
 
 
 def _solve(factor: Tensor, right: Tensor) -> Tensor:
-    half = triangular_solve(factor, right, transposed=False)
-    return triangular_solve(factor, half, transposed=True)
+    return solve(factor, solve(factor, right, transposed=True))
 
 
 def _rows_of(
@@ -220,11 +218,12 @@ def _rows_of(
 
 
 def _rotate(rows: Iterable[tuple[int, list[float]]], size: int, width: int) -> Tensor:
-    """The lower factor ``L [size, width]`` of the squares of rows, by Givens rotations.
+    """The upper factor ``R`` of the squares of rows, by Givens rotations.
 
-    With ``B = Q R`` for the matrix ``B`` of the rows, ``B' B = R' R``, and ``L`` is ``R'``. It is
-    that of a ``B`` that is off by rounding, so that a solve is off by a rounding error times the
-    condition of ``B``, the root of that of ``B' B``: as much as rounding the exact factor costs.
+    With ``B = Q R`` for the matrix ``B`` of the rows, ``B' B = R' R``. Rows ``[size, width]`` are
+    from the diagonal on. It is that of a ``B`` that is off by rounding, so that a solve is off by
+    a rounding error times the condition of ``B``, the root of that of ``B' B``: as much as rounding
+    the exact factor costs.
 
     Source: Golub and Van Loan, Matrix Computations, sections 5.1.8 and 5.3.
     """
@@ -239,9 +238,7 @@ def _rotate(rows: Iterable[tuple[int, list[float]]], size: int, width: int) -> T
                 for e, (high, low) in enumerate(zip(pivot, row, strict=True)):
                     pivot[e], row[e] = c * high + s * low, c * low - s * high
             row = [*row[1:], 0.0]
-    factor = torch.tensor(upper[:size], dtype=torch.float64, device="cpu")
-    columns = [shift_rows(factor[:, d : d + 1], d) for d in range(width)]
-    return torch.cat(columns, dim=-1)
+    return torch.tensor(upper[:size], dtype=torch.float64, device="cpu")
 
 
 def _check_weights(weights: Tensor, horizon: int) -> Tensor:
