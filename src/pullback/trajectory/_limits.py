@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import check_fit, concrete
+from pullback.trajectory._checks import check_fit, concrete
 from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 

@@ -6,21 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
-from pullback.trajectory._arguments import check_named_device
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._between import excess_between
+from pullback.trajectory._checks import check_floating, check_named_device, fits_within, wide_dtype
 from pullback.trajectory._limits import Limits, check_limits
-from pullback.trajectory._motion_checks import (
-    check_dtype,
-    check_parts,
-    check_steps,
-    take_start,
-    take_steps,
-)
 from pullback.trajectory._pytree import register_dataclass
+from pullback.trajectory._seconds import check_range, check_steps, check_steps_shape, take_seconds
 from pullback.trajectory._state import PARTS
 
-__all__ = ["Motion", "make_motion", "time_dtype"]
+__all__ = ["Motion", "make_motion"]
 
 _FIELDS = (*PARTS, "dt", "start_time")
 
@@ -70,10 +64,24 @@ class Motion:
         # In a pytree a motion may hold in_dims or markers; a motion of tensors holds no other.
         if not any(isinstance(part, Tensor) for part in parts.values()):
             return
-        check_parts(parts)
-        dtype = time_dtype(self.position.dtype)
-        object.__setattr__(self, "dt", take_steps(self.dt, self.position, dtype))
-        object.__setattr__(self, "start_time", take_start(self.start_time, self.position))
+        for name, part in parts.items():
+            check_floating(f"{name} of a motion", part, "[..., horizon, dof]", 2)
+        shapes = [part.shape for part in parts.values()]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ArgumentError(
+                "A motion needs position, velocity, acceleration and jerk of one shape.",
+                given=", ".join(str(tuple(shape)) for shape in shapes),
+                expected="four times [..., horizon, dof]",
+            )
+        steps = check_steps("dt of a motion", self.dt, self.position, self._steps, wait=False)
+        seconds = take_seconds("dt", steps, self.position, wide_dtype(self.position.dtype))
+        object.__setattr__(self, "dt", seconds)
+        if self.start_time is not None:
+            object.__setattr__(self, "start_time", _take_start(self.start_time, self.position))
+
+    @property
+    def _steps(self) -> int:
+        return max(self.horizon - 1, 0)
 
     @property
     def horizon(self) -> int:
@@ -88,7 +96,8 @@ class Motion:
     @property
     def times(self) -> Tensor:
         """Seconds at each sample, ``[horizon]`` or ``[..., horizon]``."""
-        check_steps(self.dt, self.position)  # vmap may have given a batch to a scalar
+        # Vmap may have given a batch to a scalar.
+        check_steps_shape("dt of a motion", self.dt, self.position, self._steps)
         if self.dt.ndim == 0:
             steps = torch.arange(self.horizon, dtype=self.dt.dtype, device=self.dt.device)
             since = steps * self.dt
@@ -146,11 +155,13 @@ class Motion:
             if dtype is not None:
                 raise ArgumentError("Two dtypes are given.", given=f"{device} and {dtype}")
             device, dtype = None, device
-        if dtype is not None:
-            check_dtype(dtype)
+        if not (dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)):
+            raise ArgumentTypeError(
+                "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
+            )
         check_named_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in PARTS}
-        steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
+        steps = self.dt.to(device=device, dtype=None if dtype is None else wide_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
 
@@ -169,9 +180,17 @@ def make_motion(
     return motion
 
 
-def time_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of times beside samples: halves are too coarse to tell a thousand of them apart."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def _take_start(start: Any, position: Tensor) -> Tensor:
+    time, batch = take_seconds("start_time of a motion", start, position), position.shape[:-2]
+    if not fits_within(time.shape, batch):
+        raise ArgumentError(
+            "The start_time of a motion does not fit its batch.",
+            given=f"start_time of shape {tuple(time.shape)} for a batch {tuple(batch)}",
+            expected="a number, or one for each trajectory",
+        )
+    most = torch.finfo(torch.float64).max
+    check_range("start_time of a motion", time, -most, most, "finite seconds")
+    return time
 
 
 def _is_constant(name: str, part: Any) -> bool:

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import (
-    check_points,
-    check_state,
-    normalise_duration,
-    state_part,
-)
-from pullback.trajectory._state import PARTS, State, free
+from pullback.trajectory._checks import check_choice, check_points
+from pullback.trajectory._seconds import normalise_duration
+from pullback.trajectory._state import PARTS, State, check_state, free, state_part
 from pullback.trajectory.curves._spline import Spline
 
 __all__ = ["bspline"]
@@ -65,10 +61,7 @@ def bspline(
 
     Source: de Boor, A Practical Guide to Splines, chapters IX and X.
     """
-    if isinstance(degree, bool) or degree not in (3, 4, 5):
-        raise ArgumentError(
-            "The degree of a B-spline is out of range.", given=repr(degree), expected="3, 4 or 5"
-        )
+    check_choice("degree of a B-spline", degree, (3, 4, 5))
     start, goal = free if start is None else start, free if goal is None else goal
     check_points(control_points, what="control points", least=1)
     check_state("start", start, control_points)

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import check_points, check_state, normalise_times, state_part
-from pullback.trajectory._state import State, rest
+from pullback.trajectory._checks import check_points
+from pullback.trajectory._seconds import normalise_times
+from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
 
 __all__ = ["hermite", "quintic"]

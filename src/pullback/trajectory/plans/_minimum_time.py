@@ -8,9 +8,10 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
-from pullback.trajectory._knots import check_span, concrete
+from pullback.trajectory._checks import check_choice, concrete
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
@@ -85,8 +86,7 @@ def minimum_time(
 
     Source: Hollerbach, Dynamic scaling of manipulator trajectories, 1984.
     """
-    if order not in (2, 3):
-        raise ArgumentError("The order is out of range.", given=repr(order), expected="2 or 3")
+    check_choice("order", order, (2, 3))
     plan = make_plan(
         points,
         times,

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
-from pullback.trajectory._arguments import check_named_device
-from pullback.trajectory._knots import MOST_SECONDS, is_number
+from pullback.trajectory._checks import check_choice, check_named_device, is_number
 from pullback.trajectory._plain import plain
+from pullback.trajectory._seconds import MOST_SECONDS
 from pullback.trajectory.plans._factor import multiply, solve, to_blocks
 
 __all__ = ["Preconditioner"]
@@ -279,8 +279,7 @@ def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: to
             given=repr(dt),
             expected=f"seconds between {1 / MOST_SECONDS:g} and {MOST_SECONDS:g}",
         )
-    if order not in (1, 2, 3) or isinstance(order, bool):
-        raise ArgumentError("The order is out of range.", given=repr(order), expected="1, 2 or 3")
+    check_choice("order", order, (1, 2, 3))
     for name, end in zip(("start", "goal"), ends, strict=True):
         if end not in ("fixed", "free"):
             raise ArgumentError(

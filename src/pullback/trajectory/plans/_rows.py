@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
 from pullback.trajectory.plans._aim import aim_of
