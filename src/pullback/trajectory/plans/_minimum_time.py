@@ -13,10 +13,10 @@ from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
+    aim_of,
     check_decided,
     check_given,
     limit_of,
@@ -27,8 +27,9 @@ from pullback.trajectory.plans._within import combine
 
 __all__ = ["check_duration", "minimum_time", "stands_still"]
 
-# What 1,024 samples make of a jerk of zero is a tenth of it.
-_ROUNDING = 1e-6
+# Of the reach of a motion, what is rounding of its differences from sample to sample: 1,024 samples
+# make 1e-16 of it of a jerk of zero.
+_ROUNDING = 64 * torch.finfo(torch.float64).eps
 # Of half the width of a range, for what rounding leaves of a row that is met.
 _SPARE = 2e-9
 
@@ -104,7 +105,6 @@ def minimum_time(
     step = _least_step(plan, x, limits)
     if "position" in limits.given:  # others are kept by the step
         check_decided(plan, limits, step)
-    _check_needed(plan, x, limits, step)
     check_span("samples of least duration", step * (plan.samples - 1))
     return replace(to_motion(plan, x, step), start_time=None)
 
@@ -162,9 +162,7 @@ def _check_still(*ends: State) -> None:
 
 def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
-    # In steps all derivatives are differences of positions, and rounded as these are.
-    eps = torch.finfo(x.dtype).eps
-    rounding = 64 * eps * plan.points.detach().abs().amax((-2, -1))[..., None, None]
+    rounding = _ROUNDING * plan.points.detach().abs().amax((-2, -1))[..., None, None]
     candidates = []
     for kind in row_kinds(plan, limits):
         power = POWERS[limit_of(kind)]
@@ -179,18 +177,17 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
         inner = inner_rows((kind,), plan.samples, value.device)
         value = torch.where(inner & (value.abs() > rounding), value, 0.0)
         peak = torch.maximum(_part(value, upper), _part(-value, -lower))
-        peak = torch.where((lower > 0) | (upper < 0), torch.inf, peak)
-        peak = peak.amax((-2, -1))
+        peak = torch.where((lower > 0) | (upper < 0), torch.inf, peak).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
-        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
-        candidates.append(torch.where(peak > 0, safe ** (1 / power), torch.zeros_like(peak)))
+        root = torch.where(peak > 0, peak, 1.0) ** (1 / power)
+        candidates.append(torch.where(peak > 0, root, 0.0))
     step = torch.stack(torch.broadcast_tensors(*candidates)).amax(0)
     known = concrete(step)
     if known is not None and not bool((known > 0).all()):
         raise ArgumentError(
-            "A motion stands still, so every duration would do.",
-            given="points that are all alike",
-            expected="a motion that moves",
+            "A motion stands still, or needs nothing of what is limited: every duration would do.",
+            given="points that are all alike, or on a line with a limit on its jerk",
+            expected="a limit that a short motion exceeds, such as one on velocity",
         )
     if known is not None and not bool(known.isfinite().all()):
         raise ArgumentError(
@@ -206,27 +203,6 @@ def _part(value: Tensor, room: Tensor) -> Tensor:
     """How much of the room on one side of zero a value takes: infinitely much if there is none."""
     some = value / torch.where(room > 0, room, 1.0)
     return torch.where(room > 0, some, torch.where(value > 0, torch.inf, 0.0))
-
-
-def _check_needed(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> None:
-    """Refuse a duration that rounding alone has decided, as of a line with a limit on its jerk.
-
-    Raises:
-        ArgumentError: all that is limited is nothing beside what the motion is made from.
-    """
-    size = plan.values(step).detach().abs().amax((-2, -1))
-    idle = torch.ones_like(size, dtype=torch.bool)
-    for kind in set(limits.given) - {"position"}:
-        inner = inner_rows((kind,), plan.samples, x.device)
-        reach = torch.where(inner, row_values(kind, x).detach().abs(), 0.0).amax((-2, -1))
-        idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
-    known = concrete(idle)
-    if known is not None and bool(known.any()):
-        raise ArgumentError(
-            "The motion needs nothing of what is limited, so every duration would do.",
-            given=f"limits on {', '.join(limits.given)} of a motion that has none",
-            expected="a limit that a short motion exceeds, such as one on velocity",
-        )
 
 
 def _check_place(place: Tensor, lower: Tensor, upper: Tensor, mask: Tensor) -> None:
