@@ -139,18 +139,10 @@ def test_the_states_with_names():
         assert all(getattr(state, name) == 0.0 for name in state.given)
 
 
-@pytest.mark.parametrize("state", [free, rest, hold])
-def test_at_adds_a_position_and_keeps_the_rest(state):
-    position = torch.ones(3)
-    placed = state.at(position)
-    assert placed.position is position
-    assert placed.given == ("position", *state.given)
-    assert state.position is None
-
-
 def test_a_state_that_is_given_holds_exactly_and_one_left_out_is_free():
     x = torch.randn(6, 2, **F64)
-    whole = differentiate(x, 0.1, start=hold.at(torch.ones(2, **F64)), goal=rest)
+    start = dataclasses.replace(hold, position=torch.ones(2, **F64))
+    whole = differentiate(x, 0.1, start=start, goal=rest)
     assert torch.equal(whole.position[0], torch.ones(2, **F64))
     for name in ("velocity", "acceleration", "jerk"):
         assert torch.equal(getattr(whole, name)[0], torch.zeros(2, **F64))

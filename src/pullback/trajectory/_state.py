@@ -77,8 +77,6 @@ class State:
         ('position', 'velocity')
         >>> rest.given
         ('velocity', 'acceleration')
-        >>> rest.at(torch.zeros(7)).given
-        ('position', 'velocity', 'acceleration')
     """
 
     position: Tensor | float | Sequence[Any] | None = None
@@ -101,14 +99,6 @@ class State:
     def given(self) -> tuple[str, ...]:
         """The names of the parts that are given."""
         return tuple(name for name in PARTS if getattr(self, name) is not None)
-
-    def at(self, position: Tensor | float | Sequence[Any]) -> "State":
-        """Return this state at a position: ``rest.at(q)`` stands still at ``q``.
-
-        Arguments:
-            position: a number, ``[dof]`` or ``[..., dof]``.
-        """
-        return State(position, self.velocity, self.acceleration, self.jerk)
 
 
 free = State()

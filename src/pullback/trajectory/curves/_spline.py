@@ -60,21 +60,6 @@ class Spline:
                 expected="[..., segments + 1] and [..., segments, degree + 1, dof]",
             )
 
-    @property
-    def degree(self) -> int:
-        """The degree of the polynomials."""
-        return self.coefficients.shape[-2] - 1
-
-    @property
-    def dof(self) -> int:
-        """How many joints there are."""
-        return self.coefficients.shape[-1]
-
-    @property
-    def duration(self) -> Tensor:
-        """Seconds from the first knot to the last, ``[...]``."""
-        return self.knots[..., -1] - self.knots[..., 0]
-
     def sample(self, times: Tensor | Sequence[float]) -> Motion:
         r"""Position, velocity, acceleration and jerk at any times, differentiable in the times.
 
