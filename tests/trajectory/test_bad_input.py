@@ -7,7 +7,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import pullback.trajectory.kernels._dispatch as levels
-import pullback.trajectory.kernels.banded._dispatch as banded
 import pullback.trajectory.kernels.states._search as limited
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.trajectory import (
@@ -18,7 +17,6 @@ from pullback.trajectory import (
     State,
     backend_used,
     bspline,
-    concatenate,
     differentiate,
     integrate,
     minimum_duration,
@@ -27,7 +25,6 @@ from pullback.trajectory import (
     quintic,
     resample,
     rest,
-    unwrap,
 )
 
 X = torch.randn(2, 8, 3, dtype=torch.float64)
@@ -41,7 +38,6 @@ def no_kernel(monkeypatch):
         raise AssertionError("a kernel ran")
 
     monkeypatch.setattr(levels, "implementation", ran)
-    monkeypatch.setattr(banded, "implementation", ran)
     monkeypatch.setattr(limited, "search", ran)
 
 
@@ -297,10 +293,6 @@ def test_values_of_a_subclass_are_checked(kind):
     refused(
         lambda: differentiate(X, 0.1, start=TABLE, start_index=far), ArgumentError, "out of range"
     )
-    there, elsewhere = (
-        Motion(*[made([[start], [start]])] * 4, torch.tensor(0.5)) for start in (0.0, 5.0)
-    )
-    refused(lambda: concatenate([there, elsewhere]), ArgumentError, "5 apart")
 
 
 def test_values_are_checked_while_operations_are_counted():
@@ -317,7 +309,6 @@ BEYOND = [
     lambda: Limits(velocity=HUGE),
     lambda: Limits(velocity=[1, HUGE, 1]),
     lambda: Limits(position=(-HUGE, 1)),
-    lambda: unwrap(POINTS, period=HUGE),
     lambda: differentiate(X, 0.1, start=State(velocity=HUGE)),
     lambda: differentiate(X, 0.1, start=State(velocity=[0, -HUGE, 0])),
     lambda: differentiate(X, Fraction(HUGE)),
@@ -331,11 +322,6 @@ BEYOND = [
 @pytest.mark.parametrize("place", range(len(BEYOND)))
 def test_numbers_that_no_float_holds(place):
     refused(BEYOND[place], ArgumentError)
-
-
-@pytest.mark.parametrize("wrong", [None, [], 3, (motion for motion in [MOTION]), [MOTION, None]])
-def test_what_is_no_sequence_of_motions(wrong):
-    refused(lambda: concatenate(wrong), ArgumentTypeError, "Only motions")
 
 
 def test_a_preconditioner_on_no_device():

@@ -367,29 +367,3 @@ def test_points_beyond_their_limit_are_refused_in_the_least_time() -> None:
     through = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
     with pytest.raises(ArgumentError, match="position of a point exceeds its limit"):
         minimum_time(through, Limits(velocity=1.0, position=(-1.0, 0.9999)), samples=33)
-
-
-@pytest.mark.parametrize("seed", range(examples(10)))
-def test_the_least_duration_with_ends_on_limits(seed: int) -> None:
-    task = Task(seed)
-    points, places = torch.from_numpy(task.points)[:, None], torch.from_numpy(task.times)
-    ends = {"start": State(**task.start), "goal": State(**task.goal), "samples": task.samples}
-    order = 2 if task.minimum is minimum_acceleration else 3
-
-    def kept(durations: torch.Tensor) -> torch.Tensor:
-        plain = [task.minimum(points, places * float(part), **ends) for part in durations]
-        return torch.tensor([task.excess(motion, 1.0) < 1e-9 for motion in plain])
-
-    anywhere = torch.logspace(-2, 2, 80, dtype=torch.float64)
-    found, why = None, ""
-    try:
-        found = minimum_time(points, task.limits(1.0), times=places, order=order, **ends)
-    except ArgumentError as error:
-        why = error.what
-    if found is None:
-        assert kept(anywhere)[0] if "however short" in why else not kept(anywhere).any(), why
-        return
-    assert task.excess(found, 1.0) < ROUNDING, task
-    duration = found.times[-1] / places[-1]
-    shorter = torch.cat([anywhere[anywhere < 0.998 * duration], 0.998 * duration[None]])
-    assert not kept(shorter).any(), task

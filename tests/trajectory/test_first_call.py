@@ -21,8 +21,6 @@ CALLS = {
     "limits": "minimum_jerk(points, 1.0, limits=Limits(velocity=1.5), samples=40)"
     ".position.sum().backward()",
     "minimum_time": "minimum_time(points, Limits(velocity=1.5)).position.sum().backward()",
-    "moving": "minimum_time(points, Limits(velocity=1.5), start=State(velocity=0.5))"
-    ".position.sum().backward()",
     "preconditioner": "Preconditioner(9, 0.1, dtype=x.dtype).invert(x).sum().backward()",
     "resample": "resample(differentiate(x, 0.1), 0.05).position.sum().backward()",
 }

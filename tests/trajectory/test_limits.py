@@ -371,7 +371,7 @@ def test_a_gradient_with_respect_to_limits_is_no_limit_itself() -> None:
 
 def test_vmap_takes_limits_and_states() -> None:
     def run(limits: Limits, start: State) -> torch.Tensor:
-        return minimum_time(LINE, limits, start=start).times[-1]
+        return minimum_jerk(LINE, 2.0, start=start, limits=limits, samples=40).velocity
 
     limit = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for many, each in (

@@ -443,7 +443,7 @@ def test_bad_input() -> None:
         minimum_jerk(through, [0.0, 0.001, 1.0])
     minimum_jerk(through, [0.0, 0.001, 1.0], samples=1001)
     with pytest.raises(ArgumentError, match="position of the start is given twice"):
-        minimum_jerk(through, 1.0, start=rest.at(0.0))
+        minimum_jerk(through, 1.0, start=State(position=0.0))
     with pytest.raises(ArgumentError, match="too little to determine"):
         minimum_jerk(through[:2], 1.0, start=free, goal=free)
     with pytest.raises(ArgumentError, match="another number of joints"):

@@ -109,6 +109,26 @@ def test_bad_input() -> None:
     minimum_time(through, LIMITS[0], start=free, samples=20)
 
 
+def test_ends_that_move_are_refused() -> None:
+    way = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    followed = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    for velocity in (0.5, torch.tensor([0.5]), followed):
+        with pytest.raises(ArgumentError, match="begins and ends at rest"):
+            minimum_time(way, Limits(velocity=1.0), start=State(velocity=velocity))
+    still = State(velocity=torch.zeros(1, dtype=torch.float64), acceleration=[0.0])
+    same = minimum_time(way, Limits(velocity=1.0), start=still)
+    torch.testing.assert_close(same.times, minimum_time(way, Limits(velocity=1.0)).times)
+
+
+def test_a_range_that_leaves_zero_out_is_refused() -> None:
+    way = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
+    with pytest.raises(ArgumentError, match="velocity of the start exceeds its limit"):
+        minimum_time(way, Limits(velocity=(0.5, 2.0)))
+    for limits in (Limits(velocity=(0.5, 2.0)), Limits(velocity=(-2.0, 0.0))):
+        with pytest.raises(ArgumentError, match="at no duration"):
+            minimum_time(way, limits, start=free, goal=free)
+
+
 def test_limits_are_validated() -> None:
     for wrong in (0.0, -1.0, float("nan"), float("inf"), torch.tensor([1.0, -1.0])):
         for kind in ("velocity", "acceleration", "jerk"):

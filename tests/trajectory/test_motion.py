@@ -139,18 +139,10 @@ def test_the_states_with_names():
         assert all(getattr(state, name) == 0.0 for name in state.given)
 
 
-@pytest.mark.parametrize("state", [free, rest, hold])
-def test_at_adds_a_position_and_keeps_the_rest(state):
-    position = torch.ones(3)
-    placed = state.at(position)
-    assert placed.position is position
-    assert placed.given == ("position", *state.given)
-    assert state.position is None
-
-
 def test_a_state_that_is_given_holds_exactly_and_one_left_out_is_free():
     x = torch.randn(6, 2, **F64)
-    whole = differentiate(x, 0.1, start=hold.at(torch.ones(2, **F64)), goal=rest)
+    start = dataclasses.replace(hold, position=torch.ones(2, **F64))
+    whole = differentiate(x, 0.1, start=start, goal=rest)
     assert torch.equal(whole.position[0], torch.ones(2, **F64))
     for name in ("velocity", "acceleration", "jerk"):
         assert torch.equal(getattr(whole, name)[0], torch.zeros(2, **F64))
@@ -184,13 +176,12 @@ def test_numbers_for_times_become_tensors() -> None:
     still = torch.zeros(3, 1)
     motion = Motion(still, still, still, still, 0.5, start_time=2)  # pyrefly: ignore
     assert motion.times.tolist() == [2.0, 2.5, 3.0]
-    assert motion[1:].times.tolist() == [2.5, 3.0]
     assert (motion.dt.dtype, motion.times.dtype) == (torch.float32, torch.float64)
 
 
 def test_compiled_once_for_sizes_that_vary():
     def jerk(x):
-        return differentiate(x, 0.1)[1:4].jerk
+        return differentiate(x, 0.1).jerk
 
     torch._dynamo.reset()
     compiled = torch.compile(jerk, fullgraph=True, backend="eager")
@@ -267,11 +258,5 @@ def test_a_motion_says_where_vmap_maps():
     x = torch.randn(3, 9, 2, **F64)
     many = differentiate(x, 0.1)
     where = Motion(0, 0, 0, 0, None)
-    got = torch.func.vmap(lambda motion: motion[2:].position, in_dims=(where,))(many)
-    assert torch.equal(got, x[:, 2:])
-
-
-def test_a_motion_is_cut_between_whole_samples():
-    for wrong in (slice(1.5, 3), slice("a", None)):
-        with pytest.raises(ArgumentTypeError, match="whole samples"):
-            motion(5, 2)[wrong]
+    got = torch.func.vmap(lambda motion: motion.position, in_dims=(where,))(many)
+    assert torch.equal(got, x)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import check_fit, concrete
+from pullback.trajectory._checks import check_fit, concrete
 from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
@@ -36,8 +36,8 @@ class Limits:
             number for each joint, in the unit of a joint; or one magnitude.
         between: whether the range of the position is kept between samples too, by the control
             points of each step. Ends may lie on a limit; points between them then need room of a
-            millionth of the range, but in `minimum_time` from rest to rest. The other ranges always
-            hold at every instant.
+            millionth of the range, but in `minimum_time`. The other ranges always hold at every
+            instant.
 
     Raises:
         ArgumentError: a magnitude that is not positive, or a range that is empty.

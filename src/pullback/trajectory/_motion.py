@@ -1,7 +1,5 @@
 """`Motion`: positions and their time derivatives at the samples of a trajectory."""
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,21 +7,14 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._arguments import check_named_device
 from pullback.trajectory._between import excess_between
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import check_floating, check_named_device, fits_within, wide_dtype
 from pullback.trajectory._limits import Limits, check_limits
-from pullback.trajectory._motion_checks import (
-    check_dtype,
-    check_parts,
-    check_steps,
-    take_start,
-    take_steps,
-)
 from pullback.trajectory._pytree import register_dataclass
+from pullback.trajectory._seconds import check_range, check_steps, check_steps_shape, take_seconds
 from pullback.trajectory._state import PARTS
 
-__all__ = ["Motion", "concatenate", "make_motion", "time_dtype"]
+__all__ = ["Motion", "make_motion"]
 
 _FIELDS = (*PARTS, "dt", "start_time")
 
@@ -57,8 +48,8 @@ class Motion:
         >>> motion = Motion(still, still, still, still, torch.tensor(0.5))
         >>> motion.horizon, motion.dof, motion.times.tolist()
         (5, 7, [0.0, 0.5, 1.0, 1.5, 2.0])
-        >>> motion[2:].times.tolist(), motion[:3].to(dtype=torch.float64).dt.dtype
-        ([1.0, 1.5, 2.0], torch.float64)
+        >>> motion.to(dtype=torch.float64).dt.dtype
+        torch.float64
     """
 
     position: Tensor
@@ -73,10 +64,24 @@ class Motion:
         # In a pytree a motion may hold in_dims or markers; a motion of tensors holds no other.
         if not any(isinstance(part, Tensor) for part in parts.values()):
             return
-        check_parts(parts)
-        dtype = time_dtype(self.position.dtype)
-        object.__setattr__(self, "dt", take_steps(self.dt, self.position, dtype))
-        object.__setattr__(self, "start_time", take_start(self.start_time, self.position))
+        for name, part in parts.items():
+            check_floating(f"{name} of a motion", part, "[..., horizon, dof]", 2)
+        shapes = [part.shape for part in parts.values()]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ArgumentError(
+                "A motion needs position, velocity, acceleration and jerk of one shape.",
+                given=", ".join(str(tuple(shape)) for shape in shapes),
+                expected="four times [..., horizon, dof]",
+            )
+        steps = check_steps("dt of a motion", self.dt, self.position, self._steps, wait=False)
+        seconds = take_seconds("dt", steps, self.position, wide_dtype(self.position.dtype))
+        object.__setattr__(self, "dt", seconds)
+        if self.start_time is not None:
+            object.__setattr__(self, "start_time", _take_start(self.start_time, self.position))
+
+    @property
+    def _steps(self) -> int:
+        return max(self.horizon - 1, 0)
 
     @property
     def horizon(self) -> int:
@@ -91,40 +96,14 @@ class Motion:
     @property
     def times(self) -> Tensor:
         """Seconds at each sample, ``[horizon]`` or ``[..., horizon]``."""
-        check_steps(self.dt, self.position)  # vmap may have given a batch to a scalar
+        # Vmap may have given a batch to a scalar.
+        check_steps_shape("dt of a motion", self.dt, self.position, self._steps)
         if self.dt.ndim == 0:
             steps = torch.arange(self.horizon, dtype=self.dt.dtype, device=self.dt.device)
             since = steps * self.dt
         else:
             since = torch.nn.functional.pad(self.dt.cumsum(-1), (1, 0))
         return since if self.start_time is None else self.start_time.unsqueeze(-1) + since
-
-    def __len__(self) -> int:
-        return self.horizon
-
-    def __getitem__(self, samples: slice) -> "Motion":
-        """Some samples in a row, at the times that they have: ``motion[10:20]``."""
-        if not isinstance(samples, slice) or samples.step not in (None, 1):
-            raise ArgumentTypeError(
-                "A motion is cut by a slice of its samples.",
-                given=repr(samples),
-                expected="motion[first:last], all samples in between",
-                mend="Index its parts, or call resample for other steps.",
-            )
-        try:
-            first, last, _ = samples.indices(self.horizon)
-        except TypeError:
-            raise ArgumentTypeError(
-                "A motion is cut between whole samples.",
-                given=repr(samples),
-                expected="motion[1:3]",
-            ) from None
-        if last <= first:
-            raise ArgumentError("No sample is left.", given=f"{samples} of {self.horizon} samples")
-        parts = [getattr(self, name)[..., first:last, :] for name in PARTS]
-        dt = self.dt[..., first : last - 1] if self.dt.ndim else self.dt
-        since = self.start_time if not first else self.times[..., first]
-        return Motion(*parts, dt=dt, start_time=since)
 
     def violations(self, limits: Limits) -> dict[str, Tensor]:
         """How far the motion goes beyond each limit, at samples and between them.
@@ -176,11 +155,13 @@ class Motion:
             if dtype is not None:
                 raise ArgumentError("Two dtypes are given.", given=f"{device} and {dtype}")
             device, dtype = None, device
-        if dtype is not None:
-            check_dtype(dtype)
+        if not (dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)):
+            raise ArgumentTypeError(
+                "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
+            )
         check_named_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in PARTS}
-        steps = self.dt.to(device=device, dtype=None if dtype is None else time_dtype(dtype))
+        steps = self.dt.to(device=device, dtype=None if dtype is None else wide_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
 
@@ -199,72 +180,17 @@ def make_motion(
     return motion
 
 
-def time_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of times beside samples: halves are too coarse to tell a thousand of them apart."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def concatenate(motions: Sequence[Motion]) -> Motion:
-    """Motions one after another: each begins at the instant and place where the last one ends.
-
-    The sample that two of them share is that of the later one. The start time is that of the first.
-
-    Arguments:
-        motions: of one batch shape, dof, dtype and device.
-
-    Raises:
-        ArgumentError: none, or one that begins elsewhere than the one before it ends.
-        ArgumentTypeError: something that is not a motion.
-
-    Example:
-        >>> import torch
-        >>> from pullback.trajectory import concatenate, minimum_jerk
-        >>> there = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=11)
-        >>> back = minimum_jerk(torch.tensor([[1.0], [0.0]]), 2.0, samples=11)
-        >>> both = concatenate([there, back])
-        >>> both.horizon, round(both.times[-1].item(), 6)
-        (21, 3.0)
-    """
-    listed = list(motions) if isinstance(motions, Sequence) else []
-    if not listed or not all(isinstance(motion, Motion) for motion in listed):
-        raise ArgumentTypeError(
-            "Only motions can be concatenated.",
-            given=repr([type(motion).__name__ for motion in listed] or type(motions).__name__),
-            expected="a sequence of Motion, one at least",
-        )
-    for before, after in itertools.pairwise(motions):
-        _check_meeting(before, after)
-    pieces = [*(motion[:-1] for motion in motions[:-1] if motion.horizon > 1), motions[-1]]
-    parts = [torch.cat([getattr(piece, name) for piece in pieces], dim=-2) for name in PARTS]
-    batch = motions[0].position.shape[:-2]
-    steps = [m.dt if m.dt.ndim else m.dt.expand(m.horizon - 1) for m in motions]
-    together = (
-        [step.expand(*batch, -1) for step in steps] if any(s.ndim > 1 for s in steps) else steps
-    )
-    return Motion(*parts, dt=torch.cat(together, dim=-1), start_time=motions[0].start_time)
-
-
-def _check_meeting(before: Motion, after: Motion) -> None:
-    end, begin = before.position[..., -1, :].detach(), after.position[..., 0, :].detach()
-    alike = end.shape == begin.shape and end.dtype == begin.dtype and end.device == begin.device
-    if not alike:
+def _take_start(start: Any, position: Tensor) -> Tensor:
+    time, batch = take_seconds("start_time of a motion", start, position), position.shape[:-2]
+    if not fits_within(time.shape, batch):
         raise ArgumentError(
-            "Motions of different kinds cannot be concatenated.",
-            given=f"{tuple(end.shape)} {end.dtype} on {end.device} before "
-            f"{tuple(begin.shape)} {begin.dtype} on {begin.device}",
-            expected="one batch shape, dof, dtype and device",
+            "The start_time of a motion does not fit its batch.",
+            given=f"start_time of shape {tuple(time.shape)} for a batch {tuple(batch)}",
+            expected="a number, or one for each trajectory",
         )
-    apart = concrete((end - begin).abs())
-    # What a plan rounds goes with the farthest that it reaches; in float64 a solve loses more.
-    reached = torch.maximum(*(m.position.detach().abs().amax(-2) for m in (before, after)))
-    room = max(64 * torch.finfo(end.dtype).eps, 1e-12) * (1 + reached)
-    reach = concrete(room)
-    if apart is not None and reach is not None and bool((apart > reach).any()):
-        raise ArgumentError(
-            "A motion begins elsewhere than the one before it ends.",
-            given=f"up to {float(apart.max()):.3g} apart",
-            mend="Plan the later motion from the last position of the earlier one.",
-        )
+    most = torch.finfo(torch.float64).max
+    check_range("start_time of a motion", time, -most, most, "finite seconds")
+    return time
 
 
 def _is_constant(name: str, part: Any) -> bool:

@@ -26,6 +26,8 @@ _FORBIDDEN = "#c0392b"
 # Room beyond the widest limit, in parts of it, for the shade and its words.
 _BEYOND = 0.2
 _LEGEND_COLUMNS = 8
+_MARK = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": "white",
+         "clip_on": False, "zorder": 5}  # fmt: skip
 # Of the height of a panel: a limit so near is met.
 _MET = 1e-4
 
@@ -83,14 +85,8 @@ def plot(
         values = getattr(motion, kind).detach().cpu().double()
         style = "steps-post" if kind == "jerk" else "default"
         for joint, name in enumerate(names):
-            axes.plot(
-                seconds,
-                values[:, joint],
-                color=_colour(joint),
-                label=name,
-                linewidth=1.6,
-                drawstyle=style,
-            )
+            look = {"color": _colour(joint), "label": name, "linewidth": 1.6, "drawstyle": style}
+            axes.plot(seconds, values[:, joint], **look)
         if limits is not None and kind in limits.given:
             _shade(axes, seconds, range_of(limits, kind, motion.position), values)
         _dress(axes, kind, float(seconds[-1]))
@@ -98,11 +94,9 @@ def plot(
         _mark(panels[0], points, times)
     panels[-1].set_xlabel("time [s]")
     figure.align_ylabels(panels)
-    handles = panels[0].get_lines()[: len(names)]
-    columns = min(len(names), _LEGEND_COLUMNS)
-    figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+    handles, columns = panels[0].get_lines()[: len(names)], min(len(names), _LEGEND_COLUMNS)
+    look = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
+    figure.legend(handles, names, ncols=columns, **look)
     if title is not None:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     return figure
@@ -142,31 +136,16 @@ def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tens
                 axes.plot(seconds, line, color=_colour(joint), linewidth=5, alpha=0.45, zorder=1,
                           label="active")  # fmt: skip
     axes.set_ylim(low, high)
-    axes.annotate(
-        f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}",
-        (0.995, (widest[1] + high) / 2),
-        xycoords=axes.get_yaxis_transform(),
-        ha="right",
-        va="center_baseline",
-        fontsize=7,
-        color=_FORBIDDEN,
-    )
+    words = f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}"
+    look = {"ha": "right", "va": "center_baseline", "fontsize": 7, "color": _FORBIDDEN}
+    place = 0.995, (widest[1] + high) / 2
+    axes.annotate(words, place, xycoords=axes.get_yaxis_transform(), **look)
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
     at = torch.as_tensor(times, device="cpu").detach().double()
     for joint, column in enumerate(points.detach().cpu().double().unbind(-1)):
-        axes.plot(
-            at,
-            column,
-            linestyle="none",
-            marker="o",
-            markersize=5,
-            markerfacecolor="white",
-            markeredgecolor=_colour(joint),
-            clip_on=False,
-            zorder=5,
-        )
+        axes.plot(at, column, **_MARK, markeredgecolor=_colour(joint))
 
 
 def _check(

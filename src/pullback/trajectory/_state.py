@@ -1,17 +1,37 @@
 """`State`: what is known of a trajectory at one end, at one instant."""
 
+import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._checks import (
+    check_device,
+    check_fit,
+    check_floating,
+    concrete,
+    fits_within,
+)
 from pullback.trajectory._plain import plain
 from pullback.trajectory._pytree import register_dataclass
 
-__all__ = ["State", "free", "hold", "rest"]
+__all__ = [
+    "PARTS",
+    "State",
+    "as_tensor",
+    "check_is_state",
+    "check_state",
+    "free",
+    "hold",
+    "rest",
+    "spread_part",
+    "state_part",
+]
 
 PARTS = ("position", "velocity", "acceleration", "jerk")
 
@@ -57,8 +77,6 @@ class State:
         ('position', 'velocity')
         >>> rest.given
         ('velocity', 'acceleration')
-        >>> rest.at(torch.zeros(7)).given
-        ('position', 'velocity', 'acceleration')
     """
 
     position: Tensor | float | Sequence[Any] | None = None
@@ -82,14 +100,6 @@ class State:
         """The names of the parts that are given."""
         return tuple(name for name in PARTS if getattr(self, name) is not None)
 
-    def at(self, position: Tensor | float | Sequence[Any]) -> "State":
-        """Return this state at a position: ``rest.at(q)`` stands still at ``q``.
-
-        Arguments:
-            position: a number, ``[dof]`` or ``[..., dof]``.
-        """
-        return State(position, self.velocity, self.acceleration, self.jerk)
-
 
 free = State()
 """Nothing is known: the derivatives at the end come from the samples alone."""
@@ -107,3 +117,88 @@ def _is_constant(_name: str, part: Any) -> bool:
 
 
 register_dataclass(State, PARTS, _is_constant)
+
+
+def check_is_state(name: str, state: Any) -> None:
+    """Refuse what is not a `State`."""
+    if not isinstance(state, State):
+        raise ArgumentTypeError(
+            f"The {name} is not a State.",
+            given=type(state).__name__,
+            expected="pullback.trajectory.State, such as rest or State(velocity=0.0)",
+        )
+
+
+def check_state(name: str, state: Any, like: Tensor) -> None:
+    """Refuse what is not a `State` of finite parts that fit points ``[..., count, dof]``."""
+    check_is_state(name, state)
+    for part in state.given:
+        what = f"{part} of the {name}"
+        value = as_tensor(what, getattr(state, part), torch.float64, like.device)
+        check_fit(what, value, like)
+        known = concrete(value)
+        if known is not None and not bool(torch.isfinite(known).all()):
+            raise ArgumentError(f"The {what} is not finite.", given="NaN or infinity")
+
+
+def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number, or numbers in nested tuples, as a tensor; a floating tensor as it is.
+
+    Raises:
+        ArgumentError: numbers that are not finite, or rows of different lengths.
+        ArgumentTypeError: something else.
+    """
+    if isinstance(value, Tensor):
+        check_floating(what, value)
+        return value
+    if not isinstance(value, (int, float, tuple)):
+        raise ArgumentTypeError(
+            f"The {what} is not a number.",
+            given=type(value).__name__,
+            expected="a number, a list of them or a floating tensor",
+        )
+    if not _is_finite(value):
+        raise ArgumentError(f"The {what} is not finite.", given=repr(value))
+    try:
+        return torch.tensor(value, dtype=dtype, device=device)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The {what} is no tensor of numbers.",
+            given=repr(value),
+            expected="a list [dof], or nested ones of equal lengths",
+        ) from error
+
+
+def _is_finite(value: Any) -> bool:
+    return all(map(_is_finite, value)) if isinstance(value, tuple) else math.isfinite(value)
+
+
+def state_part(state: State, part: str, like: Tensor) -> Tensor:
+    """A part of a state, which must be given, as float64 ``[..., 1, dof]`` beside the points."""
+    value = as_tensor(part, getattr(state, part), torch.float64, like.device).to(torch.float64)
+    return (value if value.dim() else value.unsqueeze(-1)).unsqueeze(-2)
+
+
+def spread_part(what: str, part: Any, samples: Tensor, index: Tensor | None = None) -> Tensor:
+    """A number, ``[dof]`` or ``[..., dof]`` as ``[*batch, dof]`` in the dtype of the samples.
+
+    With an index ``[*batch]`` of rows it is a table ``[states, dof]``.
+    """
+    shape = (*samples.shape[:-2], samples.shape[-1])
+    value = as_tensor(what, part, samples.dtype, samples.device)
+    check_device(what, value, samples, "samples")
+    if value.dtype != samples.dtype:
+        raise ArgumentTypeError(
+            f"The {what} has another dtype than the samples.",
+            given=f"{value.dtype}, samples {samples.dtype}",
+            expected=str(samples.dtype),
+        )
+    if index is not None and value.ndim:
+        value = value.index_select(0, index.flatten()).unflatten(0, index.shape)
+    if not fits_within(value.shape, shape) or (value.ndim and value.shape[-1] != shape[-1]):
+        raise ArgumentError(
+            f"The {what} does not fit the trajectories.",
+            given=f"shape {tuple(value.shape)}",
+            expected=f"[{shape[-1]}] or {list(shape)}: the batch and dof of the samples",
+        )
+    return value.expand(shape)

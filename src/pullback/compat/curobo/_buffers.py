@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 
 __all__ = ["fill"]
 

@@ -25,7 +25,7 @@ from pullback.compat.curobo._schemes import (
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 
 __all__ = [
     "AccelerationTensorStepIdxKernel",

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import State, integrate
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 
 __all__ = [
     "BACKWARD",

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import (
-    check_points,
-    check_state,
-    normalise_duration,
-    state_part,
-)
-from pullback.trajectory._state import PARTS, State, free
+from pullback.trajectory._checks import check_choice, check_points
+from pullback.trajectory._seconds import normalise_duration
+from pullback.trajectory._state import PARTS, State, check_state, free, state_part
 from pullback.trajectory.curves._spline import Spline
 
 __all__ = ["bspline"]
@@ -65,10 +61,7 @@ def bspline(
 
     Source: de Boor, A Practical Guide to Splines, chapters IX and X.
     """
-    if isinstance(degree, bool) or degree not in (3, 4, 5):
-        raise ArgumentError(
-            "The degree of a B-spline is out of range.", given=repr(degree), expected="3, 4 or 5"
-        )
+    check_choice("degree of a B-spline", degree, (3, 4, 5))
     start, goal = free if start is None else start, free if goal is None else goal
     check_points(control_points, what="control points", least=1)
     check_state("start", start, control_points)
@@ -83,9 +76,11 @@ def bspline(
             "states of start and goal",
             expected=f"{least} in all, for degree {degree} and these states",
         )
-    points = _complete(control_points, duration, degree, start, goal)
     segments = count - degree
-    local = _to_powers(count, degree).to(points.device)
+    local = _to_powers(count, degree).to(control_points.device)
+    # Derivative k at 0 of each basis function, on knots over [0, 1].
+    table = [math.factorial(k) * segments**k * local[0, k] for k in range(4)]
+    points = _complete(control_points, duration, table, start, goal)
     windows = points.unfold(-2, degree + 1, 1)  # [..., segments, dof, degree + 1]
     coefficients = torch.einsum("skw,...sdw->...skd", local, windows)
     fractions = torch.arange(segments + 1, dtype=torch.float64, device=points.device) / segments
@@ -98,13 +93,14 @@ def _reach(state: State) -> int:
     return max([0, *(PARTS.index(part) + 1 for part in state.given)])
 
 
-def _complete(points: Tensor, duration: Tensor, degree: int, start: State, goal: State) -> Tensor:
+def _complete(
+    points: Tensor, duration: Tensor, table: list[Tensor], start: State, goal: State
+) -> Tensor:
     """The control points in float64, with those that the states add."""
-    count = points.shape[-2] + len(start.given) + len(goal.given)
     points = points.to(torch.float64)
     time = duration.to(torch.float64)[..., None, None]
-    head, taken = _end(points, time, start, _ends(count, degree), 1.0)
-    tail, taken_back = _end(points.flip(-2), time, goal, _ends(count, degree), -1.0)
+    head, taken = _end(points, time, start, table, 1.0)
+    tail, taken_back = _end(points.flip(-2), time, goal, table, -1.0)
     middle = points[..., taken : points.shape[-2] - taken_back, :]
     parts = [*head, middle, *reversed(tail)]
     batch = broadcast_shapes(*(part.shape[:-2] for part in parts))
@@ -112,7 +108,7 @@ def _complete(points: Tensor, duration: Tensor, degree: int, start: State, goal:
 
 
 def _end(
-    points: Tensor, time: Tensor, state: State, table: list[list[float]], direction: float
+    points: Tensor, time: Tensor, state: State, table: list[Tensor], direction: float
 ) -> tuple[list[Tensor], int]:
     """The control points at one end, and how many of them were taken from those given.
 
@@ -133,58 +129,25 @@ def _end(
     return found, taken
 
 
-def _ends(count: int, degree: int) -> list[list[float]]:
-    """``table[k][i]``: derivative ``k`` at 0 of basis function ``i``, on knots over [0, 1]."""
-    first = _segment(0, count - degree, degree)
-    return [
-        [math.factorial(k) * (count - degree) ** k * first[i][k] for i in range(degree + 1)]
-        for k in range(4)
-    ]
-
-
 def _to_powers(count: int, degree: int) -> Tensor:
-    """Matrices ``[segments, degree + 1, degree + 1]`` from control points to powers of ``s``."""
-    segments = count - degree
-    # Segments that the ends do not reach are all alike, so one of them stands for all.
-    edge = degree - 1
-    inner = max(segments - 2 * edge, 0)
-    few = segments if not inner else 2 * edge + 1
-    local = torch.tensor(
-        [_segment(i, few, degree) for i in range(few)], dtype=torch.float64, device="cpu"
-    )
-    if inner > 1:
-        middle = local[edge : edge + 1].expand(inner, -1, -1)
-        local = torch.cat([local[:edge], middle, local[edge + 1 :]])
-    return local.mT
+    """Matrices ``[segments, degree + 1, degree + 1]`` from control points to powers of ``s``.
 
-
-def _segment(segment: int, segments: int, degree: int) -> list[list[float]]:
-    """Row ``w``: the polynomial of basis function ``segment + w`` on a segment, in powers of ``s``.
-
-    By the recursion of Cox and de Boor on polynomials, with a knot every 1.
+    Column ``w`` of segment ``i`` is the polynomial of basis function ``i + w`` there, by the
+    recursion of Cox and de Boor with a knot every 1, in all segments at once.
     """
-    knots = [0] * degree + list(range(segments + 1)) + [segments] * degree
-    basis = {segment + degree: [1.0]}
+    segments = count - degree
+    begin = torch.arange(segments, dtype=torch.float64, device="cpu")
+    # Knots beside each segment, of which those beyond the ends lie on them.
+    offsets = torch.arange(1 - degree, degree + 1, device="cpu")
+    knots = (begin[:, None] + offsets).clamp(0, segments)
+    rows = torch.ones(segments, 1, 1, dtype=torch.float64, device="cpu")
+    pad = torch.nn.functional.pad
     for d in range(1, degree + 1):
-        higher: dict[int, list[float]] = {}
-        for i in range(segment + degree - d, segment + degree + 1):
-            total = [0.0] * (d + 1)
-            if i in basis:
-                width = knots[i + d] - knots[i]
-                _add_product(total, basis[i], (segment - knots[i]) / width, 1 / width)
-            if i + 1 in basis:
-                width = knots[i + d + 1] - knots[i + 1]
-                constant = (knots[i + d + 1] - segment) / width
-                _add_product(total, basis[i + 1], constant, -1 / width)
-            higher[i] = total
-        basis = higher
-    return [basis[segment + w] for w in range(degree + 1)]
-
-
-def _add_product(
-    total: list[float], polynomial: list[float], constant: float, slope: float
-) -> None:
-    """Add a polynomial in ``s`` times ``constant + slope s``."""
-    for power, value in enumerate(polynomial):
-        total[power] += constant * value
-        total[power + 1] += slope * value
+        low, high = knots[:, degree - d : degree], knots[:, degree : degree + d]
+        # Basis function w of degree d - 1 rises over its knots and falls over those of the next.
+        width = (high - low)[:, None]
+        since, same = (begin[:, None] - low)[:, None], pad(rows, (0, 0, 0, 1))
+        risen = (since * same + pad(rows, (0, 0, 1, 0))) / width
+        fallen = same - risen
+        rows = pad(fallen, (0, 1)) + pad(risen, (1, 0))
+    return rows

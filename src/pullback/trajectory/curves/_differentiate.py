@@ -1,23 +1,23 @@
 """`differentiate`: positions to velocity, acceleration and jerk at every sample."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
-from pullback.trajectory._arguments import (
-    arithmetic_dtype,
+from pullback.trajectory._checks import (
     check_choice,
-    check_index,
-    check_steps,
-    gather_part,
-    least_step,
+    check_device,
+    check_floating,
+    concrete,
+    wide_dtype,
 )
-from pullback.trajectory._knots import check_floating, check_is_state
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._state import PARTS, State, free
+from pullback.trajectory._seconds import check_steps, least_step
+from pullback.trajectory._state import PARTS, State, as_tensor, check_is_state, free, spread_part
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
@@ -95,15 +95,17 @@ def differentiate(
     check_choice("scheme", scheme, SCHEMES)
     check_is_state("start", start)
     check_is_state("goal", goal)
-    shape, device, dtype = position.shape, position.device, arithmetic_dtype(position)
+    shape, device, dtype = position.shape, position.device, wide_dtype(position.dtype)
     (horizon, dof), batch = shape[-2:], shape[:-2]
-    dt = check_steps(dt, position, horizon - 1, least_step(position))
+    dt = check_steps("dt", dt, position, horizon - 1, least=least_step(position))
+    if isinstance(dt, Tensor):
+        check_device("dt", dt, position, "samples")
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
     layout, code, weights, chosen = _plan(scheme, _orders(start), _orders(goal), equal, backend)
     _check_horizon(horizon, layout)
     if start_index is not None:
-        check_index(start_index, start, position)
-    offset = None if reference is None else gather_part("reference", reference, position, None)
+        _check_index(start_index, start, position)
+    offset = None if reference is None else spread_part("reference", reference, position)
     count = math.prod(batch)
     if layout.conditions:
         values = _collect(position, start, goal, start_index, offset)
@@ -167,11 +169,51 @@ def _collect(
             if part is None:
                 continue
             rows = index if end == "start" else None
-            value = gather_part(f"{name} of the {end}", part, position, rows)
+            value = spread_part(f"{name} of the {end}", part, position, rows)
             if name == "position" and offset is not None:
                 value = value - offset
             values.append(value.reshape(count, dof))
     return torch.stack(values, 1)
+
+
+def _check_index(index: Any, state: State, samples: Tensor) -> None:
+    """Refuse an index that does not choose one row of a start's tables for each trajectory.
+
+    The tensors and lists of the start are tables ``[states, dof]``.
+    """
+    batch, device = samples.shape[:-2], samples.device
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
+        given = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
+        raise ArgumentTypeError(
+            "start_index is not a tensor of integers.", given=given, expected="int32 or int64"
+        )
+    if index.shape != batch or index.device != device:
+        raise ArgumentError(
+            "start_index does not fit the trajectories.",
+            given=f"shape {tuple(index.shape)} on {index.device}",
+            expected=f"shape {tuple(batch)} on {device}, one start for each trajectory",
+        )
+    values = concrete(index)
+    for name in state.given:
+        part = getattr(state, name)
+        if isinstance(part, (int, float)):
+            continue
+        table = as_tensor(f"{name} of the start", part, samples.dtype, device)
+        if table.ndim != 2:
+            raise ArgumentError(
+                "With start_index, the parts of start are tables.",
+                given=f"shape {tuple(table.shape)}",
+                expected="[states, dof]",
+            )
+        if values is None or values.numel() == 0:
+            continue
+        least, most = map(int, values.aminmax())
+        if least < 0 or most >= table.shape[0]:
+            raise ArgumentError(
+                "start_index is out of range.",
+                given=f"indices from {least} to {most}",
+                expected=f"0 to {table.shape[0] - 1}, for a table of {table.shape[0]} states",
+            )
 
 
 def _table(
@@ -180,5 +222,6 @@ def _table(
     if not isinstance(dt, Tensor) or dt.ndim == 0:
         return uniform_table(layout, dt, position.device, dtype)
     steps = position.shape[-2] - 1
-    rows = dt.reshape(1, steps) if dt.ndim == 1 else dt.reshape(count, steps)
+    batch = (1,) if dt.ndim == 1 else position.shape[:-2]
+    rows = dt.expand(*batch, steps).reshape(-1 if dt.ndim == 1 else count, steps)
     return nonuniform_table(layout, rows, dtype)

@@ -8,15 +8,10 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend
-from pullback.trajectory._arguments import (
-    arithmetic_dtype,
-    check_choice,
-    check_steps,
-    gather_part,
-)
-from pullback.trajectory._knots import check_floating, check_is_state
+from pullback.trajectory._checks import check_choice, check_device, check_floating, wide_dtype
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._state import PARTS, State
+from pullback.trajectory._seconds import check_steps
+from pullback.trajectory._state import PARTS, State, check_is_state, spread_part
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.accumulate import (
     METHODS,
@@ -87,12 +82,13 @@ def integrate(
     level = PARTS.index(order)
     check_is_state("start", start)
     _check_start(start, level, order)
-    dt = check_steps(dt, control, steps)
+    dt = check_steps("dt", dt, control, steps)
+    if isinstance(dt, Tensor):
+        check_device("dt", dt, control, "samples")
     chosen = choose_backend(control.device, backend)
-    count, dtype = math.prod(batch), arithmetic_dtype(control)
+    count, dtype = math.prod(batch), wide_dtype(control.dtype)
     parts = [
-        gather_part(f"{name} of the start", getattr(start, name), control, None)
-        for name in PARTS[:level]
+        spread_part(f"{name} of the start", getattr(start, name), control) for name in PARTS[:level]
     ]
     rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
     initial = torch.stack(rows, 1)
@@ -111,8 +107,9 @@ def _table(
 ) -> Tensor:
     if not isinstance(dt, Tensor):
         return uniform_table(method, dt, control.device, dtype)
-    trajectories, steps = (1 if dt.ndim < 2 else count), (1 if dt.ndim == 0 else control.shape[-2])
-    return step_table(method, dt.reshape(trajectories, steps)).to(dtype)
+    if dt.ndim > 1:
+        dt = dt.expand(*control.shape[:-2], -1)
+    return step_table(method, dt.reshape(1 if dt.ndim < 2 else count, -1)).to(dtype)
 
 
 def _check_start(start: State, level: int, order: str) -> None:

@@ -7,16 +7,10 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import (
-    broadcast_batch,
-    check_points,
-    check_state,
-    normalise_times,
-    state_part,
-)
-from pullback.trajectory._state import State, rest
+from pullback.trajectory._checks import check_points
+from pullback.trajectory._seconds import normalise_times
+from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
-from pullback.trajectory.kernels.banded import banded_product, banded_solve
 
 __all__ = ["hermite", "quintic"]
 
@@ -39,16 +33,14 @@ def quintic(
     *,
     start: State | None = None,
     goal: State | None = None,
-    velocities: Tensor | None = None,
-    accelerations: Tensor | None = None,
 ) -> Spline:
     r"""The curve of least squared jerk through points at given times: a piecewise quintic.
 
     .. math:: \min \int \dddot q(t)^2 \, dt \quad \text{with} \quad q(t_i) = p_i
 
     Velocities and accelerations that are not given are free and become those of the minimum,
-    which has four continuous derivatives. They solve a banded system, in time linear in the
-    number of points. Differentiable in the points, the times and all that is given.
+    which has four continuous derivatives. They solve a block tridiagonal system, in time linear in
+    the number of points. Differentiable in the points, the times and all that is given.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint, ``count >= 2``.
@@ -56,8 +48,6 @@ def quintic(
         start: velocity and acceleration at the first point; `rest` if left out, `free` to leave
             them to the minimum.
         goal: the same at the last point.
-        velocities: ``[..., count, dof]``, if they are known at every point.
-        accelerations: ``[..., count, dof]``, if they are known at every point.
 
     Returns:
         a `Spline` with the times as knots, in the dtype of the points (computed in float64).
@@ -83,11 +73,11 @@ def quintic(
     knots = times.to(torch.float64)
     scale = ((knots[..., -1:] - knots[..., :1]) / (points.shape[-2] - 1)).unsqueeze(-1)
     known, is_known = _known(
-        exact, scale, start=start, goal=goal, velocities=velocities, accelerations=accelerations
+        exact, scale, rest if start is None else start, rest if goal is None else goal
     )
     ratio = knots.diff(dim=-1) / scale.squeeze(-1)
     solved = _minimise(exact, ratio, known, is_known)
-    velocity, acceleration = solved[..., 0::2, :] / scale, solved[..., 1::2, :] / scale**2
+    velocity, acceleration = solved[..., 0, :] / scale, solved[..., 1, :] / scale**2
     coefficients = hermite(exact, velocity, acceleration, knots.diff(dim=-1))
     return Spline(knots, coefficients.to(points.dtype))
 
@@ -117,32 +107,23 @@ def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Ten
     return torch.cat([first.unsqueeze(-2), coefficients[..., 1:, :]], dim=-2)
 
 
-def _known(
-    points: Tensor,
-    scale: Tensor,
-    *,
-    start: State | None,
-    goal: State | None,
-    velocities: Tensor | None,
-    accelerations: Tensor | None,
-) -> tuple[Tensor, list[bool]]:
+def _known(points: Tensor, scale: Tensor, start: State, goal: State) -> tuple[Tensor, list[bool]]:
     """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
-    count = points.shape[-2]
-    nothing = torch.zeros_like(points[..., :1, :])
-    columns: list[list[Tensor | None]] = []
-    for order, (part, given) in enumerate(
-        (("velocity", velocities), ("acceleration", accelerations)), 1
-    ):
-        column: list[Tensor | None] = [None] * count
-        if given is not None:
-            values = _at_knots(part, given, points) * scale**order
-            column = [values[..., i : i + 1, :] for i in range(count)]
-        for name, state, place in (("start", start, 0), ("goal", goal, -1)):
-            value = _boundary(name, state, part, points, per_knot=given is not None)
-            if value is not None:
-                column[place] = value * scale**order
-        columns.append(column)
-    entries = [columns[order][i] for i in range(count) for order in (0, 1)]
+    count, nothing = points.shape[-2], torch.zeros_like(points[..., :1, :])
+    entries: list[Tensor | None] = [None] * (2 * count)
+    for name, state, place in (("start", start, 0), ("goal", goal, 2 * count - 2)):
+        check_state(name, state, points)
+        for extra in ("position", "jerk"):
+            if extra in state.given:
+                raise ArgumentError(
+                    f"The {extra} of the {name} cannot be given to a quintic.",
+                    expected="velocity and acceleration: the positions are those of the points, "
+                    "and the jerk is that of the minimum",
+                    mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
+                )
+        for order, part in enumerate(("velocity", "acceleration"), 1):
+            if part in state.given:
+                entries[place + order - 1] = state_part(state, part, points) * scale**order
     is_known = [entry is not None for entry in entries]
     if count + sum(is_known) < 3:
         raise ArgumentError(
@@ -156,60 +137,68 @@ def _known(
     return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
 
 
-def _at_knots(part: str, given: Tensor, points: Tensor) -> Tensor:
-    check_points(given, what=f"{part} values", least=2)
-    if given.shape[-2:] != points.shape[-2:]:
-        raise ArgumentError(
-            f"There must be one {part} for each point.",
-            given=f"{tuple(given.shape)} beside points {tuple(points.shape)}",
-        )
-    broadcast_batch(part, given.shape[:-2], points)
-    return given.to(torch.float64)
-
-
-def _boundary(
-    name: str, state: State | None, part: str, points: Tensor, *, per_knot: bool
-) -> Tensor | None:
-    if state is None:
-        return None if per_knot else state_part(rest, part, points)
-    check_state(name, state, points)
-    for extra in ("position", "jerk"):
-        if extra in state.given:
-            raise ArgumentError(
-                f"The {extra} of the {name} cannot be given to a quintic.",
-                expected="velocity and acceleration: the positions are those of the points, and "
-                "the jerk is that of the minimum",
-                mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
-            )
-    if part not in state.given:
-        return None
-    if per_knot:
-        raise ArgumentError(
-            f"The {part} of the {name} is given twice.",
-            given=f"{name}.{part} and one {part} for each point",
-            mend=f"Leave the {part} out of the {name}.",
-        )
-    return state_part(state, part, points)
-
-
 def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]) -> Tensor:
-    """The velocities and accelerations, interleaved, that minimise the squared jerk."""
-    size = known.shape[-2]
+    """The velocities and accelerations ``[..., count, 2, dof]`` that minimise the squared jerk.
+
+    The slope of the quadratic form in them is zero where they are free.
+    """
     energy = _energies(ratio)
-    band = _assemble(energy)
-    moves = points.diff(dim=-2).unsqueeze(-2)  # [..., segments, 1, dof]
-    slopes = energy[..., [1, 2, 4, 5], 3].unsqueeze(-1) * moves
-    begin = torch.nn.functional.pad(slopes[..., :2, :], (0, 0, 0, 0, 0, 1))
-    end = torch.nn.functional.pad(slopes[..., 2:, :], (0, 0, 0, 0, 1, 0))
-    slope = (begin + end).flatten(-3, -2)
-    fixed = torch.tensor(is_known, dtype=torch.float64, device=points.device)
+    form, moved = energy[..., [1, 2, 4, 5], :][..., [1, 2, 4, 5]], energy[..., [1, 2, 4, 5], 3:4]
+    known = known.unflatten(-2, (-1, 2))
+    given = torch.cat([known[..., :-1, :, :], known[..., 1:, :, :]], dim=-2)
+    slope = _at_points(form @ given + moved * points.diff(dim=-2).unsqueeze(-2))
+    fixed = torch.tensor(is_known, dtype=torch.float64, device=points.device).view(-1, 2, 1)
     free = 1 - fixed
-    right = fixed.unsqueeze(-1) * known - free.unsqueeze(-1) * (slope + banded_product(band, known))
-    width = band.shape[-1]
-    below = torch.nn.functional.pad(free, (width - 1, 0)).unfold(0, width, 1).flip(-1)
-    mask = below[:size] * free.unsqueeze(-1)
-    unit = torch.nn.functional.pad(fixed.unsqueeze(-1), (0, width - 1))
-    return banded_solve(band * mask + unit, right)
+    diagonal = _pad(form[..., :2, :2], 0, 1) + _pad(form[..., 2:, 2:], 1, 0)
+    one = torch.eye(2, dtype=fixed.dtype, device=fixed.device)
+    diagonal = diagonal * free * free.mT + fixed * one
+    below = form[..., 2:, :2] * free[1:] * free[:-1].mT
+    return _solve(diagonal, below, fixed * known - free * slope)
+
+
+def _pad(x: Tensor, before: int, after: int) -> Tensor:
+    """Blocks of zeros before and after ``[..., count, rows, columns]``."""
+    return torch.nn.functional.pad(x, (0, 0, 0, 0, before, after))
+
+
+def _at_points(segments: Tensor) -> Tensor:
+    """What segments ask for at both of their ends ``[..., count - 1, 4, dof]``, added up."""
+    return _pad(segments[..., :2, :], 0, 1) + _pad(segments[..., 2:, :], 1, 0)
+
+
+def _solve(diagonal: Tensor, below: Tensor, right: Tensor) -> Tensor:
+    """A definite block tridiagonal system by cyclic reduction: every other block at once.
+
+    Blocks are ``[..., count, 2, 2]``, those below the diagonal one fewer. What is left of the
+    even ones is a system of half the size.
+
+    Source: Golub and Van Loan, Matrix Computations, section 4.5.4.
+    """
+    count = diagonal.shape[-3]
+    # Not torch.linalg.solve: in torch 2.13 the derivative of its forward mode is wrong.
+    if count == 1:
+        return torch.linalg.inv(diagonal) @ right
+    odds, evens = count // 2, count - count // 2
+    lower = below[..., 0::2, :, :]
+    upper = _pad(below[..., 1::2, :, :], 0, 2 * odds - count + 1)
+    inverse = torch.linalg.inv(diagonal[..., 1::2, :, :])
+    to_left, to_right = inverse @ lower, inverse @ upper.mT
+    own = inverse @ right[..., 1::2, :, :]
+
+    def even(whole: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """What is there, less what the odd blocks on its right and on its left take."""
+        taken = _pad(left, 0, evens - odds) + _pad(right[..., : evens - 1, :, :], 1, 0)
+        return whole[..., 0::2, :, :] - taken
+
+    x = _solve(
+        even(diagonal, lower.mT @ to_left, upper @ to_right),
+        -(upper @ to_left)[..., : evens - 1, :, :],
+        even(right, lower.mT @ own, upper @ own),
+    )
+    after = _pad(x[..., 1:, :, :], 0, odds - evens + 1)
+    odd = own - to_left @ x[..., :odds, :, :] - to_right @ after
+    both = torch.stack([x, _pad(odd, 0, evens - odds)], dim=-3)
+    return both.flatten(-4, -3)[..., :count, :, :]
 
 
 def _energies(ratio: Tensor) -> Tensor:
@@ -220,17 +209,3 @@ def _energies(ratio: Tensor) -> Tensor:
     units = torch.stack([one, ratio, ratio**2] * 2, dim=-1)
     form = form * units.unsqueeze(-1) * units.unsqueeze(-2)
     return form / (ratio**5)[..., None, None]
-
-
-def _assemble(energy: Tensor) -> Tensor:
-    """The band of the quadratic form of all ``(v0, a0, v1, a1, ...)``."""
-    inner = energy[..., [1, 2, 4, 5], :][..., [1, 2, 4, 5]]
-    pad = torch.nn.functional.pad
-    block = pad(inner[..., :2, :2], (0, 0, 0, 0, 0, 1)) + pad(
-        inner[..., 2:, 2:], (0, 0, 0, 0, 1, 0)
-    )
-    below = pad(inner[..., 2:, :2], (0, 0, 0, 0, 1, 0))
-    zero = torch.zeros_like(block[..., 0, 0])
-    even = (block[..., 0, 0], below[..., 0, 1], below[..., 0, 0], zero)
-    odd = (block[..., 1, 1], block[..., 1, 0], below[..., 1, 1], below[..., 1, 0])
-    return torch.stack([torch.stack(even, -1), torch.stack(odd, -1)], dim=-2).flatten(-3, -2)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.trajectory._knots import concrete, take_seconds
-from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._checks import concrete, wide_dtype
+from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_range, take_seconds
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline
 
@@ -75,7 +76,7 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
     parts = (found.position, found.velocity, found.acceleration, found.jerk)
     return Motion(
         *(part.to(dtype) for part in parts),
-        dt=steps.to(time_dtype(dtype)),
+        dt=steps.to(wide_dtype(dtype)),
         start_time=motion.start_time,
     )
 
@@ -104,10 +105,8 @@ def _count(step: Tensor, times: Tensor, coarse: float) -> tuple[int, bool]:
             mend="Resample outside the transform, or use Spline.sample with given times.",
         )
     seconds = float(value)
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ArgumentError(
-            "The step must be positive.", given=f"{seconds:.6g}", expected="finite seconds > 0"
-        )
+    number = torch.finfo(torch.float64)
+    check_range("step", seconds, number.tiny, number.max, "finite seconds > 0")
     if not ends.numel():
         raise ArgumentError("The batch is empty, so the duration is unknown.")
     first, last = float(ends.min()), float(ends.max())

@@ -10,14 +10,10 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import (
-    check_device,
-    check_increasing,
-    concrete,
-    take_seconds,
-)
-from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._checks import check_device, concrete, wide_dtype
+from pullback.trajectory._motion import Motion
 from pullback.trajectory._pytree import register_dataclass
+from pullback.trajectory._seconds import check_increasing, take_seconds
 
 __all__ = ["Spline"]
 
@@ -64,21 +60,6 @@ class Spline:
                 expected="[..., segments + 1] and [..., segments, degree + 1, dof]",
             )
 
-    @property
-    def degree(self) -> int:
-        """The degree of the polynomials."""
-        return self.coefficients.shape[-2] - 1
-
-    @property
-    def dof(self) -> int:
-        """How many joints there are."""
-        return self.coefficients.shape[-1]
-
-    @property
-    def duration(self) -> Tensor:
-        """Seconds from the first knot to the last, ``[...]``."""
-        return self.knots[..., -1] - self.knots[..., 0]
-
     def sample(self, times: Tensor | Sequence[float]) -> Motion:
         r"""Position, velocity, acceleration and jerk at any times, differentiable in the times.
 
@@ -114,7 +95,7 @@ class Spline:
             (_derivative(coefficients, s, order) / width.unsqueeze(-1) ** order).to(dtype)
             for order in range(4)
         ]
-        seconds = time_dtype(dtype)
+        seconds = wide_dtype(dtype)
         first = times[..., 0].to(torch.float64) if times.shape[-1] else None
         return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 

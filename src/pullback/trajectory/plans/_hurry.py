@@ -19,7 +19,7 @@ from pullback.trajectory.plans._plan import Plan, make_plan
 from pullback.trajectory.plans._rows import keep_limits, miss_limits
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["Hurry", "moved_apart", "shares_of"]
+__all__ = ["Hurry", "moved_apart"]
 
 # Neighbouring points keep this many samples apart.
 _APART = 1.5
@@ -36,15 +36,11 @@ _WANDER = 0.05
 _SHRINK = 0.2
 
 
-def shares_of(width: Tensor, samples: int) -> Tensor:
-    """Widths as parts of their sum, neighbours not too close for the samples."""
-    least = _APART / (samples - 1)
-    return least + (1 - least * width.shape[-1]) * width / width.sum(-1, keepdim=True)
-
-
 def moved_apart(share: Tensor, samples: int) -> Tensor:
     """Parts of one, of which only those are changed much that are too close for the samples."""
-    return shares_of((share - _APART / (samples - 1)).clamp(min=0), samples)
+    least = _APART / (samples - 1)
+    width = (share - least).clamp(min=0)
+    return least + (1 - least * width.shape[-1]) * width / width.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,5 @@
 """`minimum_duration`: a motion that hurries, each segment with a duration of its own."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
@@ -13,32 +12,27 @@ from pullback.internal.torch import are_functorch_transforms_active, run_eagerly
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.curves._quintic import quintic
-from pullback.trajectory.curves._spline import Spline
-from pullback.trajectory.plans._hurry import Hurry, moved_apart, shares_of
+from pullback.trajectory.plans._hurry import Hurry, moved_apart
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
-from pullback.trajectory.plans._minimum_time import check_duration
+from pullback.trajectory.plans._minimum_time import check_duration, stands_still
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, make_plan
 from pullback.trajectory.plans._rows import check_given, check_room
-from pullback.trajectory.plans._stretch import keeps_zero, stands_still
 
 __all__ = ["DurationBounds", "minimum_duration"]
 
-_ROUNDS = 20
-# Whole steps would overshoot: neighbours share their velocities.
-_DAMPING = 0.3
-# How many places of a segment are looked at.
-_PLACES = 17
 _PRECISION = 1e-3
-_REST = {"velocity", "acceleration"}
+# Of a length over a limit: a segment from rest to rest, at the limit all the time, takes a root.
+_PROFILES = {"velocity": 1.0, "acceleration": 4.0, "jerk": 32.0}
 _LONGEST = 1024.0
 # Where longer is not always easier, durations are tried from here on, at such distances.
 _SHORTEST = 1 / 32
 _STRIDE = 1.07
 # Where limits are known to be kept, less is tried in such steps.
 _NARROW = 0.01
-# Of a limit, where nothing in its direction moves.
-_NOTHING = 1e-12
+# Of the width of a range: nearer to zero an end is smaller than what rounding makes of a zero.
+_INSIDE = 1e-6
+
+_Search = Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Tensor]]
 
 
 class DurationBounds(NamedTuple):
@@ -89,17 +83,17 @@ def minimum_duration(
 
     `minimum_time` stretches all times alike, and the motion meets a limit at one instant. Here each
     segment has a duration of its own, and the motion goes along its limits. First the proportions
-    are those with which each segment of the unlimited motion meets a limit, as nearly as found.
-    Then segments give time to those whose limits press harder, while that makes the whole shorter.
-    At the proportions that are found the duration is the least to a thousandth, which ``bounds``
-    proves; that no others are faster is proven by nothing.
+    are those of segments that go from rest to rest at a limit each, those of their lengths or
+    half-way between them, whichever is the fastest. Then segments give time to those whose limits
+    press harder, while that makes the whole shorter. At the proportions that are found the duration
+    is the least to a thousandth, which ``bounds`` proves; that no others are faster is proven by
+    nothing.
 
     Where ends move, or a range leaves zero out, a longer duration may break what a shorter one
-    keeps. Durations are then tried upward, from a thirty-second of that of the motion at rest, each
-    7 % longer than the one before, and from the first at which limits can be kept the motion is
+    keeps. Durations are then tried upward, from a thirty-second of that from rest to rest, each 7 %
+    longer than the one before, and from the first at which limits can be kept the motion is
     shortened as said: a thousandth less would not do, yet shorter durations that do are overlooked
-    where they span less than 7 %. Proportions are those of ends at rest, those of the lengths of
-    the segments or half-way between them, whichever is the fastest.
+    where they span less than 7 %.
 
     Differentiable in points and limits as `minimum_jerk` at the times that were found: they are
     constants. Under torch.compile it runs outside of the graph, which ends before it. The times
@@ -148,11 +142,8 @@ def minimum_duration(
         **{kind: _constant(getattr(limits, kind)) for kind in limits.given}, between=limits.between
     )
     hurry = Hurry(points.detach(), fixed, start, goal, samples)
-    times = _proportions(hurry)
-    if stands_still(start, goal) and keeps_zero(limits):
-        times, _ = _shorten(hurry, times, _doubled)
-    else:
-        times = _fastest(hurry, times)
+    monotone = stands_still(start, goal) and _keeps_zero(hurry)
+    times = _fastest(hurry, _doubled if monotone else _climbed)
     widths = hurry.improve(times.diff(dim=-1))
     times, less = _shorten(hurry, torch.nn.functional.pad(widths.cumsum(-1), (1, 0)), _narrowed)
     found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
@@ -178,82 +169,55 @@ def _constant(limit: Any) -> Any:
     return limit.detach() if isinstance(limit, Tensor) else limit
 
 
-def _proportions(hurry: Hurry) -> Tensor:
-    """Times ``[..., count]`` at which each segment of the unlimited motion nears its own limits.
+def _keeps_zero(hurry: Hurry) -> bool:
+    """Whether the ranges of the derivatives have zero well inside."""
+    kinds = [kind for kind in hurry.limits.given if kind != "position"]
+    pairs = [range_of(hurry.limits, kind, hurry.points) for kind in kinds]
+    return all(bool((torch.minimum(-a, b) > _INSIDE * (b - a)).all()) for a, b in pairs)
 
-    Segments that could be faster are shortened and the others stretched, again and again; the
-    fastest of the motions found is taken. They are the continuous ones, whose system has the size
-    of the points.
-    """
-    exact, samples = hurry.points.to(torch.float64), hurry.samples
-    size = exact.diff(dim=-2).abs().amax(-1)
+
+def _alone(hurry: Hurry) -> Tensor:
+    """Seconds ``[..., count - 1]`` of each segment alone, from rest to rest at one limit."""
+    move, stretches = hurry.points.to(torch.float64).diff(dim=-2), []
+    size = move.abs().amax(-1)
     if not bool((size > 0).all()):
         raise ArgumentError(
             "Neighbouring points are alike, so the segment between them has no least duration.",
             given=f"segment {tuple((size == 0).nonzero()[0].tolist())}",
             mend="Leave one of them out.",
         )
-    begin, end = (
-        State(**dict.fromkeys(_REST & set(it.given), 0.0)) for it in (hurry.start, hurry.goal)
-    )
-    # A segment of unlimited least jerk takes the cube root of its length, at a given jerk.
-    width = size ** (1 / 3)
-    chosen = torch.full_like(exact[..., 0], torch.inf)
-    for _ in range(_ROUNDS if size.shape[-1] > 1 else 1):
-        share = shares_of(width, samples)
-        times = torch.nn.functional.pad(share.cumsum(-1), (1, 0))
-        needed = _needed(quintic(exact, times, start=begin, goal=end), hurry.limits)
-        found = times * needed.amax(-1, keepdim=True)
-        chosen = torch.where(found[..., -1:] < chosen[..., -1:], found, chosen)
-        width = share * needed**_DAMPING
-    return chosen
+    for kind, profile in _PROFILES.items():
+        if kind in hurry.limits.given:
+            lower, upper = (end.unsqueeze(-2) for end in range_of(hurry.limits, kind, move))
+            ahead, either = torch.where(move > 0, upper, -lower), torch.maximum(upper, -lower)
+            level = profile * move.abs() / torch.where(ahead > 0, ahead, either)
+            stretches.append(level.amax(-1) ** (1 / POWERS[kind]))
+    return torch.stack(torch.broadcast_tensors(*stretches)).amax(0)
 
 
-def _needed(curve: Spline, limits: Limits) -> Tensor:
-    """By how much a motion must be stretched to keep its limits in each segment: ``[..., n]``."""
-    coefficients, width = curve.coefficients, curve.knots.diff(dim=-1)[..., None, None]
-    s = torch.linspace(0, 1, _PLACES, dtype=torch.float64, device=width.device)
-    stretches = []
-    for kind, order in POWERS.items():
-        if order and kind in limits.given:
-            powers = [math.perm(k, order) * s ** (k - order) for k in range(order, 6)]
-            value = torch.stack(powers, -1) @ coefficients[..., order:, :] / width**order
-            lower, upper = (end[..., None, None, :] for end in range_of(limits, kind, coefficients))
-            # Beyond zero on either side, as a part of what there is to that side, if any.
-            above = torch.where(upper > 0, value / upper, -torch.inf)
-            level = torch.maximum(above, torch.where(lower < 0, value / lower, -torch.inf))
-            stretches.append(level.amax((-2, -1)).clamp(min=_NOTHING) ** (1 / order))
-    return torch.stack(stretches).amax(0)
-
-
-def _fastest(hurry: Hurry, times: Tensor) -> Tensor:
+def _fastest(hurry: Hurry, search: _Search) -> Tensor:
     """The times of the shortest motion of three proportions.
 
     Raises:
         ArgumentError: a trajectory keeps its limits at none of the durations tried.
     """
-    length = hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
-    widths = [times.diff(dim=-1) / times[..., -1:], length / length.sum(-1, keepdim=True)]
-    widths = torch.broadcast_tensors(*widths)
+    alone, length = _alone(hurry), hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
+    widths = [width / width.sum(-1, keepdim=True) for width in (alone, length.expand_as(alone))]
     width = torch.stack([widths[0], (widths[0] * widths[1]).sqrt(), widths[1]])
-    share = moved_apart(width, hurry.samples).cumsum(-1) * times[..., -1:]
-    tried, _ = _shorten(hurry, torch.nn.functional.pad(share, (1, 0)), _climbed)
+    share = moved_apart(width, hurry.samples).cumsum(-1) * alone.sum(-1, keepdim=True)
+    tried, _ = _shorten(hurry, torch.nn.functional.pad(share, (1, 0)), search)
     seconds, which = tried[..., -1].min(0)
     if bool(seconds.isinf().any()):
         raise ArgumentError(
             "The limits were kept at no duration that was tried.",
-            given=f"durations up to {_LONGEST:g} times that of the unlimited motion at rest",
+            given=f"durations up to {_LONGEST:g} times that from rest to rest at each point",
             expected="wider limits, or slower ends",
             mend="Call minimum_jerk with limits and a duration to be told which cannot be met.",
         )
     return tried.gather(0, which[None, ..., None].expand(1, *tried.shape[1:])).squeeze(0)
 
 
-def _shorten(
-    hurry: Hurry,
-    times: Tensor,
-    search: Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
+def _shorten(hurry: Hurry, times: Tensor, search: _Search) -> tuple[Tensor, Tensor]:
     """The times as near to zero as limits can be kept at, or infinity; and those a little less."""
     plan = hurry.plan(times.diff(dim=-1))
     check_given(plan, hurry.limits)

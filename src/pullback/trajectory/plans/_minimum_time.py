@@ -7,35 +7,31 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._knots import check_span, concrete
+from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
+from pullback.trajectory._checks import check_choice, concrete
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._decided import inner_rows
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
+    aim_of,
     check_decided,
     check_given,
-    check_points,
-    check_room,
     limit_of,
     row_kinds,
     row_values,
 )
-from pullback.trajectory.plans._stretch import (
-    SPARE,
-    are_constants,
-    keeps_zero,
-    least_kept_step,
-    stands_still,
-)
 from pullback.trajectory.plans._within import combine
 
-__all__ = ["check_duration", "minimum_time"]
+__all__ = ["check_duration", "minimum_time", "stands_still"]
 
-# What 1,024 samples make of a jerk of zero is a tenth of it.
-_ROUNDING = 1e-6
+# Of the reach of a motion, what is rounding of its differences from sample to sample: 1,024 samples
+# make 1e-16 of it of a jerk of zero.
+_ROUNDING = 64 * torch.finfo(torch.float64).eps
+# Of half the width of a range, for what rounding leaves of a row that is met.
+_SPARE = 2e-9
 
 
 def minimum_time(
@@ -57,16 +53,11 @@ def minimum_time(
     the motion of least jerk without limits keeps them. `minimum_jerk` with limits may be faster,
     at more jerk: it moves at a limit for longer.
 
-    The formula is that of ends at rest, or free. Ends that move do not stretch with time: the
-    motion changes its shape with the duration, and more time may break a limit, as it has to swing
-    back before it leaves. The duration is then the smallest that keeps all limits: from zero on,
-    each one at which a limit breaks is passed together with all others up to the next root of that
-    condition, which is a cubic in the duration. No shorter one keeps the limits, less two parts in
-    ten million of them; a longer one may not keep them either. The same holds for ranges of a
-    derivative that leave zero out.
+    Ends that move do not stretch with time: the motion would change its shape with the duration,
+    so they are refused, and `minimum_duration` is for them.
 
-    Differentiable in points, times, ends and limits, to any order: the derivative is that of the
-    limit that is met.
+    Differentiable in points, times and limits, to any order: the derivative is that of the limit
+    that is met.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint; all joints of a trajectory share
@@ -74,7 +65,8 @@ def minimum_time(
         limits: ranges of velocity, acceleration, jerk and position; one of the first three.
         times: ``[count]`` or ``[..., count]``, increasing, of which only the proportions count;
             evenly spaced if left out.
-        start: velocity, acceleration and jerk at the first point; those left out are free.
+        start: velocity, acceleration and jerk at the first point, all zero; those left out are
+            free.
         goal: the same at the last point.
         samples: how many samples, evenly spaced in time, the ends included.
         order: 3 for least jerk, 2 for least acceleration.
@@ -83,8 +75,8 @@ def minimum_time(
         a motion ``[..., samples, dof]``; its duration is that of its ``dt``.
 
     Raises:
-        ArgumentError: no limit, an end beyond its limit, a motion that stands still, limits that no
-            duration keeps or every short one, and as `minimum_jerk`.
+        ArgumentError: no limit, an end beyond its limit or that moves, a motion that stands still,
+            limits that no duration keeps, and as `minimum_jerk`.
         ArgumentTypeError: arguments of a wrong type.
 
     Example:
@@ -92,15 +84,10 @@ def minimum_time(
         >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0))
         >>> round(motion.times[-1].item(), 3), round(motion.velocity.max().item(), 3)
         (0.937, 2.0)
-        >>> moving = State(velocity=1.5)
-        >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0), start=moving)
-        >>> round(motion.times[-1].item(), 3), motion.velocity[0].item()
-        (0.77, 1.5)
 
     Source: Hollerbach, Dynamic scaling of manipulator trajectories, 1984.
     """
-    if order not in (2, 3):
-        raise ArgumentError("The order is out of range.", given=repr(order), expected="2 or 3")
+    check_choice("order", order, (2, 3))
     plan = make_plan(
         points,
         times,
@@ -112,20 +99,12 @@ def minimum_time(
     )
     check_limits(limits, points)
     check_duration(limits, points)
-    basis = plan.basis()
-    # The stretch has the derivatives of points, times and limits alone.
-    if stands_still(start, goal) and are_constants(start, goal) and keeps_zero(limits):
-        x = combine(basis, plan.values(plan.step))
-        check_points(plan, limits)
-        step = _least_step(plan, x, limits)
-        if "position" in limits.given:  # others are kept by the step
-            check_decided(plan, limits, step)
-    else:
-        check_given(plan, limits)
-        check_room(plan, limits)
-        step = least_kept_step(plan, basis, limits)
-        x = combine(basis, plan.values(step))
-    _check_needed(plan, x, limits, step)
+    check_given(plan, limits)
+    _check_still(start, goal)
+    x = combine(plan.basis(), plan.values(plan.step))
+    step = _least_step(plan, x, limits)
+    if "position" in limits.given:  # others are kept by the step
+        check_decided(plan, limits, step)
     check_span("samples of least duration", step * (plan.samples - 1))
     return replace(to_motion(plan, x, step), start_time=None)
 
@@ -150,57 +129,80 @@ def check_duration(limits: Limits, points: Tensor) -> None:
         )
 
 
+def stands_still(*ends: State) -> bool:
+    """Whether nothing that is given at an end moves, as far as can be read."""
+    return all(_is_zero(getattr(end, part)) for end in ends for part in end.given)
+
+
+def _is_zero(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_zero, value))
+    if not isinstance(value, Tensor):
+        return value == 0
+    known = concrete(value)
+    return known is not None and not bool((known != 0).any())
+
+
+def _check_still(*ends: State) -> None:
+    """Refuse ends that move, and zeros whose derivative is asked for: the stretch has none."""
+    parts = [getattr(end, part) for end in ends for part in end.given]
+    followed = any(
+        part.requires_grad or is_functorch_wrapped_tensor(part) or forward_level() >= 0
+        for part in parts
+        if isinstance(part, Tensor)
+    )
+    if followed or not stands_still(*ends):
+        raise ArgumentError(
+            "The motion of least time begins and ends at rest: ends that move do not stretch.",
+            given="derivatives at an end that are not zero, are followed or cannot be read",
+            expected="rest, hold, free or a State of zeros",
+            mend="Use minimum_duration, or minimum_jerk with limits, which bend the motion.",
+        )
+
+
 def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
     """Seconds between samples at which the first limit is met: ``[...]``."""
+    rounding = _ROUNDING * plan.points.detach().abs().amax((-2, -1))[..., None, None]
     candidates = []
     for kind in row_kinds(plan, limits):
         power = POWERS[limit_of(kind)]
-        ends = aim_of(plan, limits, limit_of(kind), SPARE if power else 0.0)
+        ends = aim_of(plan, limits, limit_of(kind), _SPARE if power else 0.0)
         lower, upper = (end.unsqueeze(-1) for end in ends)
         value = row_values(kind, x)
         if not power:
             free = plan.decided((kind,)).free
             _check_place(value, lower, upper, free)
             continue
-        # Beyond zero on either side, as a part of what there is to that side.
+        # Beyond zero on either side, as a part of what there is to that side, which may be nothing.
         inner = inner_rows((kind,), plan.samples, value.device)
-        peak = torch.maximum(value / upper, value / lower)
-        peak = torch.where(inner, peak, 0.0).amax((-2, -1))
+        value = torch.where(inner & (value.abs() > rounding), value, 0.0)
+        peak = torch.maximum(_part(value, upper), _part(-value, -lower))
+        peak = torch.where((lower > 0) | (upper < 0), torch.inf, peak).amax((-2, -1))
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
-        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
-        candidates.append(torch.where(peak > 0, safe ** (1 / power), torch.zeros_like(peak)))
-    step = candidates[0]
-    for candidate in candidates[1:]:
-        step = torch.maximum(step, candidate)
+        root = torch.where(peak > 0, peak, 1.0) ** (1 / power)
+        candidates.append(torch.where(peak > 0, root, 0.0))
+    step = torch.stack(torch.broadcast_tensors(*candidates)).amax(0)
     known = concrete(step)
     if known is not None and not bool((known > 0).all()):
         raise ArgumentError(
-            "A motion stands still, so every duration would do.",
-            given="points that are all alike",
-            expected="a motion that moves",
+            "A motion stands still, or needs nothing of what is limited: every duration would do.",
+            given="points that are all alike, or on a line with a limit on its jerk",
+            expected="a limit that a short motion exceeds, such as one on velocity",
+        )
+    if known is not None and not bool(known.isfinite().all()):
+        raise ArgumentError(
+            "The motion of least jerk keeps the limits at no duration.",
+            given="a range that leaves zero out, or that ends there with a motion that goes beyond",
+            expected="wider limits",
+            mend="Use minimum_duration, or minimum_jerk with limits, which bend the motion.",
         )
     return step
 
 
-def _check_needed(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> None:
-    """Refuse a duration that rounding alone has decided, as of a line with a limit on its jerk.
-
-    Raises:
-        ArgumentError: all that is limited is nothing beside what the motion is made from.
-    """
-    size = plan.values(step).detach().abs().amax((-2, -1))
-    idle = torch.ones_like(size, dtype=torch.bool)
-    for kind in set(limits.given) - {"position"}:
-        inner = inner_rows((kind,), plan.samples, x.device)
-        reach = torch.where(inner, row_values(kind, x).detach().abs(), 0.0).amax((-2, -1))
-        idle = idle & (reach <= _ROUNDING * size / (plan.samples - 1) ** POWERS[kind])
-    known = concrete(idle)
-    if known is not None and bool(known.any()):
-        raise ArgumentError(
-            "The motion needs nothing of what is limited, so every duration would do.",
-            given=f"limits on {', '.join(limits.given)} of a motion that has none",
-            expected="a limit that a short motion exceeds, such as one on velocity",
-        )
+def _part(value: Tensor, room: Tensor) -> Tensor:
+    """How much of the room on one side of zero a value takes: infinitely much if there is none."""
+    some = value / torch.where(room > 0, room, 1.0)
+    return torch.where(room > 0, some, torch.where(value > 0, torch.inf, 0.0))
 
 
 def _check_place(place: Tensor, lower: Tensor, upper: Tensor, mask: Tensor) -> None:

@@ -9,17 +9,11 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._knots import (
-    check_points,
-    check_state,
-    concrete,
-    normalise_duration,
-    normalise_times,
-    state_part,
-)
-from pullback.trajectory._motion import Motion, time_dtype
+from pullback.trajectory._checks import check_points, concrete, wide_dtype
+from pullback.trajectory._motion import Motion
 from pullback.trajectory._plain import plain
-from pullback.trajectory._state import PARTS, State
+from pullback.trajectory._seconds import normalise_duration, normalise_times
+from pullback.trajectory._state import PARTS, State, check_state, state_part
 from pullback.trajectory.kernels.states import Conditions, LeastMotion
 from pullback.trajectory.plans._decided import Decided, decide_rows
 
@@ -164,7 +158,7 @@ def to_motion(plan: Plan, x: Tensor, step: Tensor) -> Motion:
     )
     batch = broadcast_shapes(*(part.shape for part in parts))
     dt = step if not step.dim() else step.unsqueeze(-1).expand(*step.shape, plan.samples - 1)
-    seconds = time_dtype(plan.dtype)
+    seconds = wide_dtype(plan.dtype)
     return Motion(
         *(part.expand(batch).to(plan.dtype) for part in parts),
         dt=dt.to(seconds),

@@ -8,23 +8,21 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
-from pullback.trajectory.plans._aim import aim_of
 from pullback.trajectory.plans._plan import POWERS, Plan
 
 __all__ = [
+    "aim_of",
     "check_decided",
     "check_given",
-    "check_points",
     "check_room",
     "keep_limits",
     "limit_of",
     "miss_limits",
     "row_kinds",
     "row_values",
-    "whole_ranges",
 ]
 
 # The control points of each step, beside its samples.
@@ -36,6 +34,13 @@ _AT_END = "end velocity"
 _MIDDLES = {"velocity": 0.5, "jerk": 0.5, "ahead": 0.5, "behind": -0.5}
 # Of the size of what is added up.
 _ROUNDING = 1e-13
+# Of an end, for what rounding leaves of rows that are met: up to 3e-13 at 256 samples, 4e-12 at
+# 1,024 and 1e-9 at 2,048.
+_SPARES = ((512, 1e-12), (1024, 1e-11), (math.inf, 1e-8))
+# Of an end, for what float32 rounds where motions are returned in it, and at most so much of half
+# the width. Positions have no such part: they are as near to zero as their origin happens to be.
+_SINGLE = 2e-7
+_MOST = 1e-3
 
 
 def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
@@ -54,6 +59,30 @@ def limit_of(kind: str) -> str:
 def row_values(kind: str, x: Tensor) -> Tensor:
     """What a kind of row limits of a motion ``[..., 4, samples]``, in steps: ``[..., samples]``."""
     return torch.tensor(ROWS[kind], dtype=x.dtype, device=x.device) @ x
+
+
+def aim_of(
+    plan: Plan, limits: Limits, kind: str, spare: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The ends to solve for, ``[..., dof]``; those of a position are relative to the first point.
+
+    A range loses a part of each end at it, ``spare``, or of half its width where that is less.
+    """
+    lower, upper = range_of(limits, kind, plan.points)
+    if kind == "position":
+        origin = plan.origin.squeeze(-2)
+        lower, upper = lower - origin, upper - origin
+    if spare is None:
+        spare = next(part for most, part in _SPARES if plan.samples <= most)
+    half = (upper - lower) / 2
+    own = 64 * torch.finfo(torch.float64).eps * torch.minimum(lower.abs(), upper.abs())
+    below, above = (own + spare * torch.minimum(half, end.abs()) for end in (lower, upper))
+    if kind != "position" and plan.dtype != torch.float64:
+        below, above = (
+            part + torch.minimum(_SINGLE * end.abs(), _MOST * half)
+            for part, end in ((below, lower), (above, upper))
+        )
+    return lower + below, upper - above
 
 
 class _Program(NamedTuple):
@@ -159,42 +188,34 @@ def _smooth_energy(order: int, steps: float, change: Tensor) -> Tensor:
     return change.square() * steps ** (1 - 2 * order if order else 0)
 
 
-def whole_ranges(plan: Plan, limits: Limits) -> tuple[Tensor, Tensor]:
-    """Both ends of the range of each kind, ``[..., kinds, dof]``, and what rounding may take.
+def _decided_excess(plan: Plan, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
+    """How far what is decided is beyond its range, in seconds, and how wide that is.
 
-    Those of a position are relative to the first point.
+    ``[..., kinds, rows, dof]`` and ``[..., kinds, dof]``. What rounding explains is no excess.
     """
+    kinds = row_kinds(plan, limits)
+    decided, values = plan.decided(kinds), plan.values(step).unsqueeze(-3)
     ends: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for kind in row_kinds(plan, limits):
-        lower, upper = range_of(limits, limit_of(kind), plan.points)
+    for kind in map(limit_of, kinds):
+        lower, upper = range_of(limits, kind, plan.points)
         slack = _slack(lower, upper)
-        origin = plan.origin.squeeze(-2) if limit_of(kind) == "position" else 0.0
+        origin = plan.origin.squeeze(-2) if kind == "position" else 0.0
         ends[0].append(lower - slack - origin)
         ends[1].append(upper + slack - origin)
     lower, upper = (torch.stack(torch.broadcast_tensors(*parts), dim=-2) for parts in ends)
-    return lower, upper
-
-
-def _decided_excess(
-    plan: Plan, limits: Limits, step: Tensor, ranges: tuple[Tensor, Tensor]
-) -> Tensor:
-    """How far what is decided is beyond its range, in seconds: ``[..., kinds, rows, dof]``."""
-    kinds = row_kinds(plan, limits)
-    decided, values = plan.decided(kinds), plan.values(step).unsqueeze(-3)
     powers = torch.tensor([POWERS[limit_of(kind)] for kind in kinds], device=step.device)
     unit = (step.unsqueeze(-1) ** powers)[..., None, None]
-    lower, upper = (end.unsqueeze(-2) for end in ranges)
     value = decided.weights @ values / unit
     rounding = _ROUNDING * (decided.weights.abs() @ values.abs()) / unit
-    excess = torch.maximum(value - upper, lower - value) - rounding
-    return torch.where(decided.known.unsqueeze(-1), excess, -torch.inf)
+    beyond = torch.maximum(value - upper.unsqueeze(-2), lower.unsqueeze(-2) - value) - rounding
+    return torch.where(decided.known.unsqueeze(-1), beyond, -torch.inf), upper - lower
 
 
 def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
     """The largest level of what is decided where it is broken, or zero: ``[..., kinds, dof]``."""
-    lower, upper = ranges = whole_ranges(plan, limits)
-    excess = _decided_excess(plan, limits, step, ranges).amax(-2)
-    return torch.where(excess > 0, 1 + 2 * excess / (upper - lower), 0.0).detach()
+    excess, width = _decided_excess(plan, limits, step)
+    excess = excess.amax(-2)
+    return torch.where(excess > 0, 1 + 2 * excess / width, 0.0).detach()
 
 
 def check_given(plan: Plan, limits: Limits) -> None:
@@ -206,15 +227,6 @@ def check_given(plan: Plan, limits: Limits) -> None:
     for end, kind, value in plan.ends:
         if kind in limits.given:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
-    check_points(plan, limits)
-
-
-def check_points(plan: Plan, limits: Limits) -> None:
-    """Refuse points beyond their limit.
-
-    Raises:
-        ArgumentError: one is.
-    """
     if "position" in limits.given:
         _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
 
@@ -226,7 +238,7 @@ def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
         ArgumentError: it does.
     """
     kinds = row_kinds(plan, limits)
-    excess = _decided_excess(plan, limits, step, whole_ranges(plan, limits))
+    excess, _ = _decided_excess(plan, limits, step)
     index = plan.decided(kinds).index
     middles = [_MIDDLES.get(kind, 0.0) for kind in kinds]
     place = index + torch.tensor(middles, device=index.device).unsqueeze(-1)

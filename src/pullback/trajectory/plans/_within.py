@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import are_functorch_transforms_active
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 from pullback.trajectory._limits import KINDS, Limits
 from pullback.trajectory.plans._plan import Plan
 from pullback.trajectory.plans._rows import (

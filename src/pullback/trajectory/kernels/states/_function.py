@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import UnsupportedError
 from pullback.tensor import Function
-from pullback.trajectory._knots import concrete
+from pullback.trajectory._checks import concrete
 from pullback.trajectory.kernels.states._dispatch import meet_rows
 
 __all__ = ["Conditions", "LeastMotion"]

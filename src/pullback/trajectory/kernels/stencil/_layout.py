@@ -23,6 +23,8 @@ Condition = tuple[int, int]
 """A sample relative to the row's anchor, and the order of the derivative that is known there."""
 
 SCHEMES: tuple[Scheme, ...] = ("backward", "central")
+# Samples before a row and in its window; rows at either end with weights of their own.
+_SIZES = {"backward": (3, 4, 3, 1), "central": (2, 5, 2, 2)}
 ORDERS = (1, 2, 3)
 
 
@@ -62,22 +64,22 @@ class Layout:
     @property
     def before(self) -> int:
         """How many samples before its row a window begins."""
-        return 2 if self.scheme == "central" else 3
+        return _SIZES[self.scheme][0]
 
     @property
     def width(self) -> int:
         """The number of samples in a window, and so the least horizon."""
-        return 5 if self.scheme == "central" else 4
+        return _SIZES[self.scheme][1]
 
     @property
     def left(self) -> int:
         """How many first rows have weights of their own."""
-        return 2 if self.scheme == "central" else 3
+        return _SIZES[self.scheme][2]
 
     @property
     def right(self) -> int:
         """How many last rows have weights of their own."""
-        return 2 if self.scheme == "central" else 1
+        return _SIZES[self.scheme][3]
 
     @property
     def conditions(self) -> int:
@@ -89,7 +91,7 @@ class Layout:
         """The integers that a kernel needs."""
         head = 0 if 0 in self.start else -1
         tail = len(self.start) if 0 in self.goal else -1
-        return Geometry(self.before, self.width, self.left, self.right, head, tail)
+        return Geometry(*_SIZES[self.scheme], head, tail)
 
     @property
     def code(self) -> str:

@@ -1,0 +1,167 @@
+"""Checks of arguments, each once: what a tensor is made of, where it lies and what it fits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.torch import disable_torch_function, innermost, is_symbolic
+from pullback.trajectory._plain import plain
+
+__all__ = [
+    "check_batch",
+    "check_choice",
+    "check_device",
+    "check_fit",
+    "check_floating",
+    "check_named_device",
+    "check_points",
+    "concrete",
+    "fits_within",
+    "is_number",
+    "wide_dtype",
+]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def concrete(tensor: Tensor) -> Tensor | None:
+    """The values below all transforms as a plain tensor, or ``None`` where there are none to read.
+
+    While a graph is traced, and for fake and meta tensors, there are none. A subclass that leaves
+    torch's dispatch alone is plain memory.
+    """
+    if torch.compiler.is_compiling() or is_symbolic():
+        return None
+    tensor = innermost(tensor)
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ or tensor.is_meta:
+        return None
+    values = tensor.detach()
+    if type(values) is Tensor:
+        return values
+    with disable_torch_function():
+        return values.as_subclass(Tensor)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What to compute in, and the dtype of times: halves do not tell a thousand of them apart."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a number of Python's, which a truth is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_choice(what: str, given: Any, choices: Sequence[Any]) -> None:
+    """Refuse what is none of some words or numbers."""
+    given = plain(given)
+    if not any(type(given) is type(choice) and given == choice for choice in choices):
+        expected = f"one of {tuple(choices)}"
+        raise ArgumentError(f"The {what} is out of range.", given=repr(given), expected=expected)
+
+
+def check_named_device(device: Any) -> None:
+    """Refuse what names no device; ``None`` leaves it open."""
+    try:
+        torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError("There is no such device.", given=repr(device)) from error
+
+
+def _verb(what: str) -> str:
+    return "are" if what.endswith("s") else "is"
+
+
+def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> None:
+    """Refuse what is not a dense tensor of floating point numbers.
+
+    Arguments:
+        what: its name, in the plural or not.
+        value: anything.
+        shape: what is expected of it.
+        least: how many dimensions it must have.
+    """
+    if not isinstance(value, Tensor) or value.dtype not in _DTYPES:
+        raise ArgumentTypeError(
+            f"The {what} {_verb(what)} not a tensor of floating point numbers.",
+            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            expected=f"float32, float64, bfloat16 or float16 {shape}".rstrip(),
+        )
+    if value.layout is not torch.strided:
+        raise ArgumentTypeError(
+            f"The {what} {_verb(what)} not a dense tensor.",
+            given=f"layout {value.layout}",
+            expected="a strided tensor",
+            mend="Pass its to_dense().",
+        )
+    if value.dim() < least:
+        raise ArgumentError(
+            f"There are too few dimensions of the {what}.",
+            given=f"shape {tuple(value.shape)}",
+            expected=shape,
+        )
+
+
+def check_points(points: Tensor, *, what: str, least: int) -> None:
+    """Refuse points that are not ``[..., count, dof]``, finite and as many as ``least``."""
+    check_floating(what, points, "[..., count, dof]")
+    if points.device.type == "meta":
+        raise ArgumentTypeError(
+            f"The {what} are not a tensor that lies in memory.", given="a tensor on meta"
+        )
+    if points.dim() < 2 or points.shape[-2] < least:
+        raise ArgumentError(
+            f"There are too few {what}.",
+            given=f"shape {tuple(points.shape)}",
+            expected=f"[..., count, dof] with count >= {least}",
+        )
+    values = concrete(points)
+    if values is not None and not bool(torch.isfinite(values).all()):
+        raise ArgumentError(f"The {what} are not all finite.", given="NaN or infinity among them")
+
+
+def check_device(what: str, tensor: Tensor, like: Tensor, others: str = "points") -> None:
+    """Refuse tensors on two devices."""
+    if tensor.device != like.device:
+        raise ArgumentError(
+            f"The {what} {_verb(what)} on another device than the {others}.",
+            given=f"{tensor.device}, the {others} on {like.device}",
+            mend="Move one of them with .to(device).",
+        )
+
+
+def check_fit(what: str, value: Tensor, like: Tensor) -> None:
+    """Refuse a tensor ``[]`` or ``[..., dof]`` that does not fit points ``[..., count, dof]``."""
+    check_device(what, value, like)
+    if not value.dim():
+        return
+    dof = like.shape[-1]
+    if value.shape[-1] not in (1, dof):
+        raise ArgumentError(
+            f"The {what} has another number of joints than the points.",
+            given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
+            expected=f"a number or [..., {dof}]",
+        )
+    check_batch(what, value.shape[:-1], like)
+
+
+def check_batch(what: str, batch: torch.Size, like: Tensor) -> None:
+    """Refuse a batch that does not broadcast with that of points ``[..., count, dof]``."""
+    try:
+        broadcast_shapes(batch, like.shape[:-2])
+    except RuntimeError:
+        raise ArgumentError(
+            f"The batch of the {what} does not fit that of the points.",
+            given=f"{tuple(batch)} beside points {tuple(like.shape)}",
+            expected=f"a batch that broadcasts with {tuple(like.shape[:-2])}",
+        ) from None
+
+
+def fits_within(shape: Sequence[int], within: Sequence[int]) -> bool:
+    """Whether a shape is broadcast to another one."""
+    pairs = zip(reversed(shape), reversed(within), strict=False)
+    return len(shape) <= len(within) and all(have in (1, want) for have, want in pairs)

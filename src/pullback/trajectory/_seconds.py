@@ -1,0 +1,181 @@
+"""Seconds as arguments: steps, durations and times, checked once and made tensors."""
+
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._checks import (
+    check_batch,
+    check_device,
+    check_floating,
+    concrete,
+    fits_within,
+    is_number,
+    wide_dtype,
+)
+from pullback.trajectory._plain import plain
+
+__all__ = [
+    "MOST_SECONDS",
+    "check_increasing",
+    "check_range",
+    "check_span",
+    "check_steps",
+    "check_steps_shape",
+    "least_step",
+    "normalise_duration",
+    "normalise_times",
+    "take_seconds",
+]
+
+MOST_SECONDS = 1e40
+"""The longest duration to compute with; its inverse is the shortest."""
+
+_NUMBERS = {dtype: torch.finfo(dtype) for dtype in (torch.float32, torch.float64)}
+
+
+def take_seconds(
+    what: str,
+    value: Any,
+    like: Tensor,
+    dtype: torch.dtype = torch.float64,
+    *,
+    several: bool = False,
+) -> Tensor:
+    """A number, or numbers in a list where there are several, as a tensor; a floating one as it is.
+
+    Raises:
+        ArgumentTypeError: something else.
+    """
+    value = plain(value)
+    if several and isinstance(value, (list, tuple)):
+        if all(isinstance(each, numbers.Real) for each in value):
+            value = torch.tensor([float(t) for t in value], dtype=dtype, device=like.device)
+    elif not several and is_number(value):
+        value = torch.full((), float(value), dtype=dtype, device=like.device)
+    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            f"The {what} are not a sequence of floating point numbers."
+            if several
+            else f"The {what} is not a number, nor a floating tensor.",
+            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            expected="seconds",
+            mend="Pass torch.stack(numbers) where they are tensors in a list."
+            if several
+            else "Pass a float, or torch.tensor(numbers).",
+        )
+    return value
+
+
+def check_range(what: str, seconds: Tensor | float, low: float, high: float, expected: str) -> None:
+    """Refuse seconds, where their values are known, that are not from one number to another."""
+    if isinstance(seconds, Tensor):
+        values = concrete(seconds)
+        if values is None:
+            return
+        exact = values.to(torch.float64)  # in which the two numbers are what they are
+        fine = (exact >= low) & (exact <= high)
+        if bool(fine.all()):
+            return
+        seconds = values[~fine].flatten()[0].item()
+    elif low <= seconds <= high:
+        return
+    must = "finite" if low < 0 else "positive"
+    raise ArgumentError(f"The {what} must be {must}.", given=f"{what}={seconds}", expected=expected)
+
+
+def check_steps(
+    what: str, dt: Any, samples: Tensor, steps: int, *, least: float = 0.0, wait: bool = True
+) -> Any:
+    """Refuse time steps that are not positive seconds of the right shape.
+
+    Values elsewhere than on the CPU are read only where that may ``wait`` for a device.
+
+    Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
+    """
+    dt, dtype = plain(dt), wide_dtype(samples.dtype)
+    if not is_number(dt):
+        check_floating(what, dt, "of seconds, or a number")
+        check_steps_shape(what, dt, samples, steps)
+        if not wait and dt.device.type != "cpu":
+            return dt
+    # A step may vanish or overflow where it is used.
+    lowest, highest = _NUMBERS[dtype].tiny, _NUMBERS[dtype].max
+    expected = f"{what} > 0, in seconds, that {dtype} can hold"
+    expected += f" with its cube: from {least:.2g} s" if least else ""
+    check_range(what, dt, max(lowest, least), highest, expected)
+    return dt
+
+
+def check_steps_shape(what: str, dt: Tensor, samples: Tensor, steps: int) -> None:
+    """Refuse steps that are not ``[]``, ``[steps]`` or ``[..., steps]``."""
+    batch = samples.shape[:-2]
+    if dt.ndim and not (dt.shape[-1] == steps and fits_within(dt.shape[:-1], batch)):
+        raise ArgumentError(
+            f"The {what} has the wrong length.",
+            given=f"shape {tuple(dt.shape)} for samples of shape {tuple(samples.shape)}",
+            expected=f"a number, [{steps}] or {[*batch, steps]}",
+        )
+
+
+def least_step(samples: Tensor) -> float:
+    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds."""
+    # The weights are at most some hundreds of it.
+    return (1000 / _NUMBERS[wide_dtype(samples.dtype)].max) ** (1 / 3)
+
+
+def normalise_duration(duration: Any, like: Tensor) -> Tensor:
+    """A duration as a tensor ``[...]`` beside points ``[..., count, dof]``."""
+    duration = take_seconds("duration", duration, like)
+    check_device("duration", duration, like)
+    check_batch("duration", duration.shape, like)
+    number = _NUMBERS[torch.float64]
+    check_range("duration", duration, number.smallest_normal, number.max, "finite seconds > 0")
+    check_span("duration", duration)
+    return duration
+
+
+def normalise_times(times: Any, like: Tensor) -> Tensor:
+    """Increasing times, one for each point, as a tensor ``[..., count]``."""
+    times = take_seconds("times", times, like, several=True)
+    check_device("times", times, like)
+    count = like.shape[-2]
+    if times.dim() < 1 or times.shape[-1] != count:
+        raise ArgumentError(
+            "There must be one time for each point.",
+            given=f"times {tuple(times.shape)}, points {tuple(like.shape)}",
+            expected=f"[..., {count}]",
+        )
+    check_batch("times", times.shape[:-1], like)
+    check_increasing("times", times)
+    check_span("times", times[..., -1] - times[..., 0])
+    return times
+
+
+def check_span(what: str, seconds: Tensor) -> None:
+    """Refuse durations whose sixth powers, which jerk asks for, no float64 can hold."""
+    values = concrete(seconds)
+    if values is not None and not bool(
+        ((values > 1 / MOST_SECONDS) & (values < MOST_SECONDS)).all()
+    ):
+        raise ArgumentError(
+            f"The {what} span too short or too long a time to compute with.",
+            given=f"{values.min().item():.6g} to {values.max().item():.6g} s",
+            expected=f"between {1 / MOST_SECONDS:g} and {MOST_SECONDS:g} s",
+        )
+
+
+def check_increasing(what: str, times: Tensor) -> None:
+    """Refuse times that are not finite or do not increase, where their values are known."""
+    values, steps = concrete(times), concrete(times.diff(dim=-1))
+    if values is None or steps is None:
+        return
+    if not bool(torch.isfinite(values).all()) or not bool((steps > 0).all()):
+        raise ArgumentError(
+            f"The {what} must be finite and increase strictly.",
+            given=str(values.flatten()[:8].tolist()),
+            expected="each time later than the one before, in seconds",
+        )
