@@ -16,10 +16,15 @@ from pullback.tracking.formats._noise import (
     render_noise,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
-from pullback.tracking.formats._round import Rounding, check_choices, check_values
+from pullback.tracking.formats._round import (
+    Rounding,
+    check_choices,
+    check_values,
+    draw_noise,
+)
 from pullback.tracking.formats._rounding import ProductRounding
 from pullback.tracking.formats._scaled import Named
-from pullback.tracking.formats._simulate import simulate_tensor
+from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
@@ -33,27 +38,14 @@ class SimulatedFormat(nn.Module):
 
     Arguments:
         model: the module to run.
-        recipe: the formats of the products of each module.
-        rounding: ``"nearest"`` or ``"stochastic"``.
-        overflow: ``"saturate"`` or ``"cast"``.
-        generator: where stochastic rounding draws from.
-        measure: whether to measure the quantisation noise.
+        products: how the factors of its products are rounded.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        recipe: Recipe,
-        rounding: Rounding,
-        overflow: Overflow,
-        generator: torch.Generator | None,
-        measure: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, products: ProductRounding) -> None:
         super().__init__()
         self.model = model
-        self.meter = NoiseMeter() if measure else None
-        self.products = ProductRounding(recipe, rounding, overflow, generator, self.meter)
+        self.products = products
+        self.meter = products.meter
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products; torch.compile breaks its graph here.
@@ -196,14 +188,10 @@ def simulate_format(
         check_traceable(target)
         if recipe is not None:
             recipe.check(name for name, _ in target.named_modules(remove_duplicate=False))
-        return SimulatedFormat(
-            target,
-            recipe=Recipe({"*": everywhere}) if recipe is None else recipe,
-            rounding=rounding,
-            overflow=overflow,
-            generator=generator,
-            measure=measure,
-        )
+        recipe = Recipe({"*": everywhere}) if recipe is None else recipe
+        meter = NoiseMeter() if measure else None
+        products = ProductRounding(recipe, rounding, overflow, generator, meter)
+        return SimulatedFormat(target, products)
     if not isinstance(target, Tensor) or recipe is not None or measure:
         raise ArgumentTypeError(
             "simulate_format takes a module or a tensor, and recipes are for modules.",
@@ -216,14 +204,14 @@ def simulate_format(
             given="a ScaledFormat with a history",
             mend="Use one without, or simulate a module.",
         )
-    return simulate_tensor(
-        target,
-        everywhere.of("activation"),
-        everywhere.of("gradient"),
-        rounding=rounding,
-        overflow=overflow,
-        generator=generator,
-    )
+    for rule, chosen in (
+        (RoundGradientFunction, everywhere.of("gradient")),
+        (RoundValueFunction, everywhere.of("activation")),
+    ):
+        if chosen is not None:
+            noise = draw_noise(target, generator) if rounding == "stochastic" else None
+            target = rule.apply(target, noise, chosen, overflow)
+    return target
 
 
 def _check_formats(missing: bool, recipe: Recipe | None) -> None:

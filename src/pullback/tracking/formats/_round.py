@@ -1,17 +1,16 @@
 """Rounding to a number format: to nearest even or stochastically, exactly, in any dtype."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
+from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = [
-    "Overflow",
-    "Rounder",
     "Rounding",
     "check_choices",
     "check_noise",
@@ -111,25 +110,9 @@ def parts_of(values: Tensor) -> Tensor:
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-class Rounder(Protocol):
-    """What rounds: a `NumberFormat`, or a format whose values share a scale."""
-
-    def along(self, dim: int) -> "Rounder":
-        """The same, with channels and blocks, if there are any, along a dimension."""
-        ...
-
-    def for_parts(self) -> "Rounder":
-        """The format of the parts of complex values, which lie along a new last dimension."""
-        ...
-
-    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
-        """Round real values."""
-        ...
-
-
 def round_values(
     values: Tensor,
-    number_format: Rounder,
+    number_format: Format,
     noise: Tensor | None = None,
     overflow: Overflow = "saturate",
 ) -> Tensor:
@@ -163,7 +146,7 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
-    if not hasattr(number_format, "for_parts"):
+    if not isinstance(number_format, Format):
         raise ArgumentTypeError(
             "round_values takes a format.",
             given=repr(number_format),
@@ -174,6 +157,8 @@ def round_values(
     if values.is_complex():
         parts = parts_of(values.reshape(values.shape or (1,)))
         noise = None if noise is None else noise.reshape(parts.shape)
-        rounded = round_values(parts, number_format.for_parts(), noise, overflow)
+        if isinstance(number_format, ScaledFormat) and number_format.dim < 0:
+            number_format = number_format.along(number_format.dim - 1)
+        rounded = round_values(parts, number_format, noise, overflow)
         return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
     return number_format.round(parts_of(values), noise, overflow)

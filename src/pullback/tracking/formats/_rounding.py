@@ -1,6 +1,6 @@
 """`ProductRounding`: how the factors of a model's products, and their gradients, are rounded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -11,14 +11,8 @@ from pullback.internal.torch import get_unwrapped, innermost, is_batchedtensor, 
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
-from pullback.tracking.formats._round import (
-    Rounder,
-    Rounding,
-    draw_noise,
-    parts_of,
-    round_values,
-)
-from pullback.tracking.formats._scaled import FixedScale, ScaledFormat
+from pullback.tracking.formats._round import Rounding, draw_noise, parts_of, round_values
+from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import Overflow
 
@@ -58,7 +52,7 @@ class DelayedScales:
     def __init__(self) -> None:
         self._seen: dict[Spot, Tensor] = {}
 
-    def fix(self, number_format: Rounder, spot: Spot) -> Rounder:
+    def fix(self, number_format: Format, spot: Spot) -> Format:
         """The format with the scale that its past gives; at first with that of the values."""
         if not isinstance(number_format, ScaledFormat) or not number_format.history:
             return number_format
@@ -66,9 +60,9 @@ class DelayedScales:
         if seen is None:
             return number_format
         scale = innermost(number_format.scales(seen.unsqueeze(0)).squeeze())
-        return FixedScale(number_format, scale)
+        return replace(number_format, chosen=scale)
 
-    def see(self, number_format: Rounder, spot: Spot, values: Tensor) -> None:
+    def see(self, number_format: Format, spot: Spot, values: Tensor) -> None:
         """Remember the largest magnitude of some values."""
         if not isinstance(number_format, ScaledFormat) or not number_format.history:
             return
@@ -181,7 +175,7 @@ class ProductRounding:
         return draw_noise(x, self.generator) if self.rounding == "stochastic" else None
 
     def _see_gradient(
-        self, y: Tensor, wanted: Rounder, chosen: Rounder, noise: Tensor | None, spot: Spot
+        self, y: Tensor, wanted: Format, chosen: Format, noise: Tensor | None, spot: Spot
     ) -> None:
         """When a gradient comes, remember how large it is and measure what rounding loses."""
         meter, training = self.meter, self.training

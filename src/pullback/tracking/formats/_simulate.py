@@ -2,20 +2,14 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pullback.tensor import Function
-from pullback.tracking.formats._round import (
-    Overflow,
-    Rounder,
-    Rounding,
-    check_noise,
-    draw_noise,
-    round_values,
-)
+from pullback.tracking.formats._round import check_noise, round_values
+from pullback.tracking.formats._scaled import Format
+from pullback.tracking.formats._table import Overflow
 
-__all__ = ["RoundGradientFunction", "RoundValueFunction", "simulate_tensor"]
+__all__ = ["RoundGradientFunction", "RoundValueFunction"]
 
 
 class RoundValueFunction(Function):
@@ -25,7 +19,7 @@ class RoundValueFunction(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, noise: Tensor | None, number_format: Rounder, overflow: Overflow
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
     ) -> Tensor:
         """Return the rounded values."""
         return round_values(x, number_format, noise, overflow)
@@ -51,7 +45,7 @@ class RoundGradientFunction(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, noise: Tensor | None, number_format: Rounder, overflow: Overflow
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
     ) -> Tensor:
         """Return a view of ``x``: no copy."""
         check_noise(x, noise)
@@ -69,23 +63,3 @@ class RoundGradientFunction(Function):
         (noise,) = ctx.saved_tensors
         rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
         return rounded, None, None, None
-
-
-def simulate_tensor(
-    x: Tensor,
-    forward: Rounder | None,
-    backward: Rounder | None,
-    *,
-    rounding: Rounding,
-    overflow: Overflow,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Return ``x`` with its value and its gradient rounded; `simulate_format` on a tensor."""
-    stochastic = rounding == "stochastic"
-    if backward is not None:
-        noise = draw_noise(x, generator) if stochastic else None
-        x = RoundGradientFunction.apply(x, noise, backward, overflow)
-    if forward is not None:
-        noise = draw_noise(x, generator) if stochastic else None
-        x = RoundValueFunction.apply(x, noise, forward, overflow)
-    return x

@@ -18,9 +18,9 @@ from pullback.tracking.formats import FORMATS, NumberFormat
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._rows import (
+    GROUPS,
     aliases_of,
     count_groups,
-    group_of,
     row_name,
     row_names,
     thin,
@@ -61,7 +61,7 @@ def render_html(run: Run) -> str:
     run = thin(run)
     findings = diagnose(run)
     aliases = aliases_of(run)
-    names = row_names(run, [], aliases)  # in the order of execution, which the page can sort by
+    names = row_names(run, aliases)
     numbers = {name: index for index, name in enumerate(names)}
     page = files("pullback.tracking.report") / "_page"
     environment = jinja2.Environment(
@@ -199,7 +199,7 @@ def _data(
         blocks.append(pack_points(points.scale, points.peak, points.zeros, points.flags))
         row = rows[row_name(series.key)]
         if series.key.source != "module":  # a page says so of few
-            row["group"] = group_of(series.key)
+            row["group"] = GROUPS[series.key.source]
         row["backward" if series.key.direction == "backward" else "forward"] = side
     for rank, finding in enumerate(findings):
         row = rows[row_name(finding.key)]

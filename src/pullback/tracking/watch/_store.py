@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from pullback.errors import ArgumentError
 from pullback.tracking.measure._dispatch import (
     Backend,
     check_measurable,
@@ -35,7 +34,6 @@ Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
-STATISTICS = ("moments", "exponents")
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
 PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
 _IDLE = Ticket(0, 0, 0, False, False)
@@ -61,10 +59,6 @@ class Store:
             what statistics of one's own made of them.
         every: only steps divisible by this are measured.
         backend: which kernel measures; see `choose_backend`.
-        statistics: ``("moments", "exponents")``, or without the second.
-
-    Raises:
-        ArgumentError: statistics of another name, or without moments, which give the scale.
     """
 
     def __init__(
@@ -72,15 +66,7 @@ class Store:
         absorb: Absorb,
         every: int = 1,
         backend: Backend = "auto",
-        statistics: Sequence[str] = STATISTICS,
     ) -> None:
-        if {*statistics} not in ({"moments"}, {*STATISTICS}):
-            raise ArgumentError(
-                "These are not statistics that can be measured.",
-                given=f"statistics={statistics!r}",
-                expected=f"{STATISTICS} or ('moments',)",
-            )
-        self.exponents = "exponents" in statistics
         self.handle = register_store(self)
         self.every = every
         self.backend: Backend = backend
@@ -257,13 +243,7 @@ class Store:
         device = values.device
         index = self._reserve(device)
         factor = self._factor(device) if order and source == "module" else 1.0
-        measure_into(
-            values,
-            self._rows[device][index],
-            factor,
-            self.backends_used[device.type],
-            exponents=self.exponents,
-        )
+        measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
         place = Place(ticket.step, ticket.microbatch)
         key = self._append(_key(name, ticket, direction, order, source), place, (device, index))
