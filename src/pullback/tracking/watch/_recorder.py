@@ -68,7 +68,7 @@ class Recorder:
         if not found:
             near = dict.fromkeys(f"{key} ({key.direction})" for key in totals)
             raise ArgumentError(
-                "No such tensor was measured.",
+                "No such tensor was recorded.",
                 given=f"{name!r}, {direction}, call {call}, order {order}",
                 expected=", ".join([*near][:20]) or "a step that ran before",
             )
