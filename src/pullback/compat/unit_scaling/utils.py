@@ -16,7 +16,7 @@ from pullback.errors import ArgumentTypeError
 from pullback.gradients._factor import widen
 from pullback.tensor import Function
 from pullback.tracking.measure._layout import Direction
-from pullback.tracking.run._identity import Ticket
+from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._annotate import (
     ScalesInterpreter,
     annotate_code,
@@ -24,9 +24,8 @@ from pullback.tracking.watch._annotate import (
     scale_text,
     trace_deeply,
 )
-from pullback.tracking.watch._operators import follow_operator, observe_operator
-from pullback.tracking.watch._store import register_store
-from pullback.tracking.watch._track import Track
+from pullback.tracking.watch._store import Seen, register_store
+from pullback.tracking.watch._track import Track, follow_operator, observe_operator
 
 __all__ = ["ScalePair", "ScaleTracker", "analyse_module"]
 
@@ -66,14 +65,12 @@ class ScalePair:
     def __str__(self) -> str:
         return scale_text(self.forward, self.backward)
 
-    def observe(self, values: Tensor, *_: Any) -> Ticket:
+    def observe(self, values: Tensor, *_: Any) -> Seen:
         """Record the scale of a value."""
         self.forward = std_of(values)
-        return Ticket(0, 0, 0, False, True)
+        return Key(""), Place(0, 0)
 
-    def follow(
-        self, values: Tensor, name: str, ticket: Ticket, order: int, direction: Direction
-    ) -> None:
+    def follow(self, values: Tensor, seen: Seen, order: int, direction: Direction) -> None:
         """Record the scale of a gradient; tangents and gradients of gradients have no place."""
         if direction == "backward" and order == 1:
             self.backward = std_of(values)
@@ -105,7 +102,7 @@ class ScaleTracker(Function):
         """
         ctx.scale_tracker = scale_tracker
         _check(t, scale_tracker)
-        observe_operator(t.detach(), scale_tracker._handle, "", "forward")
+        observe_operator(t.detach(), scale_tracker._handle, "")
         return t.view_as(t)
 
     @staticmethod
@@ -116,7 +113,7 @@ class ScaleTracker(Function):
             ctx: the context of forward.
             t: the gradient of the result.
         """
-        ticket = torch.zeros(6, dtype=torch.int64)  # a pair has no use for it
+        ticket = torch.ones(6, dtype=torch.int64)  # a pair asks only whether there is one
         follow_operator(t.detach(), ticket, ctx.scale_tracker._handle, "", "backward", 1)
         return t, None, None
 

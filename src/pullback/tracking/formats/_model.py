@@ -17,14 +17,15 @@ from pullback.tracking.formats._noise import (
 )
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
 from pullback.tracking.formats._round import (
+    RoundGradientFunction,
     Rounding,
+    RoundValueFunction,
     check_choices,
     check_values,
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
 from pullback.tracking.formats._scaled import Named
-from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]

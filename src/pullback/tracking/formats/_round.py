@@ -1,16 +1,19 @@
 """Rounding to a number format: to nearest even or stochastically, exactly, in any dtype."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
+from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = [
+    "RoundGradientFunction",
+    "RoundValueFunction",
     "Rounding",
     "check_choices",
     "check_noise",
@@ -162,3 +165,56 @@ def round_values(
         rounded = round_values(parts, number_format, noise, overflow)
         return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
     return number_format.round(parts_of(values), noise, overflow)
+
+
+class RoundValueFunction(Function):
+    """Round the value to a format, and pass the gradient straight through."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
+    ) -> Tensor:
+        """Return the rounded values."""
+        return round_values(x, number_format, noise, overflow)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: the cotangent passes as it is."""
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the cotangent."""
+        return cotangent, None, None, None
+
+
+class RoundGradientFunction(Function):
+    """Pass the value, and round the gradient to a format: not linear, and declared so.
+
+    The noise of stochastic rounding is an argument, so that two backward passes agree. Its own
+    derivative is straight-through.
+    """
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
+    ) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        check_noise(x, noise)
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the format and the noise."""
+        _, noise, ctx.number_format, ctx.overflow = inputs
+        ctx.save_for_backward(noise)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the rounded cotangent."""
+        (noise,) = ctx.saved_tensors
+        rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
+        return rounded, None, None, None

@@ -11,9 +11,15 @@ from pullback.internal.torch import get_unwrapped, innermost, is_batchedtensor, 
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
-from pullback.tracking.formats._round import Rounding, draw_noise, parts_of, round_values
+from pullback.tracking.formats._round import (
+    RoundGradientFunction,
+    Rounding,
+    RoundValueFunction,
+    draw_noise,
+    parts_of,
+    round_values,
+)
 from pullback.tracking.formats._scaled import Format, ScaledFormat
-from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["ProductRounding", "Spot"]
