@@ -30,8 +30,8 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
             f"{function} does not take {kind} tensors.",
             given=f"{name} with layout {tensor.layout}",
             expected="a strided tensor",
-            mend=f"Shape the gradient of its values, {function}(x.coalesce().values(), ...) for a "
-            f"sparse and {function}(x.values(), ...) for a nested tensor, and build it from them.",
+            mend=f"Pass its values, {function}(x.coalesce().values(), ...) of a sparse and "
+            f"{function}(x.values(), ...) of a nested tensor, and build it from them.",
         )
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ArgumentTypeError(

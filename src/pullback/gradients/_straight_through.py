@@ -12,7 +12,6 @@ from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunc
 
 __all__ = [
     "StraightThrough",
-    "StraightThroughFunction",
     "StraightThroughOneHot",
     "StraightThroughRound",
     "StraightThroughSign",
@@ -23,10 +22,6 @@ __all__ = [
     "straight_through_sign",
     "straight_through_threshold",
 ]
-
-
-class StraightThroughFunction(ReplaceGradientFunction):
-    """`ReplaceGradientFunction` under the name of its use: ``(h, s) -> h``, ``g -> (0, g)``."""
 
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
@@ -65,7 +60,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     check_tensor(soft, "straight_through", "soft")
     _check_hard(hard, soft)
     # Detached, so that nothing is computed backwards only to be multiplied by zero.
-    return StraightThroughFunction.apply(hard.detach().to(soft.dtype), soft)
+    return ReplaceGradientFunction.apply(hard.detach().to(soft.dtype), soft)
 
 
 def _check_hard(hard: Tensor, soft: Tensor) -> None:
@@ -129,7 +124,7 @@ def straight_through_round(x: Tensor) -> Tensor:
     """
     check_tensor(x, "straight_through_round")
     check_real(x, "straight_through_round", "torch does not round complex numbers")
-    return StraightThroughFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
+    return ReplaceGradientFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
 
 
 StraightThroughRound = module_of(
@@ -174,7 +169,7 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     if window is not None:
         bound = check_positive(window, "straight_through_sign", "window")
         x = WhereGradientFunction.apply(x, value.abs() <= bound)
-    return StraightThroughFunction.apply(hard, x)
+    return ReplaceGradientFunction.apply(hard, x)
 
 
 StraightThroughSign = module_of(
@@ -218,7 +213,7 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
         level = level.detach()
     value = widen(x.detach())
     hard = torch.where(torch.isnan(value), value, (value > level).to(value.dtype))
-    return StraightThroughFunction.apply(hard.to(x.dtype), x)
+    return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
 
 StraightThroughThreshold = module_of(
@@ -268,7 +263,7 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
         places = places.reshape([-1 if axis == dim % x.ndim else 1 for axis in range(x.ndim)])
         hard = (places == best).to(value.dtype)
         hard = torch.where(torch.isnan(value).any(dim, keepdim=True), torch.nan, hard)
-    return StraightThroughFunction.apply(hard.to(x.dtype), x)
+    return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
 
 def _check_dim(dim: int, x: Tensor) -> None:

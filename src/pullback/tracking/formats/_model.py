@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.gradients._check import check_tensor
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._mode import rounding_products
@@ -21,7 +22,6 @@ from pullback.tracking.formats._round import (
     Rounding,
     RoundValueFunction,
     check_choices,
-    check_values,
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
@@ -198,7 +198,7 @@ def simulate_format(
             "simulate_format takes a module or a tensor, and recipes are for modules.",
             given=f"a {type(target).__name__}",
         )
-    check_values(target, "simulate_format")
+    check_tensor(target, "simulate_format")
     if everywhere.remembers:
         raise UnsupportedError(
             "A single tensor has no past that its scale could come of.",

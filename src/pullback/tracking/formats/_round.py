@@ -5,8 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal._dtypes import PACKED
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
@@ -17,7 +16,6 @@ __all__ = [
     "Rounding",
     "check_choices",
     "check_noise",
-    "check_values",
     "draw_noise",
     "parts_of",
     "round_values",
@@ -43,35 +41,6 @@ def check_choices(rounding: str, overflow: str) -> None:
             "There is no such way to overflow.",
             given=f"overflow={overflow!r}",
             expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
-        )
-
-
-def check_values(values: Tensor, function: str) -> None:
-    """Refuse by name what cannot be rounded.
-
-    Raises:
-        ArgumentTypeError: no tensor, or one of integers or booleans.
-        UnsupportedError: a sparse, nested or packed tensor.
-    """
-    if not isinstance(values, Tensor):
-        raise ArgumentTypeError(
-            f"{function} takes a tensor.", given=f"a value of type {type(values).__name__}"
-        )
-    if values.is_nested or values.layout is not torch.strided:
-        raise UnsupportedError(
-            f"{function} does not take sparse or nested tensors.",
-            given=f"layout {values.layout}",
-            mend="Pass its values.",
-        )
-    if not (values.is_floating_point() or values.is_complex()):
-        raise ArgumentTypeError(
-            f"{function} takes floating or complex values.",
-            given=f"dtype {values.dtype}",
-            mend="Convert it first: x.float().",
-        )
-    if values.dtype in PACKED:
-        raise UnsupportedError(
-            f"{function} does not take packed values.", given=f"dtype {values.dtype}"
         )
 
 
