@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_device, check_real, check_tensor
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._check import check_device, check_real, check_strided, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
-from pullback.gradients._norm import check_positive
+from pullback.gradients._norm import check_dimensions, check_positive
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
@@ -64,18 +64,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 def _check_hard(hard: Tensor, soft: Tensor) -> None:
-    if not isinstance(hard, Tensor):
-        raise ArgumentTypeError(
-            "straight_through: hard is not a tensor.",
-            given=f"hard of type {type(hard).__name__}",
-            expected="a tensor of the shape of soft",
-        )
-    if hard.is_nested or hard.layout is not torch.strided:
-        raise UnsupportedError(
-            "straight_through does not take sparse or nested tensors.",
-            given=f"hard with layout {hard.layout}",
-            mend="Pass hard.to_dense().",
-        )
+    check_strided(hard, "straight_through", "hard")
     if hard.is_complex() and not soft.is_complex():
         raise ArgumentTypeError(
             "straight_through: hard is complex and soft is real.",
@@ -253,7 +242,13 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
     """
     check_tensor(x, "straight_through_one_hot")
     check_real(x, "straight_through_one_hot", "complex numbers have no order")
-    _check_dim(dim, x)
+    check_dimensions((dim,), x, "straight_through_one_hot")
+    if x.ndim == 0 or x.shape[dim] == 0:
+        raise ArgumentError(
+            "straight_through_one_hot: there is nothing to choose from.",
+            given=f"x of shape {tuple(x.shape)} along dim={dim}",
+            expected="at least one entry along dim",
+        )
     value = widen(x.detach())
     if x.numel() == 0:
         hard = value
@@ -264,25 +259,6 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
         hard = (places == best).to(value.dtype)
         hard = torch.where(torch.isnan(value).any(dim, keepdim=True), torch.nan, hard)
     return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
-
-
-def _check_dim(dim: int, x: Tensor) -> None:
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise ArgumentTypeError(
-            "straight_through_one_hot: dim is not an integer.", given=f"dim={dim!r}"
-        )
-    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
-        raise ArgumentError(
-            "straight_through_one_hot: x does not have this dimension.",
-            given=f"dim={dim} for x of shape {tuple(x.shape)}",
-            expected="at least one dimension, and -x.ndim <= dim < x.ndim",
-        )
-    if x.shape[dim] == 0:
-        raise ArgumentError(
-            "straight_through_one_hot: there is nothing to choose from.",
-            given=f"x of shape {tuple(x.shape)} along dim={dim}",
-            expected="at least one entry along dim",
-        )
 
 
 StraightThroughOneHot = module_of(
