@@ -72,24 +72,15 @@ def render_html(run: Run) -> str:
         title=run.title,
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
-        noise=_noise(run, numbers, aliases),
-        advice=run.advice,
-        findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
+        noise=noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
+        run=run,
+        findings=[(each, numbers[row_name(each.key)]) for each in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
         formats=FORMATS,
         chosen="fp16",
-        notes=_notes(run),
         style=(page / "report.css").read_text("utf-8"),
         script=(page / "report.js").read_text("utf-8"),
         data=_embed(_data(run, names, findings, aliases)),
-    )
-
-
-def _noise(run: Run, numbers: dict[str, int], aliases: dict[str, str]) -> dict[str, Any] | None:
-    if not run.noise:
-        return None
-    return noise_table(
-        run.noise, numbers | {name: numbers[first] for name, first in aliases.items()}
     )
 
 
@@ -144,30 +135,6 @@ def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
     tiny, _, top = known.reach
     lost = sum(count for e, count in exponents.items() if e + 1 <= tiny or e >= top)
     return lost / max(sum(exponents.values()), 1)
-
-
-def _finding(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
-    return {
-        "problem": finding.problem,
-        "tone": "bad" if finding.problem == "non-finite" else "",
-        "name": str(finding.key),
-        "row": numbers[row_name(finding.key)],
-        "direction": finding.key.direction,
-        "where": "" if finding.step is None else f", step {finding.step}",
-        "detail": finding.detail,
-    }
-
-
-def _notes(run: Run) -> list[str]:
-    notes = []
-    if run.dropped:
-        notes.append(
-            f"The history dropped its {run.dropped} oldest moments; figures are of all of them."
-        )
-    if run.truncated:
-        notes.append("The recording ends in the middle of a line: its program was interrupted.")
-    notes += [f"Not measured: {name}, {reason}." for name, reason in run.skipped.items()]
-    return notes
 
 
 def _embed(data: dict[str, Any]) -> str:
