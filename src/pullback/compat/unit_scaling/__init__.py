@@ -40,8 +40,8 @@ What is not listed gives the same results:
     All return a copy. A graph that was not tracked raises ``ArgumentError``. Nested arguments are
     pruned as well.
 ``plot``
-    Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. The names
-    of metrics in words work with arrows; there they raise.
+    Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. It draws
+    points, no arrows and no error bars, and has no arguments for these.
 ``scale_fwd``, ``scale_bwd``
     The factor is kept in float32 or wider: 1e-9 does not become 0 in float16. ``scale_bwd``
     returns a view; there a copy. Integers are refused by name; there they turn into floats.
