@@ -202,15 +202,10 @@ def page() -> tuple[float, int]:
 
 def timed(runs: int, rounds: int, seconds: float) -> Iterator[list[tuple[str, Any, str, Any]]]:
     """The sections that share one set of trackers: times, then host reads."""
-    each, tenth, bare = Setup(), Setup(), Setup()
-    with (
-        Tracker(each.model),
-        Tracker(tenth.model, every=10),
-        Tracker(bare.model, statistics=("moments",)),
-    ):
+    each, tenth = Setup(), Setup()
+    with Tracker(each.model), Tracker(tenth.model, every=10):
         variants: dict[str, Callable[[], None]] = {
             "pullback every=1": each.step,
-            "pullback every=1, moments only": bare.step,
             "pullback every=10": tenth.step,
             **peers(),
         }

@@ -259,22 +259,6 @@ def test_scale_tracker_with_odd_data():
             us.ScaleTracker.track(bad, pair)
 
 
-def test_the_interpreter():
-    class InPlace(nn.Module):
-        def forward(self, x):
-            y = x * 2
-            y.add_(1)
-            return (y * y).sum()
-
-    interpreter = us.ScaleTrackingInterpreter(torch.fx.symbolic_trace(InPlace()))
-    x = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
-    interpreter.run(x).backward()
-    assert list(interpreter.scales) == ["x", "mul", "add_", "mul_1", "sum_1"]
-    torch.testing.assert_close(x.grad, 4 * (2 * x.detach() + 1))
-    assert interpreter.scales["x"].backward == pytest.approx(float(x.grad.std()))
-    assert not x._backward_hooks
-
-
 def test_scales():
     x = torch.randn(2**6, requires_grad=True)
     g = torch.randn(2**6)
@@ -324,7 +308,7 @@ def test_metrics():
 
 def test_the_names_are_whole():
     names = {
-        "FPFormat", "Metrics", "ScalePair", "ScaleTracker", "ScaleTrackingInterpreter",
+        "FPFormat", "Metrics", "ScalePair", "ScaleTracker",
         "analyse_module", "plot", "prune_non_float_tensors",
         "prune_same_scale_tensors", "prune_selected_nodes", "scale_bwd", "scale_fwd",
         "simulate_fp8", "track_scales",

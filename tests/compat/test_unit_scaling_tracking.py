@@ -97,8 +97,8 @@ def test_the_picture(graph):
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert len(labels) == len(us.prune_same_scale_tensors(graph).nodes) - 1
     assert any("weight" in label for label in labels)
-    plain = us.plot(graph, show_arrows=False, show_error_bars=False, prune_same_scale=False)
-    assert not [text for text in plain.texts if text.get_text() == ""]
+    whole = us.plot(graph, prune_same_scale=False)
+    assert len(whole.get_yticklabels()) >= len(labels)
     pyplot.close("all")
 
 
@@ -113,8 +113,9 @@ def test_a_picture_of_zeros_and_nan():
 
     model = us.track_scales(Odd())
     model(torch.randn(4)).backward()
-    axes = us.plot(model.scales_graph(), show_zero_tensors=True)
-    assert "0" in [text.get_text() for text in axes.texts]
+    axes = us.plot(model.scales_graph())
+    drawn = [x for line in axes.lines if len(line.get_xdata()) for x in line.get_xdata()]
+    assert all(x > 0 for x in drawn)
     pyplot.close("all")
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, RecordingError
 from pullback.tracking import Tracker
-from pullback.tracking.run._recording import LineFile, RunWriter
+from pullback.tracking.run._recording import RunWriter
 from pullback.tracking.sinks import JsonLines
 from pullback.tracking.watch._steps import Rounds
 
@@ -293,7 +293,7 @@ def tracked_steps(model: nn.Module, **options: Any) -> Tracker:
 def test_a_full_disk_does_not_end_the_training(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, full = nn.Linear(2, 2), Path("/dev/full")
     if how == "jsonl":  # full later, not when it is opened
-        opened = lambda self, path, *_: LineFile.__init__(self, path, "run")  # noqa: E731
+        opened = lambda self, path, *_: JsonLines.__init__(self, path, "run")  # noqa: E731
         monkeypatch.setattr(RunWriter, "__init__", opened)
         made: dict[str, Any] = {"jsonl": full}
     else:

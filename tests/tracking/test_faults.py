@@ -63,7 +63,6 @@ def test_odd_outputs_are_measured_and_training_goes_on(tmp_path: Path) -> None:
         assert total.exponents == {e: 3 * n for e, n in once.exponents.items()}
     assert len(read_run(tmp_path / "odd.jsonl").series) == len(tracker.run().series)
     tracker.to_html(tmp_path / "odd.html")
-    tracker.to_png(tmp_path / "odd.png")
     assert tracker.table()
 
 

@@ -8,7 +8,7 @@ from pullback import check
 from pullback.gradients._round import DtypeGradientFunction
 from pullback.tracking.formats import E5M2, simulate_format
 from pullback.tracking.formats._cases import cases
-from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
+from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
 
 # torch itself loads its decompositions through the deprecated torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

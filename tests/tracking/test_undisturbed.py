@@ -163,8 +163,6 @@ def test_outputs_that_cannot_be_measured_are_named() -> None:
     [
         ({"model": "x"}, ArgumentTypeError),
         ({"every": 0}, ArgumentError),
-        ({"statistics": ("median",)}, ArgumentError),
-        ({"statistics": ("exponents",)}, ArgumentError),
         ({"history": 0}, ArgumentError),
         ({"scaler": 3}, ArgumentTypeError),
     ],
@@ -187,18 +185,6 @@ def test_names_choose_modules_and_must_match() -> None:
     assert not model._forward_pre_hooks
     with pytest.raises(UnsupportedError), tracker:
         pass
-
-
-def test_moments_only() -> None:
-    model = sequential()
-    with Tracker(model, statistics=("moments",)) as tracker:
-        train(model, 1)
-    with Tracker(sequential()) as full:
-        train(full._model, 1)
-    for key, total in tracker.totals().items():
-        assert not total.exponents
-        assert total.zeros == full.totals()[key].zeros
-        assert total.m2 == full.totals()[key].m2
 
 
 def test_no_host_reads_in_a_step() -> None:

@@ -7,7 +7,38 @@ from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
 from pullback.internal.torch import graph_break, is_exporting
 
-__all__ = ["check_broadcast", "check_device", "check_real", "check_tensor", "refuse_export"]
+__all__ = [
+    "check_broadcast",
+    "check_device",
+    "check_real",
+    "check_strided",
+    "check_tensor",
+    "refuse_export",
+]
+
+
+def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
+    """Refuse by name what is no tensor, or a sparse or nested one.
+
+    Raises:
+        ArgumentTypeError: not a tensor.
+        UnsupportedError: a sparse, nested or otherwise not strided tensor.
+    """
+    if not isinstance(tensor, Tensor):
+        raise ArgumentTypeError(
+            f"{function}: {name} is not a tensor.",
+            given=f"{name} of type {type(tensor).__name__}",
+            expected="a torch.Tensor",
+        )
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise UnsupportedError(
+            f"{function} does not take {kind} tensors.",
+            given=f"{name} with layout {tensor.layout}",
+            expected="a strided tensor",
+            mend="Pass its values, and build it from them: x.coalesce().values() of a sparse, "
+            "x.values() of a nested tensor.",
+        )
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -18,21 +49,7 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
         UnsupportedError: a sparse, nested or otherwise not strided tensor, or a program that
             is being exported with its gradients.
     """
-    if not isinstance(tensor, Tensor):
-        raise ArgumentTypeError(
-            f"{function}: {name} is not a tensor.",
-            given=f"{name} of type {type(tensor).__name__}",
-            expected="a floating or complex torch.Tensor",
-        )
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise UnsupportedError(
-            f"{function} does not take {kind} tensors.",
-            given=f"{name} with layout {tensor.layout}",
-            expected="a strided tensor",
-            mend=f"Shape the gradient of its values, {function}(x.coalesce().values(), ...) for a "
-            f"sparse and {function}(x.values(), ...) for a nested tensor, and build it from them.",
-        )
+    check_strided(tensor, function, name)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ArgumentTypeError(
             f"{function}: {name} cannot carry a gradient.",

@@ -5,8 +5,8 @@ import numbers
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_broadcast, check_device
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._check import check_broadcast, check_device, check_strided
 from pullback.internal.torch import is_functorch_wrapped_tensor
 
 __all__ = ["Factor", "can_look_into", "check_factor", "check_number", "multiply", "widen"]
@@ -79,13 +79,7 @@ def check_number(
 def _check_tensor_factor(
     factor: Tensor, x: Tensor | None, function: str, name: str, allow_nan: bool
 ) -> Tensor:
-    if factor.is_nested or factor.layout is not torch.strided:
-        raise UnsupportedError(
-            f"{function} does not take a sparse or nested {name}.",
-            given=f"{name} with layout {factor.layout}",
-            expected="a strided tensor or a number",
-            mend=f"Pass {name}.to_dense().",
-        )
+    check_strided(factor, function, name)
     if factor.dtype == torch.bool or factor.is_quantized:
         raise ArgumentTypeError(
             f"{function}: {name} is not numeric.",

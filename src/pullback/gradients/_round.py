@@ -186,19 +186,14 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     return NoiseGradientFunction.apply(x, noise * std)
 
 
-def _is_negative(std: float | Tensor) -> bool:
-    if isinstance(std, Tensor):
-        return can_look_into(std) and bool((std < 0).any())
-    return std < 0
-
-
 def _check_std(std: Factor, x: Tensor | None, function: str) -> Factor:
     std = check_factor(std, x, function, name="std")
     if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
         raise ArgumentTypeError(
             f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
         )
-    if _is_negative(std):
+    seen = can_look_into(std) and bool((std < 0).any()) if isinstance(std, Tensor) else std < 0
+    if seen:
         raise ArgumentError(
             f"{function}: std is negative.", given=f"std={std}", expected="std >= 0"
         )

@@ -16,11 +16,9 @@ from pullback.tensor import Function
 
 __all__ = [
     "ReverseGradient",
-    "ReverseGradientFunction",
     "ScaleBoth",
     "ScaleBothFunction",
     "ScaleForward",
-    "ScaleForwardFunction",
     "ScaleGradient",
     "ScaleGradientFunction",
     "reverse_gradient",
@@ -110,12 +108,6 @@ ScaleGradient = module_of(
 )
 
 
-class ReverseGradientFunction(ScaleGradientFunction):
-    """`ScaleGradientFunction` under the name of its use, with the factor ``-strength``."""
-
-    _direct = True
-
-
 def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = False) -> Tensor:
     r"""Return ``x`` unchanged and reverse the gradient that flows back to it.
 
@@ -149,7 +141,7 @@ def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = Fal
     """
     check_tensor(x, "reverse_gradient")
     strength = check_factor(strength, x, "reverse_gradient", name="strength", allow_nan=allow_nan)
-    return ReverseGradientFunction.apply(x, -strength)
+    return ScaleGradientFunction.apply(x, -strength)
 
 
 def _check_strength(strength: Factor, allow_nan: bool, function: str) -> None:
@@ -260,10 +252,6 @@ ScaleBoth = module_of(
 )
 
 
-class ScaleForwardFunction(ScaleBothFunction):
-    """`ScaleBothFunction` under the name of its use, with the backward factor ``None``."""
-
-
 def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
     r"""Return ``x`` times a factor and let the gradient flow back as it is.
 
@@ -295,7 +283,7 @@ def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tens
     """
     check_tensor(x, "scale_forward")
     factor = check_factor(factor, x, "scale_forward", allow_nan=allow_nan)
-    return ScaleForwardFunction.apply(x, factor, None)
+    return ScaleBothFunction.apply(x, factor, None)
 
 
 ScaleForward = module_of(

@@ -3,16 +3,15 @@
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients._check import check_device, check_real, check_tensor
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._check import check_device, check_real, check_strided, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
-from pullback.gradients._norm import check_positive
+from pullback.gradients._norm import check_dimensions, check_positive
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
     "StraightThrough",
-    "StraightThroughFunction",
     "StraightThroughOneHot",
     "StraightThroughRound",
     "StraightThroughSign",
@@ -23,10 +22,6 @@ __all__ = [
     "straight_through_sign",
     "straight_through_threshold",
 ]
-
-
-class StraightThroughFunction(ReplaceGradientFunction):
-    """`ReplaceGradientFunction` under the name of its use: ``(h, s) -> h``, ``g -> (0, g)``."""
 
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
@@ -65,22 +60,11 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     check_tensor(soft, "straight_through", "soft")
     _check_hard(hard, soft)
     # Detached, so that nothing is computed backwards only to be multiplied by zero.
-    return StraightThroughFunction.apply(hard.detach().to(soft.dtype), soft)
+    return ReplaceGradientFunction.apply(hard.detach().to(soft.dtype), soft)
 
 
 def _check_hard(hard: Tensor, soft: Tensor) -> None:
-    if not isinstance(hard, Tensor):
-        raise ArgumentTypeError(
-            "straight_through: hard is not a tensor.",
-            given=f"hard of type {type(hard).__name__}",
-            expected="a tensor of the shape of soft",
-        )
-    if hard.is_nested or hard.layout is not torch.strided:
-        raise UnsupportedError(
-            "straight_through does not take sparse or nested tensors.",
-            given=f"hard with layout {hard.layout}",
-            mend="Pass hard.to_dense().",
-        )
+    check_strided(hard, "straight_through", "hard")
     if hard.is_complex() and not soft.is_complex():
         raise ArgumentTypeError(
             "straight_through: hard is complex and soft is real.",
@@ -129,7 +113,7 @@ def straight_through_round(x: Tensor) -> Tensor:
     """
     check_tensor(x, "straight_through_round")
     check_real(x, "straight_through_round", "torch does not round complex numbers")
-    return StraightThroughFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
+    return ReplaceGradientFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
 
 
 StraightThroughRound = module_of(
@@ -174,7 +158,7 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     if window is not None:
         bound = check_positive(window, "straight_through_sign", "window")
         x = WhereGradientFunction.apply(x, value.abs() <= bound)
-    return StraightThroughFunction.apply(hard, x)
+    return ReplaceGradientFunction.apply(hard, x)
 
 
 StraightThroughSign = module_of(
@@ -218,7 +202,7 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
         level = level.detach()
     value = widen(x.detach())
     hard = torch.where(torch.isnan(value), value, (value > level).to(value.dtype))
-    return StraightThroughFunction.apply(hard.to(x.dtype), x)
+    return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
 
 StraightThroughThreshold = module_of(
@@ -258,7 +242,13 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
     """
     check_tensor(x, "straight_through_one_hot")
     check_real(x, "straight_through_one_hot", "complex numbers have no order")
-    _check_dim(dim, x)
+    check_dimensions((dim,), x, "straight_through_one_hot")
+    if x.ndim == 0 or x.shape[dim] == 0:
+        raise ArgumentError(
+            "straight_through_one_hot: there is nothing to choose from.",
+            given=f"x of shape {tuple(x.shape)} along dim={dim}",
+            expected="at least one entry along dim",
+        )
     value = widen(x.detach())
     if x.numel() == 0:
         hard = value
@@ -268,26 +258,7 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
         places = places.reshape([-1 if axis == dim % x.ndim else 1 for axis in range(x.ndim)])
         hard = (places == best).to(value.dtype)
         hard = torch.where(torch.isnan(value).any(dim, keepdim=True), torch.nan, hard)
-    return StraightThroughFunction.apply(hard.to(x.dtype), x)
-
-
-def _check_dim(dim: int, x: Tensor) -> None:
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise ArgumentTypeError(
-            "straight_through_one_hot: dim is not an integer.", given=f"dim={dim!r}"
-        )
-    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
-        raise ArgumentError(
-            "straight_through_one_hot: x does not have this dimension.",
-            given=f"dim={dim} for x of shape {tuple(x.shape)}",
-            expected="at least one dimension, and -x.ndim <= dim < x.ndim",
-        )
-    if x.shape[dim] == 0:
-        raise ArgumentError(
-            "straight_through_one_hot: there is nothing to choose from.",
-            given=f"x of shape {tuple(x.shape)} along dim={dim}",
-            expected="at least one entry along dim",
-        )
+    return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
 
 StraightThroughOneHot = module_of(

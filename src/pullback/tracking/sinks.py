@@ -9,61 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pullback.internal._extras import require
 from pullback.tracking.run._identity import Key, Observation, Sink
-from pullback.tracking.run._recording import LineFile, observation_fields
+from pullback.tracking.run._recording import JsonLines
 
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
-
-
-class JsonLines(LineFile):
-    """A file with one JSON object for each tensor at each moment, with statistics of one's own.
-
-    Arguments:
-        path: the file, overwritten.
-
-    Raises:
-        RecordingError: the file cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import torch
-        >>> from pullback.tracking import Tracker
-        >>> from pullback.tracking.sinks import JsonLines
-        >>> model = torch.nn.Linear(2, 2)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "steps.jsonl")
-        ...     with Tracker(model, sinks=[JsonLines(path)]) as tracker:
-        ...         _ = model(torch.ones(1, 2))
-        ...         tracker.step()
-        ...     "scale" in path.read_text()
-        True
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path, "observations")
-
-    def write(self, observations: Sequence[Observation]) -> None:
-        """Append a line for each."""
-        self.append(map(_record, observations))
-
-
-def _record(observation: Observation) -> dict[str, Any]:
-    scale = observation.statistics.scale
-    return {
-        **observation_fields(observation),
-        "scale": scale if scale == scale else None,  # noqa: PLR0124 - NaN is no JSON
-        "measures": {name: _plain(values) for name, values in observation.measures.items()},
-    }
-
-
-def _plain(values: np.ndarray) -> Any:
-    plain = values.astype(object)
-    plain[~np.isfinite(values)] = None  # JSON has no NaN
-    return plain.tolist()
 
 
 def _scalars(observation: Observation) -> dict[str, float]:

@@ -6,8 +6,9 @@ is `pullback.tracking.simulate_format`, which rounds every product, where
 ``transforms.simulate_format`` rounds linear layers and attention only.
 
 Left out: what scales a model (``unit_scale``, ``functional``, layers, parameters, optimisers);
-``example_batch`` and ``visualiser``, which download a text data set; and ``graph_to_dataframe``,
-as ``node.meta["metrics"]`` of ``scales_graph().nodes`` has the numbers. unit_scaling's own
+``example_batch`` and ``visualiser``, which download a text data set; ``graph_to_dataframe``, as
+``node.meta["metrics"]`` of ``scales_graph().nodes`` has the numbers; and
+``ScaleTrackingInterpreter``, which `analyse_module` does not need here. unit_scaling's own
 ``unit_scale`` chains with the transforms here.
 
 What is not listed gives the same results:
@@ -17,9 +18,9 @@ What is not listed gives the same results:
     there ``std`` is rounded to the dtype. One element or none gives NaN without torch's warning.
     Integers are refused by name. Every transform works; under vmap the scale is that of the whole
     batch.
-``ScaleTrackingInterpreter``, ``analyse_module``
+``analyse_module``
     Values are seen by tensor hooks, so that in-place operations on tracked values work; there
-    they raise. ``analyse_module`` leaves ``.grad``, buffers and the random state alone; there
+    they raise. It leaves ``.grad``, buffers and the random state alone; there
     they change. Without ``backward``, an output that is not a scalar gets normal numbers; there
     it raises. Batch normalisation and attention layers, which torch.fx cannot enter, stay one
     line; there they raise. ``autowrap_modules=None`` stands for math, einops if installed, and
@@ -39,8 +40,8 @@ What is not listed gives the same results:
     All return a copy. A graph that was not tracked raises ``ArgumentError``. Nested arguments are
     pruned as well.
 ``plot``
-    Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. The names
-    of metrics in words work with arrows; there they raise.
+    Needs matplotlib (extra ``plot``) alone; there seaborn, pandas and datasets as well. It draws
+    points, no arrows and no error bars, and has no arguments for these.
 ``scale_fwd``, ``scale_bwd``
     The factor is kept in float32 or wider: 1e-9 does not become 0 in float16. ``scale_bwd``
     returns a view; there a copy. Integers are refused by name; there they turn into floats.
@@ -72,7 +73,6 @@ from pullback.compat.unit_scaling.transforms import (
 from pullback.compat.unit_scaling.utils import (
     ScalePair,
     ScaleTracker,
-    ScaleTrackingInterpreter,
     analyse_module,
 )
 
@@ -81,7 +81,6 @@ __all__ = [
     "Metrics",
     "ScalePair",
     "ScaleTracker",
-    "ScaleTrackingInterpreter",
     "analyse_module",
     "analysis",
     "compile",

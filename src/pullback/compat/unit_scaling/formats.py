@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.tracking.formats import NumberFormat, round_values
-from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
+from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
 
 __all__ = ["FPFormat", "format_to_tuple", "tuple_to_format"]
 

@@ -4,20 +4,19 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._factor import widen
 from pullback.tensor import Function
 from pullback.tracking.measure._layout import Direction
-from pullback.tracking.run._identity import Ticket
+from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._annotate import (
     ScalesInterpreter,
     annotate_code,
@@ -25,11 +24,10 @@ from pullback.tracking.watch._annotate import (
     scale_text,
     trace_deeply,
 )
-from pullback.tracking.watch._operators import follow_operator, observe_operator
-from pullback.tracking.watch._store import register_store
-from pullback.tracking.watch._track import Track
+from pullback.tracking.watch._store import Seen, register_store
+from pullback.tracking.watch._track import Track, follow_operator, observe_operator
 
-__all__ = ["ScalePair", "ScaleTracker", "ScaleTrackingInterpreter", "analyse_module"]
+__all__ = ["ScalePair", "ScaleTracker", "analyse_module"]
 
 
 def std_of(tensor: Tensor) -> float:
@@ -67,14 +65,12 @@ class ScalePair:
     def __str__(self) -> str:
         return scale_text(self.forward, self.backward)
 
-    def observe(self, values: Tensor, *_: Any) -> Ticket:
+    def observe(self, values: Tensor, *_: Any) -> Seen:
         """Record the scale of a value."""
         self.forward = std_of(values)
-        return Ticket(0, 0, 0, False, True)
+        return Key(""), Place(0, 0)
 
-    def follow(
-        self, values: Tensor, name: str, ticket: Ticket, order: int, direction: Direction
-    ) -> None:
+    def follow(self, values: Tensor, seen: Seen, order: int, direction: Direction) -> None:
         """Record the scale of a gradient; tangents and gradients of gradients have no place."""
         if direction == "backward" and order == 1:
             self.backward = std_of(values)
@@ -106,7 +102,7 @@ class ScaleTracker(Function):
         """
         ctx.scale_tracker = scale_tracker
         _check(t, scale_tracker)
-        observe_operator(t.detach(), scale_tracker._handle, "", "forward")
+        observe_operator(t.detach(), scale_tracker._handle, "")
         return t.view_as(t)
 
     @staticmethod
@@ -117,7 +113,7 @@ class ScaleTracker(Function):
             ctx: the context of forward.
             t: the gradient of the result.
         """
-        ticket = torch.zeros(6, dtype=torch.int64)  # a pair has no use for it
+        ticket = torch.ones(6, dtype=torch.int64)  # a pair asks only whether there is one
         follow_operator(t.detach(), ticket, ctx.scale_tracker._handle, "", "backward", 1)
         return t, None, None
 
@@ -159,45 +155,6 @@ def _check(t: Any, pair: Any) -> None:
         raise ArgumentTypeError(
             "ScaleTracker records in a ScalePair.", given=f"a {type(pair).__name__}"
         )
-
-
-class ScaleTrackingInterpreter(fx.Interpreter):
-    """Runs a graph and records a `ScalePair` for each floating value, in ``scales``.
-
-    Arguments:
-        module: the graph to run; call backward on its result to have the gradients.
-
-    Example:
-        >>> import torch
-        >>> from pullback.compat.unit_scaling import ScaleTrackingInterpreter
-        >>> graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
-        >>> interpreter = ScaleTrackingInterpreter(graph)
-        >>> x = torch.tensor([-1.0, 1.0, 3.0], requires_grad=True)
-        >>> interpreter.run(x).sum().backward()
-        >>> {name: str(pair) for name, pair in interpreter.scales.items()}
-        {'input_1': '(-> 2.0, <- 0.577)', '_0': '(-> 1.53, <- 0.0)'}
-    """
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.scales: OrderedDict[str, ScalePair] = OrderedDict()
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node and record the scales of what it gives."""
-        value = super().run_node(n)
-        if n.op == "output" or not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        pair = self.scales[n.name] = ScalePair(std_of(value))
-        if not value.requires_grad:
-            return value
-        if value.is_leaf:  # no hook stays on a tensor of the caller's
-            value = value.view_as(value)
-
-        def see(gradient: Tensor) -> None:
-            pair.backward = std_of(gradient)
-
-        value.register_hook(see)
-        return value
 
 
 def analyse_module(

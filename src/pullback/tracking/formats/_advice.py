@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.tracking.formats._round import check_values, parts_of
+from pullback.gradients._check import check_tensor
+from pullback.tracking.formats._round import parts_of
 from pullback.tracking.formats._scaled import Named, find_format
 from pullback.tracking.formats._table import FORMATS, NumberFormat
 
@@ -86,7 +87,7 @@ def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[s
         >>> advice.overflow, advice.underflow, advice.best_scale
         (1, 1, 0.25)
     """
-    check_values(values, "advise_formats")
+    check_tensor(values, "advise_formats")
     flat = parts_of(values.detach()).reshape(-1).to(torch.float64).abs()
     flat = flat[flat.isfinite()]
     magnitudes = flat[flat > 0].sort().values

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.gradients._check import check_tensor
 from pullback.tracking.formats._noise import decibels_of
-from pullback.tracking.formats._round import check_values, parts_of, round_values
+from pullback.tracking.formats._round import parts_of, round_values
 from pullback.tracking.formats._scaled import Format, ScaledFormat, find_format
 from pullback.tracking.formats._table import E4M3
 
@@ -66,7 +67,7 @@ class BlockErrors:
             ArgumentError: no such format, or one without blocks of a power of two.
             ArgumentTypeError: no floating or complex tensor.
         """
-        check_values(values, "BlockErrors.of")
+        check_tensor(values, "BlockErrors.of")
         return cls.from_sums(measure_blocks(values, choose_blocks(blocks)))
 
     @classmethod

@@ -22,8 +22,8 @@ from torch.nn import functional
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tensor import Function
 from pullback.tracking.formats._products import FACTORS
-from pullback.tracking.formats._round import Rounder
-from pullback.tracking.formats._simulate import RoundValueFunction
+from pullback.tracking.formats._round import RoundValueFunction
+from pullback.tracking.formats._scaled import Format
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["BlockProductFunction", "multiply_by"]
@@ -43,7 +43,7 @@ class BlockProductFunction(Function):
         again_a: Tensor,
         again_b: Tensor,
         noise: Tensor | None,
-        number_format: Rounder | None,
+        number_format: Format | None,
         overflow: Overflow,
     ) -> Tensor:
         """Return ``a @ b``."""

@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 from pullback.tensor import Case
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._model import simulate_format
+from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._scaled import ScaledFormat
-from pullback.tracking.formats._simulate import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import E4M3, E5M2
 
 __all__ = ["cases"]

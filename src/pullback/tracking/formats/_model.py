@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.gradients._check import check_tensor
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._mode import rounding_products
@@ -16,10 +17,15 @@ from pullback.tracking.formats._noise import (
     render_noise,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
-from pullback.tracking.formats._round import Rounding, check_choices, check_values
+from pullback.tracking.formats._round import (
+    RoundGradientFunction,
+    Rounding,
+    RoundValueFunction,
+    check_choices,
+    draw_noise,
+)
 from pullback.tracking.formats._rounding import ProductRounding
 from pullback.tracking.formats._scaled import Named
-from pullback.tracking.formats._simulate import simulate_tensor
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
@@ -33,27 +39,14 @@ class SimulatedFormat(nn.Module):
 
     Arguments:
         model: the module to run.
-        recipe: the formats of the products of each module.
-        rounding: ``"nearest"`` or ``"stochastic"``.
-        overflow: ``"saturate"`` or ``"cast"``.
-        generator: where stochastic rounding draws from.
-        measure: whether to measure the quantisation noise.
+        products: how the factors of its products are rounded.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        recipe: Recipe,
-        rounding: Rounding,
-        overflow: Overflow,
-        generator: torch.Generator | None,
-        measure: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, products: ProductRounding) -> None:
         super().__init__()
         self.model = model
-        self.meter = NoiseMeter() if measure else None
-        self.products = ProductRounding(recipe, rounding, overflow, generator, self.meter)
+        self.products = products
+        self.meter = products.meter
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products; torch.compile breaks its graph here.
@@ -65,7 +58,6 @@ class SimulatedFormat(nn.Module):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products."""
-        self.products.training = self.training
         with rounding_products(self.model, self.products):
             output = self.model(*args, **kwargs)
         check_output(output)
@@ -196,34 +188,24 @@ def simulate_format(
         check_traceable(target)
         if recipe is not None:
             recipe.check(name for name, _ in target.named_modules(remove_duplicate=False))
-        return SimulatedFormat(
-            target,
-            recipe=Recipe({"*": everywhere}) if recipe is None else recipe,
-            rounding=rounding,
-            overflow=overflow,
-            generator=generator,
-            measure=measure,
-        )
+        recipe = Recipe({"*": everywhere}) if recipe is None else recipe
+        meter = NoiseMeter() if measure else None
+        products = ProductRounding(recipe, rounding, overflow, generator, meter)
+        return SimulatedFormat(target, products)
     if not isinstance(target, Tensor) or recipe is not None or measure:
         raise ArgumentTypeError(
             "simulate_format takes a module or a tensor, and recipes are for modules.",
             given=f"a {type(target).__name__}",
         )
-    check_values(target, "simulate_format")
-    if everywhere.remembers:
-        raise UnsupportedError(
-            "A single tensor has no past that its scale could come of.",
-            given="a ScaledFormat with a history",
-            mend="Use one without, or simulate a module.",
-        )
-    return simulate_tensor(
-        target,
-        everywhere.of("activation"),
-        everywhere.of("gradient"),
-        rounding=rounding,
-        overflow=overflow,
-        generator=generator,
-    )
+    check_tensor(target, "simulate_format")
+    for rule, chosen in (
+        (RoundGradientFunction, everywhere.of("gradient")),
+        (RoundValueFunction, everywhere.of("activation")),
+    ):
+        if chosen is not None:
+            noise = draw_noise(target, generator) if rounding == "stochastic" else None
+            target = rule.apply(target, noise, chosen, overflow)
+    return target
 
 
 def _check_formats(missing: bool, recipe: Recipe | None) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pullback.gradients._check import check_tensor
 from pullback.internal.torch import innermost
 from pullback.tracking.formats._recipe import Role
-from pullback.tracking.formats._round import check_values, parts_of, round_values
+from pullback.tracking.formats._round import parts_of, round_values
 from pullback.tracking.formats._scaled import Named, find_format
 
 __all__ = [
@@ -69,7 +70,7 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
         >>> round(signal_to_noise(x, "MXFP8"), 1), round(signal_to_noise(x, "MXFP4"), 1)
         (32.0, 20.3)
     """
-    check_values(values, "signal_to_noise")
+    check_tensor(values, "signal_to_noise")
     chosen = find_format(number_format)
     return decibels_of(*_sums(values.detach(), round_values(values.detach(), chosen)).tolist())
 

@@ -1,21 +1,21 @@
 """Rounding to a number format: to nearest even or stochastically, exactly, in any dtype."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal._dtypes import PACKED
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.tensor import Function
+from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = [
-    "Overflow",
-    "Rounder",
+    "RoundGradientFunction",
+    "RoundValueFunction",
     "Rounding",
     "check_choices",
     "check_noise",
-    "check_values",
     "draw_noise",
     "parts_of",
     "round_values",
@@ -41,35 +41,6 @@ def check_choices(rounding: str, overflow: str) -> None:
             "There is no such way to overflow.",
             given=f"overflow={overflow!r}",
             expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
-        )
-
-
-def check_values(values: Tensor, function: str) -> None:
-    """Refuse by name what cannot be rounded.
-
-    Raises:
-        ArgumentTypeError: no tensor, or one of integers or booleans.
-        UnsupportedError: a sparse, nested or packed tensor.
-    """
-    if not isinstance(values, Tensor):
-        raise ArgumentTypeError(
-            f"{function} takes a tensor.", given=f"a value of type {type(values).__name__}"
-        )
-    if values.is_nested or values.layout is not torch.strided:
-        raise UnsupportedError(
-            f"{function} does not take sparse or nested tensors.",
-            given=f"layout {values.layout}",
-            mend="Pass its values.",
-        )
-    if not (values.is_floating_point() or values.is_complex()):
-        raise ArgumentTypeError(
-            f"{function} takes floating or complex values.",
-            given=f"dtype {values.dtype}",
-            mend="Convert it first: x.float().",
-        )
-    if values.dtype in PACKED:
-        raise UnsupportedError(
-            f"{function} does not take packed values.", given=f"dtype {values.dtype}"
         )
 
 
@@ -111,25 +82,9 @@ def parts_of(values: Tensor) -> Tensor:
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-class Rounder(Protocol):
-    """What rounds: a `NumberFormat`, or a format whose values share a scale."""
-
-    def along(self, dim: int) -> "Rounder":
-        """The same, with channels and blocks, if there are any, along a dimension."""
-        ...
-
-    def for_parts(self) -> "Rounder":
-        """The format of the parts of complex values, which lie along a new last dimension."""
-        ...
-
-    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
-        """Round real values."""
-        ...
-
-
 def round_values(
     values: Tensor,
-    number_format: Rounder,
+    number_format: Format,
     noise: Tensor | None = None,
     overflow: Overflow = "saturate",
 ) -> Tensor:
@@ -163,7 +118,7 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
-    if not hasattr(number_format, "for_parts"):
+    if not isinstance(number_format, Format):
         raise ArgumentTypeError(
             "round_values takes a format.",
             given=repr(number_format),
@@ -174,6 +129,61 @@ def round_values(
     if values.is_complex():
         parts = parts_of(values.reshape(values.shape or (1,)))
         noise = None if noise is None else noise.reshape(parts.shape)
-        rounded = round_values(parts, number_format.for_parts(), noise, overflow)
+        if isinstance(number_format, ScaledFormat) and number_format.dim < 0:
+            number_format = number_format.along(number_format.dim - 1)
+        rounded = round_values(parts, number_format, noise, overflow)
         return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
     return number_format.round(parts_of(values), noise, overflow)
+
+
+class RoundValueFunction(Function):
+    """Round the value to a format, and pass the gradient straight through."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
+    ) -> Tensor:
+        """Return the rounded values."""
+        return round_values(x, number_format, noise, overflow)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: the cotangent passes as it is."""
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the cotangent."""
+        return cotangent, None, None, None
+
+
+class RoundGradientFunction(Function):
+    """Pass the value, and round the gradient to a format: not linear, and declared so.
+
+    The noise of stochastic rounding is an argument, so that two backward passes agree. Its own
+    derivative is straight-through.
+    """
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(
+        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
+    ) -> Tensor:
+        """Return a view of ``x``: no copy."""
+        check_noise(x, noise)
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the format and the noise."""
+        _, noise, ctx.number_format, ctx.overflow = inputs
+        ctx.save_for_backward(noise)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the rounded cotangent."""
+        (noise,) = ctx.saved_tensors
+        rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
+        return rounded, None, None, None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._round import round_values
 from pullback.tracking.formats._table import (
     E4M3,
     FLOAT32,
@@ -18,7 +17,7 @@ from pullback.tracking.formats._table import (
     Overflow,
 )
 
-__all__ = ["SCALED_FORMATS", "FixedScale", "Format", "Named", "ScaledFormat", "find_format"]
+__all__ = ["SCALED_FORMATS", "Format", "Named", "ScaledFormat", "find_format"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
@@ -41,12 +40,9 @@ class ScaledFormat:
             nearest, under one float32 scale of the tensor (NVFP4).
         dim: the dimension that channels and blocks follow. In a product it is the one that is
             summed over, whatever is said here.
-        history: in a simulated model the scale comes of the largest magnitudes of this many passes
-            before ("delayed scaling"); 0 takes it of the values themselves. For tensors only.
 
     Raises:
-        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
-            where there is more than one scale.
+        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``.
         ArgumentTypeError: an element that is no `NumberFormat`.
 
     Example:
@@ -65,7 +61,6 @@ class ScaledFormat:
     per: Literal["tensor", "channel"] | int = "tensor"
     scale: Scale = "float32"
     dim: int = -1
-    history: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.element, NumberFormat):
@@ -86,20 +81,9 @@ class ScaledFormat:
                 expected="'float32', 'E8M0' or 'E4M3'",
             )
 
-        if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
-            raise ArgumentError(
-                "Only the scale of a whole tensor can be delayed.",
-                given=f"history={self.history}, per={self.per!r}, scale={self.scale!r}",
-                expected="per='tensor', scale='float32' and a history of 0 or more passes",
-            )
-
     def along(self, dim: int) -> "ScaledFormat":
         """The same, with channels and blocks along another dimension."""
         return replace(self, dim=dim)
-
-    def for_parts(self) -> "ScaledFormat":
-        """The same for the parts of complex values, which lie along a new last dimension."""
-        return self.along(self.dim - 1) if self.dim < 0 else self
 
     def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
         """Return the values rounded, as `round_values` does.
@@ -117,7 +101,7 @@ class ScaledFormat:
         groups, back = self._group(wide)
         scale = self.scales(groups)
         uniform = None if noise is None else self._group(noise)[0]
-        rounded = round_values(groups / scale, self.element, uniform)
+        rounded = self.element.round(groups / scale, uniform)
         return back(rounded * scale).to(values.dtype)
 
     def scales(self, groups: Tensor) -> Tensor:
@@ -140,7 +124,7 @@ class ScaledFormat:
             most = share.amax() if share.numel() else share.sum()
             whole = _single(most / E4M3.largest)
             # A block so small that its scale would vanish keeps the least normal one.
-            parts = round_values(share / whole, E4M3).clamp(min=E4M3.smallest_normal)
+            parts = E4M3.round(share / whole).clamp(min=E4M3.smallest_normal)
             return _single(whole * parts)
         return _single(share)
 
@@ -159,39 +143,9 @@ class ScaledFormat:
         return self.name
 
 
-@dataclass(frozen=True, eq=False)
-class FixedScale:
-    """A scaled format whose scale was chosen before.
-
-    Arguments:
-        number_format: the format.
-        scale: the scale of the whole tensor, float64, a scalar.
-    """
-
-    number_format: ScaledFormat
-    scale: Tensor
-
-    def along(self, dim: int) -> "FixedScale":
-        """The same: there is one scale."""
-        return self
-
-    def for_parts(self) -> "FixedScale":
-        """The same."""
-        return self
-
-    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
-        """Return the values rounded, as `round_values` does."""
-        wide = values.to(torch.float64) / self.scale
-        rounded = round_values(wide, self.number_format.element, noise, overflow)
-        return (rounded * self.scale).to(values.dtype)
-
-    def __str__(self) -> str:
-        return self.number_format.name
-
-
 def _single(scale: Tensor) -> Tensor:
     """Round a scale to float32; where nothing is to be scaled, one."""
-    rounded = round_values(scale, FLOAT32)
+    rounded = FLOAT32.round(scale)
     return _where_zero(rounded, rounded)
 
 

@@ -135,11 +135,9 @@ class NumberFormat:
         """The same: values share nothing."""
         return self
 
-    def for_parts(self) -> "NumberFormat":
-        """The same, for the parts of complex values."""
-        return self
-
-    def round(self, values: Tensor, noise: Tensor | None, overflow: Overflow) -> Tensor:
+    def round(
+        self, values: Tensor, noise: Tensor | None = None, overflow: Overflow = "saturate"
+    ) -> Tensor:
         """Return real values rounded, as `round_values` does."""
         wide = values.to(torch.float64)
         quantum = self._quantum(wide)

@@ -7,7 +7,7 @@ from pullback.errors import UnsupportedError
 from pullback.internal._dtypes import PACKED
 from pullback.internal.kernels import _backend as kernels
 from pullback.internal.kernels._backend import Backend
-from pullback.tracking.measure._layout import FIRST_BIN, WIDTH
+from pullback.tracking.measure._layout import WIDTH
 from pullback.tracking.measure._reference import measure_reference
 
 __all__ = ["Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
@@ -84,8 +84,6 @@ def measure_into(
     row: np.ndarray | torch.Tensor,
     factor: float | torch.Tensor = 1.0,
     backend: Backend = "auto",
-    *,
-    exponents: bool = True,
 ) -> None:
     """Write the statistics of ``factor * values`` into a row, without reading it back.
 
@@ -94,7 +92,6 @@ def measure_into(
         row: `WIDTH` float64 numbers, a NumPy array for a CPU tensor, else on its device.
         factor: a multiplier; for the CPU a number.
         backend: see `choose_backend`.
-        exponents: whether the histogram is wanted; without it, zeros.
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
@@ -109,8 +106,6 @@ def measure_into(
             kernel.measure_triton(_flat(values), target, factor)
         else:
             target.copy_(measure_reference(values, factor))
-    if not exponents:
-        row[FIRST_BIN:] = 0.0
 
 
 def measure(values: torch.Tensor, backend: Backend = "auto") -> np.ndarray:

@@ -18,9 +18,9 @@ from pullback.tracking.formats import FORMATS, NumberFormat
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._rows import (
+    GROUPS,
     aliases_of,
     count_groups,
-    group_of,
     row_name,
     row_names,
     thin,
@@ -61,7 +61,7 @@ def render_html(run: Run) -> str:
     run = thin(run)
     findings = diagnose(run)
     aliases = aliases_of(run)
-    names = row_names(run, [], aliases)  # in the order of execution, which the page can sort by
+    names = row_names(run, aliases)
     numbers = {name: index for index, name in enumerate(names)}
     page = files("pullback.tracking.report") / "_page"
     environment = jinja2.Environment(
@@ -72,24 +72,15 @@ def render_html(run: Run) -> str:
         title=run.title,
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
-        noise=_noise(run, numbers, aliases),
-        advice=run.advice,
-        findings=[_finding(finding, numbers) for finding in findings[:SHOWN_FINDINGS]],
+        noise=noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
+        run=run,
+        findings=[(each, numbers[row_name(each.key)]) for each in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
         formats=FORMATS,
         chosen="fp16",
-        notes=_notes(run),
         style=(page / "report.css").read_text("utf-8"),
         script=(page / "report.js").read_text("utf-8"),
         data=_embed(_data(run, names, findings, aliases)),
-    )
-
-
-def _noise(run: Run, numbers: dict[str, int], aliases: dict[str, str]) -> dict[str, Any] | None:
-    if not run.noise:
-        return None
-    return noise_table(
-        run.noise, numbers | {name: numbers[first] for name, first in aliases.items()}
     )
 
 
@@ -146,30 +137,6 @@ def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
     return lost / max(sum(exponents.values()), 1)
 
 
-def _finding(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
-    return {
-        "problem": finding.problem,
-        "tone": "bad" if finding.problem == "non-finite" else "",
-        "name": str(finding.key),
-        "row": numbers[row_name(finding.key)],
-        "direction": finding.key.direction,
-        "where": "" if finding.step is None else f", step {finding.step}",
-        "detail": finding.detail,
-    }
-
-
-def _notes(run: Run) -> list[str]:
-    notes = []
-    if run.dropped:
-        notes.append(
-            f"The history dropped its {run.dropped} oldest moments; figures are of all of them."
-        )
-    if run.truncated:
-        notes.append("The recording ends in the middle of a line: its program was interrupted.")
-    notes += [f"Not measured: {name}, {reason}." for name, reason in run.skipped.items()]
-    return notes
-
-
 def _embed(data: dict[str, Any]) -> str:
     """JSON that can stand inside a script element, whatever the names of the layers are."""
     # A long text is cut as it is cleaned, and the points are one: letters and digits, all needed.
@@ -199,7 +166,7 @@ def _data(
         blocks.append(pack_points(points.scale, points.peak, points.zeros, points.flags))
         row = rows[row_name(series.key)]
         if series.key.source != "module":  # a page says so of few
-            row["group"] = group_of(series.key)
+            row["group"] = GROUPS[series.key.source]
         row["backward" if series.key.direction == "backward" else "forward"] = side
     for rank, finding in enumerate(findings):
         row = rows[row_name(finding.key)]

@@ -1,10 +1,10 @@
-"""Which rows a report has, in which order, and which moments: the same for page and picture."""
+"""Which rows a report has, in which order, and which moments."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from pullback.tracking.report._diagnosis import Finding, same_tensors
+from pullback.tracking.report._diagnosis import same_tensors
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._log import Run, Series
 from pullback.tracking.run._points import BAD, Points
@@ -15,7 +15,6 @@ __all__ = [
     "aliases_of",
     "count_groups",
     "gradient_of",
-    "group_of",
     "row_name",
     "row_names",
     "thin",
@@ -34,14 +33,9 @@ def row_name(key: Key) -> str:
     return f"{shown} · tangent" if key.direction == "tangent" else shown
 
 
-def group_of(key: Key) -> str:
-    """One of `GROUPS`."""
-    return GROUPS[key.source]
-
-
 def count_groups(run: Run, names: list[str]) -> dict[str, int]:
     """How many rows each group has."""
-    groups = {row_name(series.key): group_of(series.key) for series in run.series}
+    groups = {row_name(series.key): GROUPS[series.key.source] for series in run.series}
     return {group: sum(groups[name] == group for name in names) for group in GROUPS.values()}
 
 
@@ -64,10 +58,10 @@ def gradient_of(key: Key) -> Key:
     return key._replace(direction="backward", order=1)
 
 
-def row_names(run: Run, findings: list[Finding], aliases: dict[str, str]) -> list[str]:
-    """All rows but the aliases: those that look wrong first, the worst at the top."""
-    keys = [finding.key for finding in findings] + [series.key for series in run.series]
-    return [name for name in dict.fromkeys(map(row_name, keys)) if name not in aliases]
+def row_names(run: Run, aliases: dict[str, str]) -> list[str]:
+    """All rows but the aliases, in the order of execution."""
+    names = dict.fromkeys(row_name(series.key) for series in run.series)
+    return [name for name in names if name not in aliases]
 
 
 def thin(run: Run, moments: int = MOMENTS) -> Run:

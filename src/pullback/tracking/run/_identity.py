@@ -9,7 +9,7 @@ import numpy as np
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["Key", "Observation", "Phase", "Place", "Sink", "Source", "Ticket"]
+__all__ = ["Key", "Observation", "Phase", "Place", "Sink", "Source"]
 
 Phase = Literal["training", "evaluation"]
 Source = Literal["module", "parameter", "state", "update"]
@@ -62,17 +62,6 @@ class Place(NamedTuple):
 
     step: int
     microbatch: int
-
-
-class Ticket(NamedTuple):
-    """What a backward pass must know of the forward pass that it belongs to."""
-
-    call: int
-    microbatch: int
-    step: int
-    recomputed: bool
-    active: bool
-    evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,6 @@ def pack_points(
     points = np.zeros((len(scale), POINT_BYTES), np.uint8)
     points[:, :2] = stored[:, None].view(np.uint8)
     points[:, 2] = np.clip(np.round((peak - level) * 8), 0, 255)
-    zeros = np.nan_to_num(zeros)  # a recording that was altered may say anything
     share = np.round(zeros * WHOLE)
     share = np.where(zeros > 0, np.maximum(share, 1), share)
     share = np.where(zeros < 1, np.minimum(share, WHOLE - 1), share)

@@ -15,43 +15,65 @@ The kinds of lines:
 """
 
 import contextlib
+import functools
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO, get_args, get_type_hints
 
 import numpy as np
 
 from pullback.errors import RecordingError
 from pullback.tracking.formats import QuantisationNoise
-from pullback.tracking.formats._noise import ROLES
-from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics, plain_number, whole
-from pullback.tracking.run._identity import Key, Observation, Phase, Place, Source
+from pullback.tracking.run._identity import Key, Observation, Place
 from pullback.tracking.run._log import PREDECESSORS, Log, Run, Series
 from pullback.tracking.run._points import ALL_FLAGS, pack_points
 
-__all__ = ["LineFile", "RunWriter", "observation_fields", "read_run", "write_run"]
+__all__ = ["JsonLines", "RunWriter", "read_run", "write_run"]
 
 VERSION = 1
 
 
-class LineFile:
-    """A new file that JSON objects are appended to, one a line.
+class JsonLines:
+    """A file with one JSON object for each tensor at each moment, with statistics of one's own.
+
+    Arguments:
+        path: the file, overwritten.
+        what: what an error calls it.
 
     Raises:
         RecordingError: the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from pullback.tracking import Tracker
+        >>> from pullback.tracking.sinks import JsonLines
+        >>> model = torch.nn.Linear(2, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "steps.jsonl")
+        ...     with Tracker(model, sinks=[JsonLines(path)]) as tracker:
+        ...         _ = model(torch.ones(1, 2))
+        ...         tracker.step()
+        ...     "scale" in path.read_text()
+        True
     """
 
-    def __init__(self, path: str | Path, what: str) -> None:
+    def __init__(self, path: str | Path, what: str = "observations") -> None:
         self._path, self._what = path, what
         try:
             self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until close()
         except OSError as error:
             raise self._refusal(error) from error
+
+    def write(self, observations: Iterable[Observation]) -> None:
+        """Append a line for each."""
+        self.append(map(_seen, observations))
 
     def append(self, lines: Iterable[dict[str, Any]]) -> None:
         """Append lines and hand them to the operating system; nothing once the file is closed.
@@ -81,16 +103,12 @@ class LineFile:
         )
 
 
-class RunWriter(LineFile):
-    """A sink whose file `read_run` reads, so that a crash loses at most one step."""
+class RunWriter(JsonLines):
+    """The same with a header and an end, for `read_run`; a crash loses at most one step."""
 
     def __init__(self, path: str | Path, title: str, every: int) -> None:
         super().__init__(path, "recording")
         self.append([{"kind": "run", "version": VERSION, "title": title, "every": every}])
-
-    def write(self, observations: Iterable[Observation]) -> None:
-        """Append a step, as soon as it is flushed."""
-        self.append({"kind": "seen", **observation_fields(each)} for each in observations)
 
     def finish(self, run: Run) -> None:
         """Append what a whole run tells, and close the file."""
@@ -98,13 +116,23 @@ class RunWriter(LineFile):
         self.close()
 
 
-def observation_fields(observation: Observation) -> dict[str, Any]:
+def _seen(observation: Observation) -> dict[str, Any]:
     """One tensor at one moment, as JSON holds it."""
+    scale = observation.statistics.scale
     return {
+        "kind": "seen",
         **observation.key._asdict(),
         **observation.place._asdict(),
         **observation.statistics.to_dict(),
+        "scale": scale if isfinite(scale) else None,
+        "measures": {name: _plain(found) for name, found in observation.measures.items()},
     }
+
+
+def _plain(values: np.ndarray) -> Any:
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None  # JSON has no NaN
+    return plain.tolist()
 
 
 def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
@@ -184,7 +212,7 @@ class _Reader:
         elif kind == "point":
             self.points.append((_key(line), _place(line), _point(line)))
         elif kind == "noise":
-            self.noise.append(_noise(line))
+            self.noise.append(_read(QuantisationNoise, line))
         elif kind == "advice":
             self.told["advice"] = _text(line["text"])
         elif kind == "skipped":
@@ -227,45 +255,46 @@ class _Reader:
 
 def _key(line: dict[str, Any]) -> Key:
     # A recording made before a field was there has its default.
-    fields = {**Key._field_defaults, **line}
-    return Key(
-        _text(fields["name"]),
-        whole(fields["call"]),
-        _one_of(get_args(Direction), fields["direction"]),
-        whole(fields["order"]),
-        fields["recomputed"] is True,
-        whole(fields["visit"]),
-        _one_of(get_args(Phase), fields["phase"]),
-        _one_of(get_args(Source), fields["source"]),
-    )
+    return _read(Key, {**Key._field_defaults, **line})
 
 
 def _place(line: dict[str, Any]) -> Place:
-    return Place(whole(line["step"]), whole(line["microbatch"]))
+    return _read(Place, line)
+
+
+def _read(kind: Any, line: dict[str, Any]) -> Any:
+    """A named tuple or dataclass of the fields of a line, each of the type that it declares."""
+    return kind(**{name: _checked(hint, line[name]) for name, hint in _hints_of(kind).items()})
+
+
+_hints_of = functools.cache(get_type_hints)
+
+
+def _checked(hint: Any, value: Any) -> Any:
+    if hint is int:
+        return whole(value)
+    if hint is bool:
+        return value is True
+    if hint is float:
+        return float(value)
+    if hint is str:
+        return _text(value)
+    if value not in get_args(hint):
+        raise ValueError(f"{value!r} is none of {get_args(hint)}")
+    return value
 
 
 def _point(line: dict[str, Any]) -> tuple[float, float, float, int]:
-    scale, peak = float(line["log2_scale"]), float(line["log2_peak"])
-    if isfinite(scale) != isfinite(peak):
-        raise ValueError(f"a scale of 2^{scale} beside a peak of 2^{peak}")
-    return scale, peak, float(line["zero_share"]), whole(line["flags"]) & ALL_FLAGS
-
-
-def _noise(line: dict[str, Any]) -> QuantisationNoise:
-    module, number_format = _text(line["module"]), _text(line["number_format"])
-    role, count = _one_of(ROLES, line["role"]), whole(line["count"])
-    return QuantisationNoise(module, role, number_format, count, float(line["decibels"]))
+    scale, peak, zeros = (float(line[name]) for name in ("log2_scale", "log2_peak", "zero_share"))
+    alike = abs(scale) <= 1100 >= abs(peak) if isfinite(scale) else not isfinite(peak)
+    if not alike or not 0 <= zeros <= 1:
+        raise ValueError(f"a scale of 2^{scale} beside a peak of 2^{peak} and {zeros} zeros")
+    return scale, peak, zeros, whole(line["flags"]) & ALL_FLAGS
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _one_of(known: tuple[Any, ...], value: Any) -> Any:
-    if value not in known:
-        raise ValueError(f"{value!r} is none of {known}")
     return value
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import BatchNormalisation
+from pullback.internal.torch import BatchNormalisation, pytree
 from pullback.tracking.measure._statistics import Statistics
 
 __all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales"]
@@ -214,12 +214,11 @@ def measure_scales(
     """
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.
-    copies = tuple(
-        _map_tensors(value, lambda tensor: _copy(tensor, leaves, every_input)) for value in inputs
-    )
+    copies = pytree.tree_map_only(Tensor, lambda each: _copy(each, leaves, every_input), inputs)
     with torch.random.fork_rng(), torch.enable_grad():
         result = interpreter.run(*copies)
-        outputs = [tensor for tensor in _tensors_in(result) if tensor.requires_grad]
+        results = pytree.tree_leaves(result)
+        outputs = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
         cotangents = _cotangents(outputs, cotangent)
         leaves += interpreter.leaves.values()
         leaves += interpreter.module.parameters()
@@ -254,22 +253,6 @@ def _cotangents(outputs: list[Tensor], cotangent: Tensor | None) -> list[Tensor]
         else torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
         for output in outputs
     ]
-
-
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_map_tensors(item, function) for item in value)
-    return value
-
-
-def _tensors_in(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    _map_tensors(value, lambda tensor: found.append(tensor) or tensor)
-    return found
 
 
 def _is_floating(value: Any) -> bool:

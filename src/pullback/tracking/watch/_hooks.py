@@ -20,13 +20,11 @@ from pullback.internal.torch import (
     version_of,
 )
 from pullback.tracking.measure._dispatch import check_measurable
-from pullback.tracking.run._identity import Ticket
 from pullback.tracking.watch._blocks import input_name, weight_name
 from pullback.tracking.watch._hang import Hook
-from pullback.tracking.watch._operators import begin_operator, in_backward
 from pullback.tracking.watch._outputs import replace_tensors, tensors_in
-from pullback.tracking.watch._store import Store
-from pullback.tracking.watch._track import pass_through
+from pullback.tracking.watch._store import Seen, Store
+from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
 __all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
 
@@ -36,7 +34,7 @@ class _GradientHook:
 
     __slots__ = ("names", "order", "store", "taken")
 
-    def __init__(self, store: Store, names: list[tuple[str, Ticket]], order: int) -> None:
+    def __init__(self, store: Store, names: list[Seen], order: int) -> None:
         self.store = store
         self.names = names
         self.order = order
@@ -129,11 +127,9 @@ class Sightings:
         version = version_of(values)
         known, known_version, hook = self._seen.get(id(values), (_gone, -1, None))
         if hook is not None and known() is values and known_version == version >= 0:
-            ticket = self.store.observe_again(values, name, hook.names[0], recomputed)
-            hook.names.append((name, ticket))
+            hook.names.append(self.store.observe_again(values, name, hook.names[0], recomputed))
             return
-        ticket = self.store.observe(values, name, recomputed=recomputed)
-        hook = _GradientHook(self.store, [(name, ticket)], 1)
+        hook = _GradientHook(self.store, [self.store.observe(values, name, recomputed)], 1)
         self._seen[id(values)] = (ref(values), version, hook)
         if values.requires_grad:
             handle = values.register_hook(hook)

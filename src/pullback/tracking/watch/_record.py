@@ -7,7 +7,6 @@ from pullback.errors import ArgumentError
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key
 from pullback.tracking.watch._recorder import Recorder
 
 __all__ = ["Record"]
@@ -41,7 +40,7 @@ class Record(Recorder):
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
-        super().__init__(name, every, history, backend=backend)
+        super().__init__(name, every, history, backend)
         self._made = partial(Record, name, every=every, history=history, backend=backend)
         self.name = name
         self.store = self._store
@@ -73,18 +72,6 @@ class Record(Recorder):
             visit: which of several passes over the same graph.
 
         Raises:
-            ArgumentError: no such tensor was seen; the message lists those that were.
+            ArgumentError: no such tensor was measured; the message lists those that were.
         """
-        self.flush()
-        if order is None:
-            order = 0 if direction == "forward" else 1
-        key = Key(self.name, call, direction, order, recomputed, visit)
-        found = self._log.totals().get(key)
-        if found is None:
-            seen = ", ".join(f"{key} ({key.direction})" for key in self._log.totals())
-            raise ArgumentError(
-                "Nothing of that kind was recorded.",
-                given=f"{key} ({direction})",
-                expected=seen or "track(...) and, for gradients, a backward pass first",
-            )
-        return found
+        return self._find(self.name, direction, call, order, recomputed=recomputed, visit=visit)

@@ -1,7 +1,6 @@
 """`Recorder`: what every tracker is, from rows on their devices to a run on the host."""
 
 import warnings
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,12 +10,11 @@ from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._html import write_html
-from pullback.tracking.report._picture import write_png
 from pullback.tracking.report._table import render_table
-from pullback.tracking.run._identity import Key
+from pullback.tracking.run._identity import Key, Phase
 from pullback.tracking.run._log import Log, Run
 from pullback.tracking.run._recording import RunWriter, write_run
-from pullback.tracking.watch._store import STATISTICS, Store
+from pullback.tracking.watch._store import Store
 
 __all__ = ["Recorder", "check_cadence"]
 
@@ -29,25 +27,16 @@ class Recorder:
         every: only steps divisible by this are measured.
         history: how many moments are kept for drawing.
         backend: the kernel to use, as `Store` takes it.
-        statistics: what to measure, as `Store` takes it.
 
     Raises:
-        ArgumentError: a cadence or history below 1, or unknown statistics.
+        ArgumentError: a cadence or history below 1.
     """
 
-    def __init__(
-        self,
-        title: str,
-        every: int,
-        history: int,
-        *,
-        backend: Backend = "auto",
-        statistics: Sequence[str] = STATISTICS,
-    ) -> None:
+    def __init__(self, title: str, every: int, history: int, backend: Backend = "auto") -> None:
         check_cadence(every)
         self._title = title
         self._log = Log(history)
-        self._store = Store(self._log.absorb, every, backend, statistics)
+        self._store = Store(self._log.absorb, every, backend)
         self._writer: RunWriter | None = None
 
     def step(self) -> None:
@@ -59,6 +48,31 @@ class Recorder:
         """All that was measured of each tensor, merged over the steps."""
         self._store.flush()
         return self._log.totals()
+
+    def _find(
+        self,
+        name: str,
+        direction: str,
+        call: int,
+        order: int | None,
+        *,
+        recomputed: bool = False,
+        visit: int = 0,
+        phase: Phase | None = None,
+    ) -> Statistics:
+        """The total of one tensor, in training if it was seen there and no phase is asked for."""
+        totals = self.totals()
+        order = int(direction != "forward") if order is None else order
+        wanted = (name, call, direction, order, recomputed, visit)
+        found = [key for key in totals if key[:6] == wanted and phase in (None, key.phase)]
+        if not found:
+            near = dict.fromkeys(f"{key} ({key.direction})" for key in totals)
+            raise ArgumentError(
+                "No such tensor was recorded.",
+                given=f"{name!r}, {direction}, call {call}, order {order}",
+                expected=", ".join([*near][:20]) or "a step that ran before",
+            )
+        return totals[min(found, key=lambda key: key.phase != "training")]
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -102,15 +116,6 @@ class Recorder:
             RecordingError: the file cannot be written.
         """
         write_run(self.run(), path)
-
-    def to_png(self, path: str | Path) -> None:
-        """Draw the scales over time as a picture, for which the extra ``plot`` is needed.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            RecordingError: the file cannot be written.
-        """
-        write_png(self.run(), path)
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         """What simulated formats lost."""

@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from pullback.errors import ArgumentError
 from pullback.tracking.measure._dispatch import (
     Backend,
     check_measurable,
@@ -23,22 +22,30 @@ from pullback.tracking.measure._dispatch import (
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
 from pullback.tracking.measure._statistics import hide_unknown
-from pullback.tracking.run._identity import Key, Phase, Place, Source, Ticket
+from pullback.tracking.run._identity import Key, Phase, Place, Source
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._steps import Rounds
 
-__all__ = ["Absorb", "Store", "find_store", "register_store"]
+__all__ = ["Absorb", "Seen", "Store", "find_store", "register_store"]
 
 Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 
 _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
-STATISTICS = ("moments", "exponents")
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
 PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
-_IDLE = Ticket(0, 0, 0, False, False)
+
+Seen = tuple[Key, Place] | None
+"""Which value was measured, and when, as its gradient has to know; nothing where none was."""
+
+
+def derivative_of(
+    seen: tuple[Key, Place], order: int, direction: Direction = "backward"
+) -> tuple[Key, Place]:
+    """The identity of a gradient or tangent of a value: of the same call, step and microbatch."""
+    return seen[0]._replace(direction=direction, order=order), seen[1]
 
 
 def register_store(store: Any) -> int:
@@ -61,10 +68,6 @@ class Store:
             what statistics of one's own made of them.
         every: only steps divisible by this are measured.
         backend: which kernel measures; see `choose_backend`.
-        statistics: ``("moments", "exponents")``, or without the second.
-
-    Raises:
-        ArgumentError: statistics of another name, or without moments, which give the scale.
     """
 
     def __init__(
@@ -72,15 +75,7 @@ class Store:
         absorb: Absorb,
         every: int = 1,
         backend: Backend = "auto",
-        statistics: Sequence[str] = STATISTICS,
     ) -> None:
-        if {*statistics} not in ({"moments"}, {*STATISTICS}):
-            raise ArgumentError(
-                "These are not statistics that can be measured.",
-                given=f"statistics={statistics!r}",
-                expected=f"{STATISTICS} or ('moments',)",
-            )
-        self.exponents = "exponents" in statistics
         self.handle = register_store(self)
         self.every = every
         self.backend: Backend = backend
@@ -99,7 +94,7 @@ class Store:
         self._rows: dict[torch.device, list[np.ndarray] | torch.Tensor] = {}
         self._used: dict[torch.device, int] = {}
         self._waiting: list[tuple[Key, Place, torch.device, int]] = []
-        self._calls: dict[tuple[str, Direction, bool], int] = {}
+        self._calls: dict[tuple[str, bool], int] = {}
         self._visits: dict[Place, dict[Key, int]] = {}
         self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
         self._seen_roots: set[str] = set()
@@ -121,27 +116,20 @@ class Store:
                 self.between()
             self._seen_roots.add(root)
 
-    def observe(
-        self,
-        values: torch.Tensor,
-        name: str,
-        direction: Direction = "forward",
-        recomputed: bool = False,
-    ) -> Ticket:
+    def observe(self, values: torch.Tensor, name: str, recomputed: bool = False) -> Seen:
         """Measure a value, number its call, and return what its gradient has to know."""
         self.touched = True
         if not self.active:
-            return _IDLE
+            return None
         with self._lock:
-            ticket = self._number(name, direction, recomputed)
-            self._write(values, name, direction, 0, ticket)
-        return ticket
+            seen = self._number(name, recomputed)
+            self._write(values, *seen)
+        return seen
 
     def follow(
         self,
         values: torch.Tensor,
-        name: str,
-        ticket: Ticket,
+        seen: Seen,
         order: int = 1,
         direction: Direction = "backward",
     ) -> None:
@@ -149,30 +137,28 @@ class Store:
 
         Where the optimizer runs in the backward pass, a step ends before most gradients come.
         """
-        if ticket.active and not self.closed:
+        if seen is not None and not self.closed:
             with self._lock:
-                self._write(values, name, direction, order, ticket)
+                self._write(values, *derivative_of(seen, order, direction))
 
-    def observe_again(
-        self, values: torch.Tensor, name: str, first: tuple[str, Ticket], recomputed: bool
-    ) -> Ticket:
+    def observe_again(self, values: torch.Tensor, name: str, first: Seen, recomputed: bool) -> Seen:
         """Note that a value measured before has another name too."""
         if not self.active:
-            return _IDLE
+            return None
         with self._lock:
-            ticket = self._number(name, "forward", recomputed)
-            self._alias(values, first, (name, ticket), 0)
-        return ticket
+            seen = self._number(name, recomputed)
+            self._alias(values, first, seen)
+        return seen
 
     def observe_parameter(
         self, values: torch.Tensor, name: str, source: Source, *, is_gradient: bool
     ) -> None:
         """Measure what an optimizer holds, from which the loss scale was taken before."""
-        direction: Direction = "backward" if is_gradient else "forward"
         if self.active:
+            direction: Direction = "backward" if is_gradient else "forward"
+            key = Key(name, 0, direction, int(is_gradient), source=source)
             with self._lock:
-                ticket = Ticket(0, self.microbatch, self.step, False, True)
-                self._write(values, name, direction, int(is_gradient), ticket, source=source)
+                self._write(values, key, Place(self.step, self.microbatch))
 
     def observe_factor(self, values: torch.Tensor, name: str, source: Source) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
@@ -182,14 +168,15 @@ class Store:
                 key = Key(name, phase=self.phase, source=source)
                 self.measures.take_with(self.measures.blocks, values, 1.0, key, place)
 
-    def follow_all(self, values: torch.Tensor, names: list[tuple[str, Ticket]], order: int) -> None:
+    def follow_all(self, values: torch.Tensor, names: list[Seen], order: int) -> None:
         """Measure a gradient once and write it down under several names."""
         first, *others = names
         with self._lock:
-            self.follow(values, first[0], first[1], order)
+            self.follow(values, first, order)
             for other in others:
-                if other[1].active and not self.closed:
-                    self._alias(values, first, other, order)
+                if other is not None and not self.closed:
+                    written = None if first is None else derivative_of(first, order)
+                    self._alias(values, written, derivative_of(other, order))
 
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
@@ -237,52 +224,28 @@ class Store:
         rows = self._rows[device]
         return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
-    def _number(self, name: str, direction: Direction, recomputed: bool) -> Ticket:
-        number = self._calls.get((name, direction, recomputed), 0)
-        self._calls[name, direction, recomputed] = number + 1
-        evaluation = self.phase == "evaluation"
-        return Ticket(number, self.microbatch, self.step, recomputed, True, evaluation)
+    def _number(self, name: str, recomputed: bool) -> tuple[Key, Place]:
+        number = self._calls.get((name, recomputed), 0)
+        self._calls[name, recomputed] = number + 1
+        key = Key(name, number, recomputed=recomputed, phase=self.phase)
+        return key, Place(self.step, self.microbatch)
 
-    def _write(
-        self,
-        values: torch.Tensor,
-        name: str,
-        direction: Direction,
-        order: int,
-        ticket: Ticket,
-        *,
-        source: Source = "module",
-    ) -> None:
+    def _write(self, values: torch.Tensor, key: Key, place: Place) -> None:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        factor = self._factor(device) if order and source == "module" else 1.0
-        measure_into(
-            values,
-            self._rows[device][index],
-            factor,
-            self.backends_used[device.type],
-            exponents=self.exponents,
-        )
+        factor = self._factor(device) if key.order and key.source == "module" else 1.0
+        measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
-        place = Place(ticket.step, ticket.microbatch)
-        key = self._append(_key(name, ticket, direction, order, source), place, (device, index))
-        self.measures.take(values, factor, key, place)
+        self.measures.take(values, factor, self._append(key, place, (device, index)), place)
 
-    def _alias(
-        self, values: torch.Tensor, first: tuple[str, Ticket], other: tuple[str, Ticket], order: int
-    ) -> None:
+    def _alias(self, values: torch.Tensor, first: Seen, other: tuple[Key, Place]) -> None:
         """Point a second identity at the row of the first, unless that was flushed meanwhile."""
-        name, ticket = first
-        direction: Direction = "backward" if order else "forward"
-        key = _key(name, ticket, direction, order)
-        found = self._where.get((key, Place(ticket.step, ticket.microbatch)))
-        name, ticket = other
+        found = None if first is None else self._where.get(first)
         if found is None:
-            self._write(values, name, direction, order, ticket)
-            return
-        key = _key(name, ticket, direction, order)
-        self._append(key, Place(ticket.step, ticket.microbatch), found)
+            self._write(values, *other)
+        else:
+            self._append(*other, found)
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where
@@ -319,10 +282,3 @@ class Store:
         if scale.device.type == "cpu":
             return 1.0 / float(scale.detach().numpy())
         return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
-
-
-def _key(
-    name: str, ticket: Ticket, direction: Direction, order: int, source: Source = "module"
-) -> Key:
-    phase: Phase = "evaluation" if ticket.evaluation else "training"
-    return Key(name, ticket.call, direction, order, ticket.recomputed, phase=phase, source=source)

@@ -1,17 +1,92 @@
-"""`track`: the identity, which writes down what passes through it in each direction."""
+"""`track`: the identity, which writes down what passes through it in each direction.
 
-from typing import Any
+The store's three entries are operators, so that compilers and transforms see one node each. They
+carry no rule of differentiation: `Track` does. Each is declared to have an ordered effect, so that
+a compiler neither drops nor reorders nor repeats it; the rows themselves are found through the
+store's handle, out of the compiler's sight, so that no copy of a buffer is ever made to
+functionalise the write.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal.torch import current_graph_task_id, declare_ordered
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import check_measurable
-from pullback.tracking.watch._operators import follow_operator, observe_operator
+from pullback.tracking.measure._layout import Direction
+from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._record import Record
-from pullback.tracking.watch._store import Store
+from pullback.tracking.watch._store import Store, find_store
 
-__all__ = ["Follow", "Track", "pass_through", "track"]
+__all__ = [
+    "Follow",
+    "Track",
+    "begin_operator",
+    "follow_operator",
+    "in_backward",
+    "observe_operator",
+    "pass_through",
+    "track",
+]
+
+
+@torch.library.custom_op("pullback_tracking::observe", mutates_args=())
+def observe_operator(values: torch.Tensor, handle: int, name: str) -> torch.Tensor:
+    """Measure a value; the result is its ticket, six integers on the host, zeros for nothing."""
+    store = find_store(handle)
+    seen = None if store is None else store.observe(values, name, in_backward())
+    if seen is None:
+        return torch.zeros(6, dtype=torch.int64)
+    key, place = seen
+    return torch.tensor([1, key.call, *place, key.recomputed, key.phase == "evaluation"])
+
+
+@torch.library.custom_op("pullback_tracking::follow", mutates_args=())
+def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by position
+    values: torch.Tensor,
+    ticket: torch.Tensor,
+    handle: int,
+    name: str,
+    direction: str,
+    order: int,
+) -> None:
+    """Measure the gradient of a value with a ticket."""
+    store = find_store(handle)
+    measured, call, step, microbatch, recomputed, evaluation = ticket.tolist()
+    if store is not None and measured:
+        phase = "evaluation" if evaluation else "training"
+        key = Key(name, call, recomputed=bool(recomputed), phase=phase)
+        store.follow(values, (key, Place(step, microbatch)), order, cast("Direction", direction))
+
+
+@torch.library.custom_op("pullback_tracking::begin", mutates_args=())
+def begin_operator(handle: int, root: str, training: bool) -> None:
+    """Note that a forward pass of a model starts."""
+    store = find_store(handle)
+    if store is not None and not in_backward():
+        store.begin(root, training)
+
+
+def in_backward() -> bool:
+    """Whether autograd is walking a graph: a forward pass now is a recomputation."""
+    return current_graph_task_id() != -1
+
+
+def _of_the_whole_batch(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule of vmap: the batch is one tensor, which the kernel gets as it lies in memory."""
+    return lambda info, in_dims, *given: (operator(*given), None)
+
+
+observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64))
+follow_operator.register_fake(lambda *_: None)
+begin_operator.register_fake(lambda *_: None)
+for _operator in (observe_operator, follow_operator):
+    _operator.register_vmap(_of_the_whole_batch(_operator))
+for _operator in (observe_operator, follow_operator, begin_operator):
+    declare_ordered(_operator)
 
 
 class Track(Function):
@@ -26,7 +101,7 @@ class Track(Function):
     def forward(
         values: torch.Tensor, handle: int, name: str, copy: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ticket = observe_operator(values.detach(), handle, name, "forward")
+        ticket = observe_operator(values.detach(), handle, name)
         return values.clone() if copy else values.view_as(values), ticket
 
     @staticmethod

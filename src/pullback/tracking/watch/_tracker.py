@@ -47,8 +47,6 @@ class Tracker(Recorder):
         model: any module, compiled, parallel or plain. A torch.compile made before tracking
             compiles once more, and afterwards goes back to the code it had.
         every: measure only each ``every``-th step, beginning with the first.
-        statistics: what to measure: ``"moments"`` (mean, variance, mean |x|) and
-            ``"exponents"`` (the histogram of log2 |x|). Extremes and counts always are.
         names: which modules: a pattern such as ``"encoder.*"`` or several, or a function of name
             and module that says so; by default all of them. The model itself is ``"(root)"``.
         history: how many moments are kept in memory for drawing, at four bytes a tensor; totals
@@ -72,8 +70,7 @@ class Tracker(Recorder):
 
     Raises:
         ArgumentTypeError: the model is not a module, or a statistic not a function.
-        ArgumentError: a cadence below 1, unknown statistics or parts of parameters, or names that
-            match nothing.
+        ArgumentError: a cadence below 1, unknown parts of parameters, or names that match nothing.
 
     Example:
         >>> import torch
@@ -93,7 +90,6 @@ class Tracker(Recorder):
         model: nn.Module,
         every: int = 1,
         *,
-        statistics: Sequence[str] = ("moments", "exponents"),
         names: Names = None,
         history: int = 1000,
         scaler: Any = None,
@@ -114,7 +110,7 @@ class Tracker(Recorder):
             )
         model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
         title = type(model).__name__
-        super().__init__(title, every, history, backend=backend, statistics=statistics)
+        super().__init__(title, every, history, backend)
         self._model: nn.Module | None = model
         self._names = names
         self._entered = False
@@ -237,20 +233,7 @@ class Tracker(Recorder):
         Raises:
             ArgumentError: no such tensor was measured.
         """
-        if order is None:
-            order = 1 if direction == "backward" else 0
-        totals = self.totals()
-        phases = ("training", "evaluation") if phase is None else (phase,)
-        wanted = (name, call, direction, order, False, 0)
-        found = [key for key in totals if key[:6] == wanted and key.phase in phases]
-        if not found:
-            near = sorted({key.name for key in totals})
-            raise ArgumentError(
-                "No such tensor was measured.",
-                given=f"{name!r}, {direction}, call {call}, order {order}",
-                expected=", ".join(near[:20]) or "a step that ran before",
-            )
-        return totals[min(found, key=lambda key: phases.index(key.phase))]
+        return self._find(name, direction, call, order, phase=phase)
 
     def measured(
         self, name: str, statistic: str, direction: Direction = "forward", *, call: int = 0
@@ -316,15 +299,8 @@ class Tracker(Recorder):
 
         Raises:
             ArgumentError: no such tensor was measured.
-            UnsupportedError: it was measured without exponents.
         """
         total = self.total(name, direction)
-        if not self._store.exponents:
-            raise UnsupportedError(
-                "Advice on formats needs the histogram of exponents.",
-                given="statistics without 'exponents'",
-                mend="Track with statistics=('moments', 'exponents').",
-            )
         known = bool(total.exponents)
         return advise_from_exponents(
             total.exponents,

@@ -1,6 +1,6 @@
 """The operations on Variables, each with an ``apply``."""
 
-from pullback.compat.afnio._operations import add, as_function, split, sum
+from pullback.compat.afnio.cognitive.functional import add, as_function, split, sum
 
 __all__ = ["Add", "Split", "Sum"]
 

@@ -1,6 +1,6 @@
 """The evaluators, each with an ``apply``."""
 
-from pullback.compat.afnio._operations import (
+from pullback.compat.afnio.cognitive.functional import (
     as_function,
     deterministic_evaluator,
     exact_match_evaluator,

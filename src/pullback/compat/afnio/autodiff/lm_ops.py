@@ -1,6 +1,6 @@
 """The call of a model, with an ``apply``."""
 
-from pullback.compat.afnio._operations import as_function, chat_completion
+from pullback.compat.afnio.cognitive.functional import as_function, chat_completion
 
 __all__ = ["ChatCompletion"]
 

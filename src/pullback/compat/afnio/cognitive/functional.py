@@ -1,21 +1,256 @@
-"""The operations as functions."""
+"""afnio's operations over those of `pullback.text`; each takes lists as batches."""
 
-from pullback.compat.afnio._operations import (
-    add,
-    chat_completion,
-    deterministic_evaluator,
-    exact_match_evaluator,
-    lm_judge_evaluator,
-    split,
-    sum,
-)
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from pullback import tape, text
+from pullback.compat.afnio._client import BackwardCritic, as_lm
+from pullback.compat.afnio._variable import Variable, adopt, plain
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.text._chat import Call, Chat
+from pullback.text._conversation import read_conversation
+from pullback.text._critic import current_critic
+from pullback.text._judge import Judge, JudgeOne
 
 __all__ = [
     "add",
+    "as_function",
     "chat_completion",
+    "class_name",
     "deterministic_evaluator",
     "exact_match_evaluator",
     "lm_judge_evaluator",
     "split",
     "sum",
 ]
+
+Success = Callable[[list[Any]], bool] | None
+Reduction = Callable[[list[Any]], Any] | None
+
+
+def as_function(operation: Callable[..., Any]) -> type:
+    """An operation as a class whose ``apply`` it is."""
+    rules = {"__doc__": operation.__doc__, "apply": staticmethod(operation)}
+    return type(class_name(operation), (), rules)
+
+
+def class_name(operation: Callable[..., Any]) -> str:
+    """What the class of an operation is called."""
+    return operation.__name__.title().replace("_", "").replace("Lm", "LM")
+
+
+def add(x: Any, y: Any) -> Any:
+    """The sum of two Variables, or of two lists item by item; texts are put together.
+
+    Raises:
+        TypeError: one is no Variable, or the kinds cannot be added.
+        ValueError: a list is added to a single value, or to a list of another length.
+    """
+    _check_variables(x, y)
+    _check_same_length(x._data, y._data)
+    return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, _roles(x, y))
+
+
+def sum(x: Any) -> Any:
+    """The sum of numbers; of texts, each in ``<ITEM>`` tags.
+
+    Raises:
+        TypeError: an entry is no Variable, or the kinds cannot be added.
+    """
+    if not isinstance(x, list | tuple):
+        raise ArgumentTypeError("sum takes a list of Variables.", given=repr(x)[:80])
+    _check_variables(*x)
+    if any(isinstance(value._data, list) for value in x):
+        x = [item for value in x for item in value]
+    result = text.sum(x)
+    result.role = _roles(*x)
+    return adopt(result)
+
+
+def split(x: Any, sep: Any = None, maxsplit: Any = -1) -> Any:
+    """The parts of a text; of a list of texts, every part is a list.
+
+    Raises:
+        TypeError: it is no text, the separator no text, or the limit no whole number.
+    """
+    sep, maxsplit = plain(sep), plain(maxsplit)
+    limit = -1 if maxsplit is None else maxsplit
+    _check_variables(x)
+    if not isinstance(sep, str | None) or type(limit) is not int:
+        raise ArgumentTypeError(
+            "split takes a text and a whole number.", given=f"sep={sep!r}, maxsplit={maxsplit!r}"
+        )
+    parts = _over_batch(lambda x: tuple(text.split(x, sep, limit)), {"x": x}, "")
+    for number, part in enumerate(parts):
+        part.role = f"split part {number} of {x.role}"
+    return parts
+
+
+def chat_completion(
+    forward_model_client: Any,
+    messages: Any,
+    inputs: dict[str, Any] | None = None,
+    **completion_args: Any,
+) -> Variable:
+    """What a model answers to messages, their placeholders filled in.
+
+    Where an input is a list, it is asked once for each of its items, all at once.
+
+    Raises:
+        TypeError: the client, the messages or the inputs are none.
+        ValueError: a placeholder has no input, or the lists differ in length. Nothing was sent
+            then.
+    """
+    lm, options = as_lm(forward_model_client, completion_args)
+    if inputs is not None and not isinstance(inputs, dict):
+        raise ArgumentTypeError("The inputs are a dict.", given=type(inputs).__name__)
+    critic = current_critic() or BackwardCritic()
+
+    def ask(**given: tape.Variable) -> Any:
+        conversation, variables = read_conversation(messages, given, unused=True, every=True)
+        call = Call(lm, conversation, "chat completion", critic, options=options)
+        return Chat.apply(call, *variables)
+
+    return _over_batch(ask, inputs or {}, "chat completion")
+
+
+def deterministic_evaluator(
+    prediction: Any,
+    target: Any,
+    eval_fn: Callable[[Any, Any], Any],
+    eval_fn_purpose: Any,
+    success_fn: Success = None,
+    reduction_fn: Reduction = builtins.sum,
+    reduction_fn_purpose: Any = "summation",
+) -> tuple[Variable, Variable]:
+    """A score and an explanation by a function of a prediction and its target.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: predictions and targets differ in number, or a purpose is empty.
+    """
+    _check_variables(prediction)
+    _check_same_length(prediction._data, plain(target))
+    result = text.deterministic(
+        prediction, target, eval_fn, plain(eval_fn_purpose), success=_passes(success_fn),
+        reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
+    )  # fmt: skip
+    return adopt(result.score), adopt(result.explanation)
+
+
+def exact_match_evaluator(
+    prediction: Any,
+    target: Any,
+    reduction_fn: Reduction = builtins.sum,
+    reduction_fn_purpose: Any = "summation",
+) -> tuple[Variable, Variable]:
+    """The score 1 where a prediction is its target, else 0; see `deterministic_evaluator`."""
+    return deterministic_evaluator(
+        prediction, target, lambda given, wanted: int(given == wanted), "exact match", None,
+        reduction_fn, reduction_fn_purpose,
+    )  # fmt: skip
+
+
+def lm_judge_evaluator(
+    forward_model_client: Any,
+    messages: Any,
+    prediction: Any,
+    target: Any = None,
+    inputs: dict[str, Any] | None = None,
+    success_fn: Success = None,
+    reduction_fn: Reduction = builtins.sum,
+    reduction_fn_purpose: Any = "summation",
+    eval_mode: Any = True,
+    **completion_args: Any,
+) -> tuple[Variable, Variable]:
+    """A score and an explanation by a model, which answers JSON with ``"score"`` and the other.
+
+    With ``eval_mode`` the explanation is the feedback to the prediction; without it, what is said
+    of the explanation goes to the messages, which are then being optimised.
+
+    Raises:
+        RuntimeError: the answer is no such JSON.
+        TypeError: an argument is of another type.
+        ValueError: predictions and targets differ in number, or a placeholder has no input.
+    """
+    lm, options = as_lm(forward_model_client, completion_args)
+    _check_variables(prediction)
+    if target is not None:
+        _check_same_length(prediction._data, plain(target))
+    given = {"prediction": prediction, **({} if target is None else {"target": target})}
+
+    def ask(**values: tape.Variable) -> Any:
+        conversation, variables = read_conversation(messages, values, unused=True, every=True)
+        place = conversation.count + list(values).index("prediction")
+        others = tuple(n for n in range(len(variables)) if n != place)
+        told = () if plain(eval_mode) else others
+        spec = Judge(lm, conversation.messages, place, told, _passes(success_fn), 0, options)
+        return JudgeOne.apply(spec, *variables)
+
+    score, explanation = _over_batch(ask, {**given, **(inputs or {})}, "judgement")
+    if isinstance(prediction._data, list):
+        scores = list(score)
+        score, explanation = text.sum(scores), text.join("\n", list(explanation))
+        wanted = _reduced([each._data for each in scores], reduction_fn)
+        score = score + (wanted - score._data)
+    return adopt(score), adopt(explanation)
+
+
+def _over_batch(ask: Callable[..., Any], inputs: dict[str, Any], role: str) -> Any:
+    """Call with the inputs by name; where some are lists, once for each of their items, at once.
+
+    Raises:
+        ValueError: the lists differ in length, or are empty.
+    """
+    named = {
+        name: value if isinstance(value, tape.Variable) else Variable(value, name)
+        for name, value in inputs.items()
+    }
+    sizes = {len(value._data) for value in named.values() if isinstance(value._data, list)}
+    if len(sizes) > 1 or 0 in sizes:
+        raise ArgumentError(
+            "The inputs of a batch differ in length, or are empty.",
+            given=", ".join(map(str, sorted(sizes))),
+        )
+    if sizes:
+        dims = tuple(0 if isinstance(value._data, list) else None for value in named.values())
+        each = lambda *values: ask(**dict(zip(named, values, strict=True)))  # noqa: E731
+        result = tape.vmap(each, in_dims=dims)(*named.values())
+    else:
+        result = ask(**named)
+    for variable in result if isinstance(result, tuple) else (result,):
+        variable.role = role or variable.role
+    return adopt(result)
+
+
+def _check_variables(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, tape.Variable):
+            raise ArgumentTypeError("An operation takes Variables.", given=type(value).__name__)
+
+
+def _check_same_length(first: Any, second: Any) -> None:
+    """Refuse two lists of different lengths, and a list with a single value."""
+    lists = isinstance(first, list), isinstance(second, list)
+    if lists[0] != lists[1] or (all(lists) and len(first) != len(second)):
+        raise ArgumentError(
+            "Two values are no two single ones, nor two lists of one length.",
+            given=f"{first!r:.60} and {second!r:.60}",
+        )
+
+
+def _roles(*values: tape.Variable) -> str:
+    return " and ".join(dict.fromkeys(value.role for value in values if value.role))
+
+
+def _passes(success_fn: Success) -> Callable[[float], bool]:
+    return lambda score: score >= 1 if success_fn is None else bool(success_fn([score]))
+
+
+def _reduced(scores: list[Any], reduction_fn: Reduction) -> float:
+    return (reduction_fn or (lambda each: builtins.sum(each) / len(each)))(scores)
+
+
+def _whole(score: float) -> float | int:
+    return int(score) if score == int(score) else score

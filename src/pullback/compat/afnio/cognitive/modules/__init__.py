@@ -1,6 +1,6 @@
 """The operations as modules, and `Module`."""
 
-from pullback.compat.afnio.autodiff import basic_ops, evaluator, lm_ops
+from pullback.compat.afnio.cognitive import functional
 from pullback.compat.afnio.cognitive.modules.module import Module, module_of
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "Sum",
 ]
 
-Add, Split, Sum = map(module_of, (basic_ops.Add, basic_ops.Split, basic_ops.Sum))
-ChatCompletion = module_of(lm_ops.ChatCompletion)
-DeterministicEvaluator = module_of(evaluator.DeterministicEvaluator)
-ExactMatchEvaluator = module_of(evaluator.ExactMatchEvaluator)
-LMJudgeEvaluator = module_of(evaluator.LMJudgeEvaluator)
+Add, Split, Sum = map(module_of, (functional.add, functional.split, functional.sum))
+ChatCompletion = module_of(functional.chat_completion)
+DeterministicEvaluator = module_of(functional.deterministic_evaluator)
+ExactMatchEvaluator = module_of(functional.exact_match_evaluator)
+LMJudgeEvaluator = module_of(functional.lm_judge_evaluator)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pullback.compat.afnio.cognitive.functional import class_name
 from pullback.text import Module
 
 __all__ = ["Module", "module_of"]
@@ -9,5 +10,5 @@ __all__ = ["Module", "module_of"]
 
 def module_of(operation: Any) -> type[Module]:
     """An operation as a module."""
-    rules = {"__doc__": operation.__doc__, "forward": staticmethod(operation.apply)}
-    return type(operation.__name__, (Module,), rules)
+    rules = {"__doc__": operation.__doc__, "forward": staticmethod(operation)}
+    return type(class_name(operation), (Module,), rules)
