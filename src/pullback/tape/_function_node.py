@@ -10,8 +10,8 @@ from pullback.tape import _layout
 from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._context import Context
 from pullback.tape._definition import Definition
-from pullback.tape._extra import Origin
 from pullback.tape._feedback import notes_in
+from pullback.tape._hooks import Origin
 from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Edge, Node, Output, count
 from pullback.tape._place import within

@@ -7,8 +7,7 @@ from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened
-from pullback.tape._extra import Extra, Origin
-from pullback.tape._hooks import Handle
+from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.internal._setting import setting
 from pullback.tape import _layout
-from pullback.tape._apply import Application, aapply, apply
 from pullback.tape._concurrency import drive, run
 from pullback.tape._definition import Definition
+from pullback.tape._function import Application, aapply, apply
 from pullback.tape._registry import space_of
 from pullback.tape._structures import Unstack, stack
 from pullback.tape._variable import Variable, describe

@@ -27,7 +27,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, GraphError, Progra
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run
-from pullback.tape._extra import Origin
+from pullback.tape._hooks import Origin
 from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts

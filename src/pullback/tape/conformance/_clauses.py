@@ -11,8 +11,19 @@ from typing import Any
 from pullback.errors import DefinitionError, PullbackError
 from pullback.tape import Feedback, Variable, grad, jvp, no_grad, vjp, vmap
 from pullback.tape._layout import find
-from pullback.tape.conformance._data import agree, another, mix, move, numbers_in, plain_data
-from pullback.tape.conformance._probe import Breach, Gradients, Probe, Skip, Trial
+from pullback.tape.conformance._probe import (
+    Breach,
+    Gradients,
+    Probe,
+    Skip,
+    Trial,
+    agree,
+    another,
+    mix,
+    move,
+    numbers_in,
+    plain_data,
+)
 
 __all__ = ["CLAUSES"]
 

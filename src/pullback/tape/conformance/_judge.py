@@ -12,8 +12,7 @@ from pullback.errors import ArgumentTypeError, PullbackError, UnsupportedError
 from pullback.tape import Function
 from pullback.tape._layout import find, replace
 from pullback.tape.conformance._clauses import CLAUSES
-from pullback.tape.conformance._data import require
-from pullback.tape.conformance._probe import Breach, Probe, Skip
+from pullback.tape.conformance._probe import Breach, Probe, Skip, require
 
 __all__ = ["judge", "takes"]
 
