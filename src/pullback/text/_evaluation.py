@@ -10,7 +10,7 @@ from pullback.tape import Variable
 from pullback.text._failure import failure_in
 from pullback.text._joining import Quote
 from pullback.text._operation import Operation
-from pullback.text._replies import shorten
+from pullback.text._prompts import shorten
 
 __all__ = ["Evaluation", "deterministic", "exact_match", "finite", "is_full", "mean"]
 

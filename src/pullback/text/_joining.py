@@ -8,7 +8,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Feedback, Variable, space_of
 from pullback.text._failure import failure_in
 from pullback.text._operation import Operation
-from pullback.text._replies import shorten
+from pullback.text._prompts import shorten
 from pullback.text._templates import Template, fill
 
 __all__ = [

@@ -12,8 +12,7 @@ from pullback.text._evaluation import Evaluation, is_full
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Quote, as_variable, join, sum, written
 from pullback.text._operation import Operation
-from pullback.text._prompts import prompt
-from pullback.text._replies import ask, check_retries, fill_prompt
+from pullback.text._prompts import ask, check_retries, fill_prompt, prompt
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_object
 

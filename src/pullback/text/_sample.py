@@ -1,9 +1,11 @@
-"""One sample through a pipeline: its score, and what was said of each parameter."""
+"""Samples through a pipeline: their scores, and what was said of each parameter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pullback.errors import ModelError
 from pullback.tape import Variable, grad, no_grad
@@ -12,7 +14,28 @@ from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
-__all__ = ["Scored", "Trace", "number_of", "score_sample", "text_parameters", "trace_sample"]
+__all__ = [
+    "Scored",
+    "Trace",
+    "at_once",
+    "score_sample",
+    "text_parameters",
+    "trace_sample",
+]
+
+
+T = TypeVar("T")
+
+
+def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
+    """What each gives, in their order; where one raises, those that have not begun are left."""
+    threads = ThreadPoolExecutor(min(limit, max(len(work), 1)), "pullback-text")
+    try:
+        running = [threads.submit(copy_context().run, each) for each in work]
+        return [future.result() for future in running]
+    finally:
+        threads.shutdown(cancel_futures=True)
+
 
 Notes = tuple[Variable, ...]
 

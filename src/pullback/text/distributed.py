@@ -31,12 +31,11 @@ from pullback.tape._hooks import Origin
 from pullback.tape._node import count
 from pullback.tape._place import place, within
 from pullback.text import _prompts
-from pullback.text._at_once import at_once
 from pullback.text._critic import _critic, current_critic
 from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
-from pullback.text._sample import Scored, score_sample, text_parameters
+from pullback.text._sample import Scored, at_once, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool
 
 __all__ = ["Scored", "Workers"]

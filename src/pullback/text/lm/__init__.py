@@ -6,7 +6,6 @@ and `Budget` stand before that `LM`: one over a `Journal`, the other over an `Ac
 """
 
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
 from pullback.text.lm._budget import Budget
 from pullback.text.lm._cached import Cached
 from pullback.text.lm._call import Call
@@ -14,8 +13,8 @@ from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
-from pullback.text.lm._lm import LM
-from pullback.text.lm._message import Message
+from pullback.text.lm._lm import LM, Wrapper
+from pullback.text.lm._message import Content, Image, Message, Text, Tool, ToolCall
 from pullback.text.lm._misbehaving import Misbehaving
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._plan import Plan
@@ -26,7 +25,6 @@ from pullback.text.lm._run import Run, current_run
 from pullback.text.lm._scripted import Scripted
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.lm._traced import Traced
-from pullback.text.lm._wrapper import Wrapper
 
 __all__ = [
     "LM",

@@ -8,10 +8,9 @@ from typing import Any
 from pullback.errors import ArgumentError
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
-from pullback.text.lm._wrapper import Ask, Wrapper
 from pullback.text.prices import Price
 
 __all__ = ["Budget", "most_of"]

@@ -9,9 +9,8 @@ from dataclasses import asdict, replace
 
 from pullback.text.lm._completion import Chunk, Completion, Usage
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Cached"]
 

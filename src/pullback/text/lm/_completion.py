@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.text.lm._blocks import ToolCall
-from pullback.text.lm._message import Message
+from pullback.text.lm._message import Message, ToolCall
 
 __all__ = ["Chunk", "Completion", "Finish", "Usage"]
 

@@ -11,13 +11,12 @@ from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
-from pullback.text.lm._call import Call
+from pullback.text.lm._call import Call, ModelSummary
 from pullback.text.lm._completion import Completion
 from pullback.text.lm._database import Database
 from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
-from pullback.text.lm._summary import ModelSummary
 
 __all__ = ["Journal"]
 

@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._completion import Chunk
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Limit"]
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.tape import place
 from pullback.text.lm._completion import Chunk, Completion, Finish
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Misbehaving"]
 

@@ -14,10 +14,9 @@ from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._call import Call
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Record", "Replay", "hearing"]
 

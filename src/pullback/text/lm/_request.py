@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.text.lm._blocks import Tool
-from pullback.text.lm._json import canonical
-from pullback.text.lm._message import Message, read_messages
-from pullback.text.lm._schema import check_schema, json_schema
+from pullback.text.lm._json import canonical, check_schema, json_schema
+from pullback.text.lm._message import Message, Tool, read_messages
 
 __all__ = ["Request"]
 

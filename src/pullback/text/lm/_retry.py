@@ -7,9 +7,8 @@ from typing import Any
 from pullback.errors import ArgumentError, ModelError
 from pullback.internal._extras import require
 from pullback.text.lm._completion import Chunk
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Retry"]
 

@@ -12,16 +12,14 @@ from pullback.tape import graph
 from pullback.tape._place import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
-from pullback.text.lm._call import Call
+from pullback.text.lm._call import Call, summarise
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._home import patience
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, activate, active
+from pullback.text.lm._lm import LM, Wrapper, activate, active
 from pullback.text.lm._plan import Plan
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
-from pullback.text.lm._summary import summarise
-from pullback.text.lm._wrapper import Wrapper
 from pullback.text.prices import price_of
 
 __all__ = ["Run", "current_run"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pullback.errors import ArgumentError, ReplyError
-from pullback.text._replies import shorten
+from pullback.text._prompts import shorten
 from pullback.text._templates import fields_of
 
 __all__ = ["Constraint", "check_constraints", "keeps_fields", "max_length", "never"]

@@ -10,12 +10,11 @@ from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._place import within
-from pullback.text._at_once import at_once
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
-from pullback.text._sample import Trace, text_parameters, trace_sample
+from pullback.text._sample import Trace, at_once, text_parameters, trace_sample
 from pullback.text.lm import Plan
 from pullback.text.lm._plan import account_of, check_plan, remark
 from pullback.text.optim._comparison import (

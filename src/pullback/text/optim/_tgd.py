@@ -11,8 +11,15 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
 from pullback.tape._concurrency import call_within_limit, run
 from pullback.tape._place import at
-from pullback.text._prompts import Prompt, prompt
-from pullback.text._replies import ask, between_tags, check_retries, fill_prompt, listed
+from pullback.text._prompts import (
+    Prompt,
+    ask,
+    between_tags,
+    check_retries,
+    fill_prompt,
+    listed,
+    prompt,
+)
 from pullback.text._templates import Template
 from pullback.text.lm import LM
 from pullback.text.optim._constraint import Constraint, check_constraints, keeps_fields

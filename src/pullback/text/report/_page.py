@@ -8,13 +8,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pullback.internal._text import shortened
-from pullback.text._replies import shorten
+from pullback.text._prompts import shorten
 from pullback.text.lm import Call, Journal, scrub
-from pullback.text.lm._summary import summarise
-from pullback.text.report._drawing import HEIGHT, WIDTH, draw
-from pullback.text.report._search import HEIGHT as SEARCH_HEIGHT
-from pullback.text.report._search import LEFT, read_search
-from pullback.text.report._search import WIDTH as SEARCH_WIDTH
+from pullback.text.lm._call import summarise
+from pullback.text.report._drawing import SIZES, draw, read_search
 
 __all__ = ["render_run"]
 
@@ -71,9 +68,8 @@ def render_run(journal: Journal) -> str:
         "begun": every[0].begun if every else None,
         "seconds": _seconds(every),
         "search": read_search(notes["search"]) if "search" in notes else None,
-        "chart": {"width": SEARCH_WIDTH, "height": SEARCH_HEIGHT, "left": LEFT},
         "drawings": _drawings(calls, notes),
-        "box": {"width": WIDTH, "height": HEIGHT},
+        **SIZES,
     }
     page = environment.get_template("run.html.jinja").render(facts)
     return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere

@@ -16,7 +16,6 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "WeightedRandomSampler",
-    "collate",
 ]
 
 

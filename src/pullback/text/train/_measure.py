@@ -9,11 +9,10 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._place import within
-from pullback.text._at_once import at_once
 from pullback.text._evaluation import mean
 from pullback.text._failure import tolerating
 from pullback.text._module import Module
-from pullback.text._sample import Scored, score_sample
+from pullback.text._sample import Scored, at_once, score_sample
 
 __all__ = ["Measure"]
 

@@ -23,8 +23,7 @@ from pullback.text.lm._plan import account_of, check_plan, plan_training, remark
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
-from pullback.text.train._progress import Progress
-from pullback.text.train._steps import evaluations_of, means, means_of, run_step, told
+from pullback.text.train._steps import Progress, evaluations_of, means, means_of, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
