@@ -4,14 +4,13 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from pullback.errors import DefinitionError, GraphError
 from pullback.tape import _layout
-from pullback.tape._concurrency import call_within_limit, run, slot
+from pullback.tape._concurrency import advance, call_within_limit, run, slot, within
 from pullback.tape._context import Context, stamp_of
 from pullback.tape._definition import Definition, define
 from pullback.tape._feedback import Feedback
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Output, edge_of
-from pullback.tape._place import advance, within
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 

@@ -1,4 +1,4 @@
-"""`backward` and `grad`, and the same awaited."""
+"""`backward`, called or awaited, and `grad`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from pullback.tape._node import GradientEdge, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe
 
-__all__ = ["abackward", "agrad", "backward", "grad"]
+__all__ = ["abackward", "backward", "grad"]
 
 Inputs = Variable | GradientEdge | Sequence[Variable | GradientEdge]
 
@@ -103,26 +103,9 @@ def grad(
         more = (retain_graph, create_graph, allow_unused, materialize_grads)
         return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
     edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
+    roots = _roots(outputs, grad_outputs)
+    the_pass = Pass(roots, captures=edges, create_graph=create_graph)
     the_pass.run_or_drive()
-    results = _results(the_pass, edges, allowed, materialize_grads)
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
-    return results
-
-
-async def agrad(
-    outputs: Variable | Sequence[Variable],
-    inputs: Inputs,
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    allow_unused: bool | None = None,
-    materialize_grads: bool = False,
-) -> tuple[Any, ...]:
-    """The same as `grad`, awaited."""
-    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
-    await the_pass.arun()
     results = _results(the_pass, edges, allowed, materialize_grads)
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
     return results
@@ -150,10 +133,6 @@ def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -
             raise ArgumentTypeError("backward accumulates into Variables, and was given an edge.")
         targets = {get_gradient_edge(value): value for value in chosen}
     return Pass(roots, accumulate=targets, create_graph=create_graph)
-
-
-def _grad(outputs: Any, edges: list[GradientEdge], gradients: Any, create_graph: bool) -> Pass:
-    return Pass(_roots(outputs, gradients), captures=edges, create_graph=create_graph)
 
 
 def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:

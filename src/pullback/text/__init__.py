@@ -7,17 +7,24 @@ has the models.
 """
 
 from pullback.text import functional, lm, optim, train
-from pullback.text._blame import Blame, blame
 from pullback.text._chat import ChatModule, chat
-from pullback.text._critic import Critic, ModelCritic, Relay, Review, Rule, RuleCritic, use_critic
-from pullback.text._evaluation import Evaluation, deterministic, exact_match
+from pullback.text._critic import (
+    Blame,
+    Critic,
+    ModelCritic,
+    Relay,
+    Review,
+    Rule,
+    RuleCritic,
+    blame,
+    use_critic,
+)
+from pullback.text._evaluation import Evaluation, deterministic, exact_match, judge
 from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
-from pullback.text._judge import judge
 from pullback.text._module import Module, Parameter, TemplateParameter
-from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
+from pullback.text._prompts import Template, default_prompt, prompt, prompt_names, use_prompts
 from pullback.text._python import StepError, invoke, map_python
-from pullback.text._templates import Template
 
 __all__ = [
     "Blame",

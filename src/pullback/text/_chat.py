@@ -8,10 +8,9 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.tape import Variable
 from pullback.text._critic import ModelCritic, Review, current_critic
 from pullback.text._failure import Failure, attempted
-from pullback.text._joining import spoken, written
+from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
-from pullback.text._operation import Operation
-from pullback.text._templates import Template, fence_of, fields_of, fill
+from pullback.text._prompts import Template, fence_of, fields_of, fill
 from pullback.text.lm import LM, Finish, Image, Message, Tool
 from pullback.text.lm._json import json_schema
 

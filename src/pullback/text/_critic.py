@@ -1,7 +1,7 @@
-"""Critics: who says what the inputs of an operation should change, by rules or as a model."""
+"""Critics: who says what the inputs of an operation should change; and `blame`."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,19 +10,27 @@ from typing import Any, Protocol
 from pullback.errors import ArgumentTypeError, ReplyError
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
-from pullback.text._joining import heard
-from pullback.text._operation import Operation
-from pullback.text._prompts import ask, check_retries, fill_prompt, listed, prompt, shorten
-from pullback.text._templates import fence_of
+from pullback.text._joining import Operation, heard
+from pullback.text._prompts import (
+    ask,
+    check_retries,
+    fence_of,
+    fill_prompt,
+    listed,
+    prompt,
+    shorten,
+)
 from pullback.text.lm import LM
 
 __all__ = [
+    "Blame",
     "Critic",
     "ModelCritic",
     "Relay",
     "Review",
     "Rule",
     "RuleCritic",
+    "blame",
     "current_critic",
     "use_critic",
 ]
@@ -295,3 +303,44 @@ def read_feedback(answer: str, count: int) -> list[str]:
             expected=f'<FEEDBACK id="...">...</FEEDBACK> for each id of {", ".join(expected)}',
         )
     return [found[number] for number in expected]
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What was said of one part.
+
+    Arguments:
+        parameter: the part.
+        share: its share of all notes, from 0 to 1.
+        notes: what was said, each a text Variable with its origin.
+    """
+
+    parameter: Variable
+    share: float
+    notes: tuple[Variable, ...]
+
+    def __str__(self) -> str:
+        said = "; ".join(
+            f"{note.data} (by {note.origin.function})" if note.origin else str(note.data)
+            for note in self.notes
+        )
+        return f"{self.share:.0%} {self.parameter.role or 'a part'}: {said}"
+
+
+def blame(parameters: Iterable[Variable]) -> list[Blame]:
+    """The parts that feedback has reached, those that it speaks of most first.
+
+    Arguments:
+        parameters: text Variables, after backward.
+
+    Example:
+        >>> from pullback.text import Parameter
+        >>> first, second = Parameter("x", role="first step"), Parameter("y", role="second step")
+        >>> second.grad = [Variable("This is not upper case.")]
+        >>> [str(each) for each in blame([first, second])]
+        ['100% second step: This is not upper case.']
+    """
+    told = [(each, tuple(each.grad or ())) for each in parameters]
+    total = sum(len(notes) for _, notes in told)
+    found = [Blame(each, len(notes) / total, notes) for each, notes in told if notes]
+    return sorted(found, key=lambda each: -each.share)

@@ -9,9 +9,8 @@ from typing import Any
 from pullback.errors import ArgumentTypeError, ProgramError
 from pullback.tape import Variable, backward, space_of
 from pullback.text._critic import Relay, Review, current_critic
-from pullback.text._joining import as_variable, spoken
+from pullback.text._joining import Operation, as_variable, spoken
 from pullback.text._module import Parameter
-from pullback.text._operation import Operation
 from pullback.text.lm import scrub
 
 __all__ = ["StepError", "invoke", "map_python"]

@@ -13,6 +13,7 @@ import json
 import pickle
 import secrets
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -23,22 +24,51 @@ from multiprocessing import ProcessError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, GraphError, ProgramError
+from pullback import errors
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+    ProgramError,
+    PullbackError,
+)
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
-from pullback.tape._concurrency import call_within_limit, run
+from pullback.tape._concurrency import call_within_limit, place, run, within
 from pullback.tape._hooks import Origin
 from pullback.tape._node import count
-from pullback.tape._place import place, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
-from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, at_once, score_sample, text_parameters
-from pullback.text.lm import LM, Completion, Request, Tool
+from pullback.text.lm import LM, Completion, Request, Tool, scrub
 
-__all__ = ["Scored", "Workers"]
+__all__ = ["Scored", "Workers", "read_error", "write_error"]
+
+
+_FIELDS = (
+    "given", "expected", "mend", "transient", "retry_after", "status", "may_be_billed",
+)  # fmt: skip
+
+
+def write_error(error: Exception) -> dict[str, Any]:
+    """An error as JSON, keys taken out: what ours says; of another, where it was raised."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
+    if not isinstance(error, PullbackError):
+        where = "".join(traceback.format_exception(error)[-4:])
+        what = "A program failed in another process."
+        return {"kind": "ProgramError", "what": what, "given": scrub(where)}
+    told = {name: getattr(error, name) for name in _FIELDS if getattr(error, name, None)}
+    told = {name: scrub(each) if isinstance(each, str) else each for name, each in told.items()}
+    return {"kind": kinds[0], "what": scrub(error.what), **told}
+
+
+def read_error(value: Mapping[str, Any]) -> PullbackError:
+    """The error that `write_error` wrote; one of a kind that is not known as `ProgramError`."""
+    kind = value["kind"]
+    cls = getattr(errors, kind) if kind in errors.__all__ else ProgramError
+    return cls(value["what"], **{name: value[name] for name in _FIELDS if name in value})
 
 
 class Workers:

@@ -10,7 +10,7 @@ from pullback.compat.afnio._variable import Variable, adopt, plain
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
-from pullback.text._judge import Judge, JudgeOne
+from pullback.text._evaluation import Judge, JudgeOne
 
 __all__ = [
     "add",

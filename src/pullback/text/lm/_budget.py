@@ -15,6 +15,7 @@ from pullback.text.prices import Price
 
 __all__ = ["Budget", "most_of"]
 
+
 IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail
 FRAME_TOKENS = 256  # what a chat template may add of its own
 _LIMITS = ("max_completion_tokens", "max_tokens")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.text.lm._message import Message, ToolCall
+from pullback.text.lm._request import Message, ToolCall
 
 __all__ = ["Chunk", "Completion", "Finish", "Usage"]
 

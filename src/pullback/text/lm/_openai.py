@@ -19,8 +19,7 @@ from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._home import at_home, begin_at_home
 from pullback.text.lm._json import json_schema
 from pullback.text.lm._lm import LM
-from pullback.text.lm._message import ToolCall
-from pullback.text.lm._request import Request
+from pullback.text.lm._request import Request, ToolCall
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.prices import Price, price_of
 

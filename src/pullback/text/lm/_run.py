@@ -9,7 +9,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError
 from pullback.tape import graph
-from pullback.tape._place import within
+from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._call import Call, summarise
@@ -165,16 +165,6 @@ class Run:
     def recorded(self) -> int:
         """How many answers came from the journal."""
         return self.journal.recorded
-
-    @property
-    def spent(self) -> Spending:
-        """What was spent in this run."""
-        return self.journal.paid.spent
-
-    @property
-    def unpriced(self) -> int:
-        """How many answers were paid for at a price that nobody knows."""
-        return self.journal.paid.unpriced
 
     def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""

@@ -9,7 +9,7 @@ from typing import Any
 from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
-from pullback.tape._place import within
+from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
