@@ -54,14 +54,6 @@ class Definition:
     linear: str
     shared: tuple[Any, ...]
 
-    def leaves_numbers(self) -> bool:
-        """Whether something lies where forward can leave it for the other rules, past the tape.
-
-        A number there has no history. What is not seen: globals, attributes of classes and of
-        instances, files, and other threads.
-        """
-        return any(map(bool, self.shared))
-
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of forward.
 

@@ -350,8 +350,8 @@ class Application:
 def _twin(value: Variable, node: Any, number: int) -> Variable:
     """The Variable that stands on the tape for what forward returned."""
     if isinstance(value, Feedback):
-        twin = Feedback(value.notes, value.role)
-        twin._node, twin._output_nr, twin._requires_grad = node, number, node is not None
+        twin = wrap(value._data, value.role, node, number, Feedback)
+        twin.notes = value.notes
         return twin
     twin = wrap(value._data, value.role, node, number)
     if value._extra is not None and value._extra.name is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.tape import _layout
 from pullback.tape._concurrency import call_within_limit, run, within
-from pullback.tape._context import Context, Hidden, at_edge
+from pullback.tape._context import Context, at_edge
 from pullback.tape._definition import Definition
 from pullback.tape._feedback import Feedback, notes_in
 from pullback.tape._hooks import Origin
@@ -59,32 +59,6 @@ class Refusal(Node):
         return [tangents[0]]
 
 
-def guard(
-    gradients: Sequence[Any],
-    depends: Sequence[Variable],
-    error: UnsupportedError,
-    passed_on: Sequence[Any] = (),
-) -> list[Any]:
-    """The gradients, tied to what they depend on by a node that refuses derivatives."""
-    causes = [variable for variable in depends if variable._requires_grad]
-    if not causes:
-        return list(gradients)
-
-    def tie(gradient: Any) -> Any:
-        if gradient is None or any(gradient is each for each in passed_on):
-            return gradient
-        if isinstance(gradient, Feedback):
-            return Feedback([tie(note) for note in gradient.notes], gradient.role)
-        tied = wrap(gradient._data, gradient.role, Refusal(error, gradient, causes))
-        if gradient.origin is not None:
-            tied._more().origin = gradient.origin
-        return tied
-
-    notes = [note for each in passed_on if isinstance(each, Feedback) for note in each.notes]
-    passed_on = [*passed_on, *notes]
-    return [tie(gradient) for gradient in gradients]
-
-
 def settle(
     node: Any,
     rule: str,
@@ -97,12 +71,13 @@ def settle(
     Arguments:
         node: the application of a Function.
         rule: what ran, in words.
-        read: what it has read as plain data; None where nothing was recorded, or needs watching.
+        read: what it has read as plain data, Variables and words; None where nothing was recorded,
+            or needs watching.
         answers: the gradients or tangents that it gave.
         received: the gradients that it was given.
     """
     once = node.definition.once and rule == "backward"
-    left = node.definition.leaves_numbers()
+    left = any(map(bool, node.definition.shared))  # what lies there has no history
     if read is None or not (once or read or left):
         return list(answers)
     inputs = [at_edge(0.0, "", edge) for edge in node._next if edge[0] is not None]
@@ -111,17 +86,32 @@ def settle(
             f"{node.title()} is declared once_differentiable and was differentiated twice.",
             mend="Write its backward in operations on Variables, and drop the decorator.",
         )
-        return guard(answers, [*inputs, *(each for each in received if each is not None)], error)
-    depends = [each for each in read if isinstance(each, Variable)]
-    hidden = [each.what for each in read if isinstance(each, Hidden)]
-    if left:
-        hidden.append("what forward left outside of ctx")
-    error = UnsupportedError(
-        f"The {rule} of {node.title()} reads {[*hidden, 'the data of a Variable'][0]} as plain "
-        "data, so the derivative of what it gives is not known.",
-        mend="Compute with the Variables themselves; save inputs and outputs, not intermediates.",
-    )
-    return guard(answers, [*depends, *(inputs if hidden else ())], error, received)
+        causes, received = [*inputs, *(each for each in received if each is not None)], ()
+    else:
+        hidden = [each for each in read if isinstance(each, str)]
+        if left:
+            hidden.append("what forward left outside of ctx")
+        error = UnsupportedError(
+            f"The {rule} of {node.title()} reads {[*hidden, 'the data of a Variable'][0]} as plain "
+            "data, so the derivative of what it gives is not known.",
+            mend="Compute with the Variables; save inputs and outputs, not intermediates.",
+        )
+        causes = [each for each in read if isinstance(each, Variable)]
+        causes += inputs if hidden else []
+    causes = [variable for variable in causes if variable._requires_grad]
+    passed_on = [*received, *(note for each in received for note in getattr(each, "notes", ()))]
+
+    def tied(gradient: Any) -> Any:
+        if not causes or gradient is None or any(gradient is each for each in passed_on):
+            return gradient
+        if isinstance(gradient, Feedback):
+            return Feedback(map(tied, gradient.notes), gradient.role)
+        twin = wrap(gradient._data, gradient.role, Refusal(error, gradient, causes))
+        if gradient.origin is not None:
+            twin._more().origin = gradient.origin
+        return twin
+
+    return list(map(tied, answers))
 
 
 class FunctionNode(Node):

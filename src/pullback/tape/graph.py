@@ -133,7 +133,8 @@ def to_dot(roots: Roots) -> str:
         leaf = node.name() == "AccumulateGrad"
         style = "filled" if leaf else "rounded,filled"
         colour = "#f4ead2" if leaf else "#dfe9f7"
-        label = "\\n".join(_quoted(part) for part in _parts(node))
+        parts = (part.replace("\\", "\\\\").replace('"', '\\"') for part in _parts(node))
+        label = "\\n".join(parts)
         lines.append(
             f'  n{number} [shape=box, style="{style}", fillcolor="{colour}", label="{label}"];'
         )
@@ -179,15 +180,10 @@ def summary(roots: Roots, limit: int = 200) -> str:
             continue
         seen.add(node)
         below = [following for following, _ in node._next if following is not None]
-        for number in range(len(below) - 1, -1, -1):
-            last = number == len(below) - 1
-            stack.append(
-                (
-                    below[number],
-                    rest + ("└─ " if last else "├─ "),
-                    rest + ("   " if last else "│  "),
-                )
-            )
+        marks = ("└─ ", "   ")  # of the last one, which is pushed first
+        for each in reversed(below):
+            stack.append((each, rest + marks[0], rest + marks[1]))
+            marks = ("├─ ", "│  ")
     return "\n".join(lines)
 
 
@@ -265,7 +261,3 @@ def _short(data: Any) -> str:
         return f"{data:.6g}" if not data.is_integer() else repr(data)
     text = shortened(" ".join((data if isinstance(data, str) else repr(data)).split()), 48)
     return f"'{text}'" if isinstance(data, str) else text
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
