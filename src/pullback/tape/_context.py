@@ -58,7 +58,7 @@ class Context:
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
         self._attributes: dict[str, Any] | None = None
-        self._packed: list[_Packed] = []  # those among the attributes
+        self._packed: Sequence[_Packed] = ()  # those among the attributes
         self._constants: tuple[Any, ...] = ()
         self._node: Any = None
         self._place: tuple[str | int, ...] = ()
@@ -209,16 +209,17 @@ class Context:
             known = id(value) in given or value._requires_grad
             return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
 
-        def kept(value: Variable) -> _Packed:
-            self._packed.append(pack(value))
-            return self._packed[-1]
-
         if self._saved is not None and self._versions is None:
             self._saved = tuple(map(pack, self._saved))
         if self._saved_for_forward is not None:
             self._saved_for_forward = tuple(map(pack, self._saved_for_forward))
         if self.__dict__:
-            items = self.__dict__.items()
+            items, self._packed = self.__dict__.items(), []
+
+            def kept(value: Variable) -> _Packed:
+                self._packed.append(pack(value))  # type: ignore[missing-attribute]
+                return self._packed[-1]
+
             self._attributes = {name: _rebuild(value, Variable, kept) for name, value in items}
             self.__dict__.clear()
 

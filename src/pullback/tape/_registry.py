@@ -124,7 +124,7 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    factory = _SPACES.get(kind) or _find(kind)
+    factory = _SPACES[kind] if kind in _SPACES else _find(kind)  # looked up for every node
     if isinstance(factory, Space):
         return factory
     if factory is None:
