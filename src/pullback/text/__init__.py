@@ -23,7 +23,7 @@ from pullback.text._evaluation import Evaluation, deterministic, exact_match, ju
 from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
 from pullback.text._module import Module, Parameter, TemplateParameter
-from pullback.text._prompts import Template, default_prompt, prompt, prompt_names, use_prompts
+from pullback.text._prompts import Template, prompt, use_prompts
 from pullback.text._python import StepError, invoke, map_python
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
     "blame",
     "chat",
     "concat",
-    "default_prompt",
     "deterministic",
     "exact_match",
     "format",
@@ -58,7 +57,6 @@ __all__ = [
     "map_python",
     "optim",
     "prompt",
-    "prompt_names",
     "select",
     "split",
     "sum",

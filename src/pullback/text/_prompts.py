@@ -23,14 +23,12 @@ __all__ = [
     "ask",
     "between_tags",
     "check_retries",
-    "default_prompt",
     "fence_of",
     "fields_of",
     "fill",
     "fill_prompt",
     "listed",
     "prompt",
-    "prompt_names",
     "shorten",
     "use_prompts",
 ]
@@ -146,35 +144,7 @@ def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
 
 Prompt = tuple[tuple[str, str], ...]
 _ROLES = ("system", "user", "assistant")
-_replaced: ContextVar[dict[str, Prompt]] = ContextVar("pullback.text.prompts", default={})  # noqa: B039  # never changed in place
-
-
-def prompt_names() -> tuple[str, ...]:
-    """The names of the prompts that this room sends.
-
-    Example:
-        >>> prompt_names()
-        ('feedback', 'improve', 'judge', 'retry')
-    """
-    return tuple(_shipped())
-
-
-def default_prompt(name: str) -> Prompt:
-    """A prompt as it is shipped: pairs of a role and a template.
-
-    Raises:
-        ArgumentError: there is no prompt of this name.
-
-    Example:
-        >>> [role for role, template in default_prompt("judge")]
-        ['system', 'user']
-    """
-    shipped = _shipped()
-    if name not in shipped:
-        raise ArgumentError(
-            "There is no prompt of this name.", given=repr(name), expected=", ".join(shipped)
-        )
-    return shipped[name]
+_replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prompts", default=None)
 
 
 @cache
@@ -190,8 +160,21 @@ def _shipped() -> dict[str, Prompt]:
 
 
 def prompt(name: str) -> Prompt:
-    """A prompt as it is sent here: the replaced one, or the one that is shipped."""
-    return _replaced.get().get(name) or default_prompt(name)
+    """A prompt as it is sent here, replaced or as it is shipped: pairs of a role and a template.
+
+    Raises:
+        ArgumentError: there is no prompt of this name.
+
+    Example:
+        >>> [role for role, template in prompt("judge")]
+        ['system', 'user']
+    """
+    known = _replaced.get() or _shipped()
+    if name not in known:
+        raise ArgumentError(
+            "There is no prompt of this name.", given=repr(name), expected=", ".join(known)
+        )
+    return known[name]
 
 
 def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]:
@@ -201,7 +184,7 @@ def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]
     that nothing in the data can end them; a prompt may leave it out.
 
     Each is a file ``<name>.txt`` of parts that start with ``[system]`` or ``[user]`` on a line of
-    its own; see `prompt_names` for the names and the files in ``pullback/text/prompts``.
+    its own, as those in ``pullback/text/prompts``.
 
     Arguments:
         folder: where the files are; a prompt without one stays as it is.
@@ -213,10 +196,10 @@ def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]
     root = Path(folder)
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
-    found = dict(_replaced.get())
+    found = dict(_replaced.get() or _shipped())
     for path in sorted(root.glob("*.txt")):
         replaced = _read(path.read_text(encoding="utf-8"), path.name)
-        wanted, given = _fields(default_prompt(path.stem)), _fields(replaced)
+        wanted, given = _fields(prompt(path.stem)), _fields(replaced)
         if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
                 f"The prompt {path.name} has other fields than the one that it replaces.",

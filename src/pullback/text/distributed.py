@@ -44,7 +44,10 @@ from pullback.text._module import Module
 from pullback.text._sample import Scored, at_once, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool, scrub
 
-__all__ = ["Scored", "Workers", "read_error", "write_error"]
+__all__ = [
+    "Scored",
+    "Workers",
+]
 
 
 _FIELDS = (
@@ -52,7 +55,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def write_error(error: Exception) -> dict[str, Any]:
+def _write_error(error: Exception) -> dict[str, Any]:
     """An error as JSON, keys taken out: what ours says; of another, where it was raised."""
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
     if not isinstance(error, PullbackError):
@@ -64,8 +67,8 @@ def write_error(error: Exception) -> dict[str, Any]:
     return {"kind": kinds[0], "what": scrub(error.what), **told}
 
 
-def read_error(value: Mapping[str, Any]) -> PullbackError:
-    """The error that `write_error` wrote; one of a kind that is not known as `ProgramError`."""
+def _read_error(value: Mapping[str, Any]) -> PullbackError:
+    """The error that `_write_error` wrote; one of a kind that is not known as `ProgramError`."""
     kind = value["kind"]
     cls = getattr(errors, kind) if kind in errors.__all__ else ProgramError
     return cls(value["what"], **{name: value[name] for name in _FIELDS if name in value})
@@ -170,7 +173,7 @@ class Workers:
                     task.cancel()
         for row in rows:
             if "error" in row:
-                raise read_error(row["error"])
+                raise _read_error(row["error"])
         with tolerating() as failures:
             for row in rows:
                 failures.count(row["asked"], row["failures"])
@@ -315,7 +318,7 @@ class _Office:
                 asking = call_within_limit(self._models[model].ask, (_read_request(request),), True)
                 return run(asking).to_dict()
         except Exception as error:
-            return {"error": write_error(error)}
+            return {"error": _write_error(error)}
 
 
 def _connect(address: tuple[str, int, bytes]) -> Connection:
@@ -342,7 +345,7 @@ class _Distant(LM):
         asked[same] += 1
         answer = await asyncio.to_thread(self._send, json.dumps(letter).encode())
         if "error" in answer:
-            raise read_error(answer["error"])
+            raise _read_error(answer["error"])
         return Completion.from_dict(answer)
 
     def _send(self, letter: bytes) -> Any:
@@ -370,7 +373,7 @@ def _work(
             told = _pack(pickle.Pickler, scored, models)
             return {"scored": told, "asked": failures.asked, "failures": failures.causes}
         except Exception as error:
-            return {"error": write_error(error)}
+            return {"error": _write_error(error)}
 
     return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 

@@ -29,23 +29,12 @@ class Spending:
         tokens: of messages and answers.
         cost: US dollars.
         proposals: new versions that an optimiser tried.
-
-    Example:
-        >>> Spending(calls=1, tokens=10) + Spending(calls=1, cost=0.5)
-        Spending(calls=2, tokens=10, cost=0.5, proposals=0)
     """
 
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
     proposals: int = 0
-
-    def __add__(self, other: "Spending") -> "Spending":
-        """Both together."""
-        if not isinstance(other, Spending):
-            return NotImplemented
-        mine, others = asdict(self), asdict(other)
-        return Spending(**{name: mine[name] + others[name] for name in mine})
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,11 +110,11 @@ class Replay(LM):
         self, journal: Journal | str | os.PathLike[str], *, model: str | None = None
     ) -> None:
         self.journal = journal if isinstance(journal, Journal) else Journal(journal, make=False)
-        models = sorted({call.model for call in self.journal.calls()})
-        if model is None and len(models) > 1:
+        models = [model] if model else sorted({call.model for call in self.journal.calls()})
+        if len(models) > 1:
             raise ArgumentError("The journal has answers of several models.",
                                 given=", ".join(models), mend="Pass model=.")  # fmt: skip
-        self.model = model or (models[0] if models else "")
+        self.model = models[0] if models else ""
 
     async def answer(self, request: Request) -> Completion:
         """Answer from the journal."""

@@ -9,13 +9,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import attempted, tolerating
-from pullback.text.optim._comparison import (
-    RISK,
-    Comparison,
-    check_items,
-    compare,
-    level_of,
-)
+from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
