@@ -26,6 +26,7 @@ from pullback.internal._setting import setting
 __all__ = [
     "advance",
     "at",
+    "awaited",
     "begin",
     "call_within_limit",
     "concurrency",
@@ -219,6 +220,13 @@ def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
 def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
     return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_thread, "depth", 0)))
+
+
+def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
+    """A future of another thread, to await; one whose awaiter has left raises for nobody."""
+    answer = asyncio.wrap_future(future)
+    answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # is retrieved
+    return answer
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
-from pullback.text.lm._home import awaited
+from pullback.tape._concurrency import awaited
 
 __all__ = ["Account", "Spending", "may_be_billed"]
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
 from pullback.tape import place
-from pullback.text.lm._call import Call, ModelSummary
-from pullback.text.lm._completion import Completion
+from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub

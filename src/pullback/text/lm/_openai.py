@@ -1,5 +1,6 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import asyncio
 import email.utils
 import inspect
 import math
@@ -7,24 +8,32 @@ import os
 import re
 import time
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._extras import require
+from pullback.tape._concurrency import awaited, loop_of, runs
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
-from pullback.text.lm._home import at_home, begin_at_home
 from pullback.text.lm._json import json_schema
 from pullback.text.lm._lm import LM
 from pullback.text.lm._request import Request, ToolCall
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.prices import Price, price_of
 
-__all__ = ["OpenAI", "idempotency_key"]
+__all__ = ["OpenAI", "idempotency_key", "patience"]
 
+
+T = TypeVar("T")
+HOME = "connections"  # the name of that loop
+
+patience: ContextVar[Callable[[], float] | None] = ContextVar(
+    "pullback.text.patience", default=None
+)
+"""Seconds that a call which is cancelled goes on for, so that its answer is kept."""
 
 OPENAI = "https://api.openai.com"
 NO_KEY = "none"  # what local servers take; they look at none
@@ -98,7 +107,7 @@ class OpenAI(LM):
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
             default_headers=dict(headers or {}),
         )  # fmt: skip
-        self._closing = weakref.finalize(self, begin_at_home, self._client.close)
+        self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
         self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
 
@@ -112,21 +121,21 @@ class OpenAI(LM):
     async def answer(self, request: Request) -> Completion:
         """Ask the server."""
         create = self._client.chat.completions.create
-        reply = await at_home(self._guarded(create(**self._body(request))))
+        reply = await _at_home(self._guarded(create(**self._body(request))))
         return read_reply(reply, self.price, self.model)
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         pieces = Pieces(self.price, self.model)
-        stream = await at_home(self._guarded(self._client.chat.completions.create(**body)))
+        stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
         try:
-            while (event := await at_home(self._guarded(anext(stream, None)))) is not None:
+            while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
                 text = pieces.add(event)
                 if text:
                     yield Chunk(text)
         finally:
-            await at_home(stream.close())
+            await _at_home(stream.close())
         yield Chunk("", pieces.completion())
 
     async def _guarded(self, awaitable: Any) -> Any:
@@ -333,3 +342,30 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
         if math.isfinite(seconds):
             return max(seconds, 0.0)
     return None
+
+
+async def _at_home(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine that uses connections; cancelling this cancels it, at once or in a while.
+
+    Who keeps answers sets `patience`: a loop that ends cancels all its tasks, though what they
+    asked for is paid for.
+    """
+    home = loop_of(HOME)
+    if asyncio.get_running_loop() is home:
+        return await coroutine
+    answer = awaited(asyncio.run_coroutine_threadsafe(coroutine, home))
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        left = patience.get()
+        if left is None or not (await asyncio.wait([answer], timeout=left()))[0]:
+            raise
+        return answer.result()
+    finally:
+        answer.cancel()
+
+
+def _begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Let a coroutine run there without waiting for it; nothing happens where no loop runs yet."""
+    if runs(HOME):
+        asyncio.run_coroutine_threadsafe(start(), loop_of(HOME))

@@ -15,8 +15,7 @@ from typing import Any
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
-from pullback.text.lm._call import Call
-from pullback.text.lm._completion import Chunk, Completion, Usage
+from pullback.text.lm._completion import Call, Chunk, Completion, Usage
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._openai import idempotency_key

@@ -17,7 +17,7 @@ from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
 from pullback.text._sample import Trace, at_once, text_parameters, trace_sample
 from pullback.text.lm import Plan
-from pullback.text.lm._plan import account_of, check_plan, remark
+from pullback.text.lm._run import account_of, check_plan, remark
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._tgd import TGD
 

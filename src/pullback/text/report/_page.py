@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pullback.internal._text import shortened
 from pullback.text._prompts import shorten
 from pullback.text.lm import Call, Journal, Message, scrub
-from pullback.text.lm._call import summarise
+from pullback.text.lm._completion import summarise
 
 __all__ = ["render_run"]
 

@@ -16,7 +16,7 @@ from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
-from pullback.text.lm._plan import account_of, check_plan, plan_training, remark
+from pullback.text.lm._run import account_of, check_plan, plan_training, remark
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
