@@ -123,7 +123,7 @@ def listed(values: Any, what: str) -> list[Any]:
 
 
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
-    roots = _roots(*_expanded(variables, gradients))
+    roots = _roots(variables, gradients)
     targets = None
     if inputs is not None:
         chosen = listed(inputs, "backward was given inputs that are")
@@ -146,10 +146,11 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
             "There is not one gradient for each output.",
             given=f"{len(given)} gradients", expected=str(len(roots)),
         )  # fmt: skip
-    result = []
-    for variable, gradient in zip(roots, given, strict=True):
-        result.append((get_gradient_edge(variable), _start(variable, gradient)))
-    return result
+    pairs = list(zip(roots, given, strict=True))
+    while any(getattr(root, "batched", False) for root, _ in pairs):  # batches as their items
+        rows = [root.beside(each) if root.batched else [(root, each)] for root, each in pairs]
+        pairs = [pair for row in rows for pair in row]
+    return [(get_gradient_edge(root), _start(root, each)) for root, each in pairs]
 
 
 def _start(variable: Variable, gradient: Any) -> Any:
@@ -199,20 +200,6 @@ def _results(
             gradient = space.zero()
         results.append(gradient)
     return tuple(results)
-
-
-def _expanded(variables: Any, gradients: Any) -> tuple[Any, Any]:
-    """Roots that are batches as their items."""
-    roots = listed(variables, "A graph is run back from")
-    if _layout.batch_in(root for root in roots if isinstance(root, Variable)) is None:
-        return variables, gradients
-    single = isinstance(variables, Variable)
-    given = [None] * len(roots) if gradients is None else [gradients] if single else list(gradients)
-    pairs: list[Any] = []
-    for root, gradient in zip(roots, given, strict=True):
-        pairs += root.beside(gradient) if root.batched else [(root, gradient)]
-    flat, each = zip(*pairs, strict=True)
-    return _expanded(list(flat), list(each))
 
 
 OPERATIONS["backward"] = backward

@@ -131,7 +131,9 @@ def exact_match(
         >>> answer.grad[0].data
         "Scored 0 by 'exact match'. Got: green. Expected: red"
     """
-    return deterministic(prediction, target, _equal, "exact match", reduction=reduction)
+    return deterministic(
+        prediction, target, lambda a, b: bool(a == b), "exact match", reduction=reduction
+    )
 
 
 def deterministic(
@@ -175,10 +177,6 @@ def deterministic(
     spec = Evaluator(eval_fn, purpose, None if variable else target, success, reduction)
     score, explanation, _ = Evaluate.apply(spec, prediction, *([target] if variable else []))
     return Evaluation(score, explanation)
-
-
-def _equal(prediction: Any, target: Any) -> bool:
-    return bool(prediction == target)
 
 
 def _pairs(

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
 FENCE = "fence"  # the field of the prompts of this room that marks their tags
 
 
@@ -231,9 +232,6 @@ def _read(text: str, name: str) -> Prompt:
     return tuple((role, "\n".join(lines).strip("\n")) for role, lines in parts)
 
 
-T = TypeVar("T")
-
-
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt; each takes the values that it has fields for.
 
@@ -250,11 +248,6 @@ def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
         }
         for role, template in parts
     ]
-
-
-def retry_messages(complaint: str, answer: str) -> list[dict[str, str]]:
-    """What is said to a model after an answer that cannot be used."""
-    return fill_prompt(prompt("retry"), complaint=complaint, answer=answer)
 
 
 async def ask(
@@ -277,16 +270,16 @@ async def ask(
         ReplyError: no answer could be used.
     """
     check_retries(retries)
-    send: Callable[..., Awaitable[Any]] = lm.acomplete
     asked = messages
     for left in range(retries, -1, -1):
-        answer = (await send(asked, **options)).text
+        answer = (await lm.acomplete(asked, **options)).text
         try:
             return read(answer)
         except ReplyError as error:
             if not left:
                 raise
-            asked = [*messages, *retry_messages(str(error), answer)]
+            said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
+            asked = [*messages, *said]
     raise ReplyError("No answer of the model could be used.")
 
 

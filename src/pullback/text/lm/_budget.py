@@ -45,18 +45,15 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
     options = request["options"]
     output = max([options[name] for name in _LIMITS if name in options], default=otherwise)
     output += _bytes(options["prediction"]) if "prediction" in options else 0
-    return Spending(
-        1, counted + output, 0.0 if price is None else _dearest(price).cost(counted, output)
-    )
+    cost = 0.0
+    if price is not None:  # a provider's cache may also be dearer than its plain input
+        dearest = replace(price, input=max(price.input, price.cached or 0.0), cached=None)
+        cost = dearest.cost(counted, output)
+    return Spending(1, counted + output, cost)
 
 
 def _bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-
-
-def _dearest(price: Price) -> Price:
-    """A provider's cache may also be dearer than its plain input."""
-    return replace(price, input=max(price.input, price.cached or 0.0), cached=None)
 
 
 class Budget(Wrapper):

@@ -177,13 +177,7 @@ def render_run(journal: Journal) -> str:
     calls = every[-MOST:]
     texts = sum(len(call.request["messages"]) + 1 for call in calls)
     most = max(SHORTEST, min(LONGEST, SIZE // max(texts, 1)))
-
-    def part(text: str) -> str:
-        return shorten(text, most)
-
-    def whole(message: Mapping[str, Any]) -> str:
-        return part(_message(message))
-
+    ended = [call.ended for call in every if call.ended is not None]
     environment = Environment(
         loader=PackageLoader("pullback.text.report", "templates"),
         autoescape=True,
@@ -192,8 +186,8 @@ def render_run(journal: Journal) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "clock": _clock, "short": _short,
-        "message": whole, "part": part,
+        "clock": _clock, "short": _short, "part": lambda text: shorten(text, most),
+        "message": lambda message: shorten(_message(message), most),
     }  # fmt: skip
     facts: dict[str, Any] = {
         "name": journal.path.name,
@@ -205,27 +199,18 @@ def render_run(journal: Journal) -> str:
         "calls": calls,
         "left_out": len(every) - len(calls),
         "begun": every[0].begun if every else None,
-        "seconds": _seconds(every),
+        "seconds": max(ended) - every[0].begun if ended else 0.0,
         "search": read_search(notes["search"]) if "search" in notes else None,
-        "drawings": _drawings(calls, notes),
+        "drawings": [
+            draw(name.removeprefix("graph:"), value, calls)
+            for name, value in notes.items()
+            if name.startswith("graph:")
+        ],
         "box": {"width": WIDTH, "height": HEIGHT},
         "chart": {"width": CHART_WIDTH, "height": CHART_HEIGHT, "left": LEFT},
     }
     page = environment.get_template("run.html.jinja").render(facts)
     return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere
-
-
-def _drawings(calls: Sequence[Call], notes: Mapping[str, Any]) -> list[Any]:
-    return [
-        draw(name.removeprefix("graph:"), value, calls)
-        for name, value in notes.items()
-        if name.startswith("graph:")
-    ]
-
-
-def _seconds(calls: Sequence[Call]) -> float:
-    ended = [call.ended for call in calls if call.ended is not None]
-    return max(ended) - calls[0].begun if ended else 0.0
 
 
 def _clock(seconds: float) -> str:
@@ -239,18 +224,11 @@ def _short(text: str, most: int = 30) -> str:
 
 def _message(message: Mapping[str, Any]) -> str:
     """The text of a message; an image is named, not shown, for it may lie elsewhere."""
-    content = message["content"]
-    if isinstance(content, str):
-        parts = [content]
-    else:
-        parts = [
-            block["text"] if block["type"] == "text" else _image(block["image_url"]["url"])
-            for block in content
-        ]
+    content, parts = message["content"], []
+    for block in [{"text": content}] if isinstance(content, str) else content:
+        url = block.get("image_url", {}).get("url", "")
+        named = f"[image, {len(url):,} characters]" if url.startswith("data:") else f"[image {url}]"
+        parts.append(block.get("text", named))
     for call in message.get("tool_calls", ()):
         parts.append(f"asks {call['function']['name']}({call['function']['arguments']})")
     return "\n".join(parts)
-
-
-def _image(url: str) -> str:
-    return f"[image, {len(url):,} characters]" if url.startswith("data:") else f"[image {url}]"
