@@ -14,12 +14,11 @@ from pullback.tape import Variable, grad
 from pullback.text import (
     Parameter,
     chat,
-    default_prompt,
     deterministic,
     exact_match,
     join,
     judge,
-    prompt_names,
+    prompt,
 )
 from pullback.text.lm import Scripted
 
@@ -148,11 +147,10 @@ def test_a_batch_is_judged_at_once_and_identical_texts_once():
 
 
 def test_every_prompt_of_this_room_is_a_readable_file():
-    assert prompt_names() == ("feedback", "improve", "judge", "retry")
-    for name in prompt_names():
-        assert all(template.strip() for _, template in default_prompt(name))
+    for name in ("feedback", "improve", "judge", "retry"):
+        assert all(template.strip() for _, template in prompt(name))
     with pytest.raises(ArgumentError, match="no prompt"):
-        default_prompt("../../etc/passwd")
+        prompt("../../etc/passwd")
 
 
 def test_texts_of_a_batch_may_be_put_together():

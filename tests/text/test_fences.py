@@ -11,7 +11,7 @@ from tests.text.helpers import criticise, sections
 from pullback.errors import ReplyError
 from pullback.tape import Variable
 from pullback.text import ModelCritic, Parameter, chat, judge
-from pullback.text._judge import read_verdict
+from pullback.text._evaluation import read_verdict
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD
 

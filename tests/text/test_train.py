@@ -22,7 +22,7 @@ from pullback.text import (
     use_critic,
 )
 from pullback.text.lm import Account, Run, Scripted
-from pullback.text.lm._plan import remark
+from pullback.text.lm._run import remark
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
     DataLoader,

@@ -22,7 +22,7 @@ from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._spaces import TEXT
 from pullback.tape._structures import Concatenate
-from pullback.tape._variable import Variable, describe, wrap
+from pullback.tape._variable import Variable, data_of, describe, wrap
 
 __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
 
@@ -43,7 +43,7 @@ def _operation(
     """
 
     def forward(ctx: Any, *args: Any) -> Any:
-        output = wrap(value(*[a._data if isinstance(a, Variable) else a for a in args]))
+        output = wrap(value(*map(data_of, args)))
         if saves == "output":
             ctx.save_for_backward(output)
         elif linear != "jointly":
@@ -116,7 +116,7 @@ def _other_kinds(verb: str, function: type[Function], *values: Any) -> Any:
     batch = batch_in(value for value in values if isinstance(value, Variable))
     if batch is not None:
         return batch.lift(OPERATIONS[verb], values)
-    spaces = [space_of(_value(value)) for value in values]
+    spaces = [space_of(data_of(value)) for value in values]
     if all(space is NUMBER for space in spaces):
         try:
             return function.apply(*values)
@@ -127,8 +127,8 @@ def _other_kinds(verb: str, function: type[Function], *values: Any) -> Any:
         if operation is not None:
             return operation(verb, *values)
     first, last = values[0], values[-1]
-    sequences = type(_value(first)) is type(_value(last)) and isinstance(
-        _value(first), list | tuple
+    sequences = type(data_of(first)) is type(data_of(last)) and isinstance(
+        data_of(first), list | tuple
     )
     if verb == "add" and (sequences or spaces[0] is spaces[1] is TEXT):
         return Concatenate.apply(first, last)
@@ -143,13 +143,9 @@ def _other_kinds(verb: str, function: type[Function], *values: Any) -> Any:
 def _too_large(verb: str, *values: Any) -> ArgumentError:
     return ArgumentError(
         f"A whole number is too large for a float in {verb}.",
-        given=" and ".join(f"{_value(value)!r:.40}" for value in values),
+        given=" and ".join(f"{data_of(value)!r:.40}" for value in values),
         mend="Make it a float, or keep to whole numbers.",
     )
-
-
-def _value(a: Any) -> Any:
-    return a._data if isinstance(a, Variable) else a
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -200,12 +196,12 @@ def _opposite(change: Any) -> Any:
 
 def _base(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch."""
-    return change * (wrap(0.0) if _value(b) == 0 else b * _power(a, b - 1))
+    return change * (wrap(0.0) if data_of(b) == 0 else b * _power(a, b - 1))
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = a^b log(a) db, zero where a is zero and b is not negative, as in torch."""
-    if _value(a) == 0 and _value(b) >= 0:
+    if data_of(a) == 0 and data_of(b) >= 0:
         return change * wrap(0.0)
     return change * (_power(a, b) * log(a if isinstance(a, Variable) else wrap(a)))
 

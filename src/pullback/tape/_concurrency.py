@@ -1,4 +1,10 @@
-"""Rules that wait run at once, up to a limit; the order of what they give never depends on time."""
+"""Rules that wait run at once, up to a limit; what they give, and where, never depends on time.
+
+What runs at once arrives in another order each time. Its place does not change: operations that
+wait are numbered in the order in which their own thread or task applies them, and what happens
+inside one, forward or backward, happens at its place. The count is kept in the context, so that
+a task which is forked goes on counting by itself.
+"""
 
 import asyncio
 import concurrent.futures
@@ -8,6 +14,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
@@ -16,7 +23,60 @@ from pullback.errors import ArgumentError
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 
-__all__ = ["begin", "call_within_limit", "concurrency", "drive", "loop_of", "run", "runs", "slot"]
+__all__ = [
+    "advance",
+    "at",
+    "awaited",
+    "begin",
+    "call_within_limit",
+    "concurrency",
+    "drive",
+    "loop_of",
+    "place",
+    "run",
+    "runs",
+    "slot",
+    "within",
+]
+
+
+Part = str | int
+Path = tuple[Part, ...]
+
+_here: ContextVar[tuple[Path, int]] = ContextVar("pullback.tape.place", default=((), 0))
+
+
+def place() -> Path:
+    """The parts of the program that this is in.
+
+    Example:
+        >>> with at("epoch", 1), at("item", 3):
+        ...     place()
+        ('epoch', 1, 'item', 3)
+    """
+    return _here.get()[0]
+
+
+def advance() -> Path:
+    """The place of the next operation here."""
+    path, count = _here.get()
+    _here.set((path, count + 1))
+    return (*path, count)
+
+
+def at(*parts: Part) -> AbstractContextManager[Any]:
+    """Let what happens inside have a place of its own.
+
+    Arguments:
+        parts: a name, a number, or both; the same ones are the same place again.
+    """
+    return within((*place(), *parts))
+
+
+def within(path: Path) -> AbstractContextManager[Any]:
+    """Let what happens inside be at a place that is known, such as that of a node."""
+    return setting(_here, (path, 0))
+
 
 T = TypeVar("T")
 DEFAULT_LIMIT = 64
@@ -126,7 +186,7 @@ async def drive(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-_here = threading.local()
+_thread = threading.local()
 _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
@@ -152,14 +212,21 @@ def runs(name: int | str) -> bool:
 
 def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
     if isinstance(name, int):
-        _here.depth = name + 1
+        _thread.depth = name + 1
     asyncio.set_event_loop(loop)
     loop.run_forever()
 
 
 def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
-    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_here, "depth", 0)))
+    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_thread, "depth", 0)))
+
+
+def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
+    """A future of another thread, to await; one whose awaiter has left raises for nobody."""
+    answer = asyncio.wrap_future(future)
+    answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # is retrieved
+    return answer
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -11,23 +11,10 @@ from pullback.tape._node import AccumulateGrad, Node, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = ["Context", "Hidden", "at_edge", "stamp_of"]
+__all__ = ["Context", "at_edge", "stamp_of"]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
 _HARMLESS = (bool, type(None), type)
-
-
-class Hidden:
-    """A reading that a derivative cannot follow, as a watched rule made it.
-
-    Arguments:
-        what: what was read, in words.
-    """
-
-    __slots__ = ("what",)
-
-    def __init__(self, what: str) -> None:
-        self.what = what
 
 
 class Context:
@@ -51,6 +38,7 @@ class Context:
         "_name",
         "_node",
         "_non_differentiable",
+        "_packed",
         "_phase",
         "_place",  # of an operation that waits
         "_saved",
@@ -70,6 +58,7 @@ class Context:
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
         self._attributes: dict[str, Any] | None = None
+        self._packed: Sequence[_Packed] = ()  # those among the attributes
         self._constants: tuple[Any, ...] = ()
         self._node: Any = None
         self._place: tuple[str | int, ...] = ()
@@ -107,8 +96,7 @@ class Context:
             saved = self._saved_for_forward
         if saved is None:
             return ()
-        if self._phase == "released":
-            self._not_released()
+        self._not_released()
         return tuple([self._unpack(entry) for entry in saved])
 
     # torch's name of the same.
@@ -161,8 +149,8 @@ class Context:
         value = attributes[name]
         watch = mode.get().watch
         if watch is not None and not self._is_constant(value):
-            watch.append(Hidden(f"ctx.{name}"))
-        return _rebuild(value, lambda entry: self._not_released() or self._unpack(entry))
+            watch.append(f"ctx.{name}")
+        return _rebuild(value, _Packed, self._unpack)
 
     def _is_constant(self, value: Any) -> bool:
         if isinstance(value, _Packed):
@@ -180,12 +168,13 @@ class Context:
             )
 
     def _unpack(self, entry: Any) -> Any:
-        if not isinstance(entry, _Packed):
-            watch = mode.get().watch
-            if watch is not None and not self._is_constant(entry):
-                watch.append(Hidden("a saved plain value"))
-            return entry
-        return entry.unpack(self)
+        self._not_released()
+        if isinstance(entry, _Packed):
+            return entry.unpack(self)
+        watch = mode.get().watch
+        if watch is not None and not self._is_constant(entry):
+            watch.append("a saved plain value")
+        return entry
 
     def seal(
         self, node: Node, inputs: Sequence[Variable], raw: Sequence[Any], outputs: Sequence[Any]
@@ -221,11 +210,17 @@ class Context:
             return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
 
         if self._saved is not None and self._versions is None:
-            self._saved = tuple([pack(value) for value in self._saved])
+            self._saved = tuple(map(pack, self._saved))
         if self._saved_for_forward is not None:
-            self._saved_for_forward = tuple([pack(value) for value in self._saved_for_forward])
+            self._saved_for_forward = tuple(map(pack, self._saved_for_forward))
         if self.__dict__:
-            self._attributes = {name: _rebuild(v, pack, True) for name, v in self.__dict__.items()}
+            items, self._packed = self.__dict__.items(), []
+
+            def kept(value: Variable) -> _Packed:
+                self._packed.append(pack(value))  # type: ignore[missing-attribute]
+                return self._packed[-1]
+
+            self._attributes = {name: _rebuild(value, Variable, kept) for name, value in items}
             self.__dict__.clear()
 
     def release(self) -> None:
@@ -233,11 +228,8 @@ class Context:
         self._versions = None
         if self._saved is not None:
             self._saved = ()
-        if self._attributes:
-            self._attributes = {
-                name: _rebuild(value, lambda entry: _GONE)
-                for name, value in self._attributes.items()
-            }
+        for entry in self._packed:
+            entry.owner = entry.edge = entry.data = None
         self._phase = "released"
 
     def with_needs(self, needs: tuple[bool, ...], phase: str = "backward") -> "Context":
@@ -300,7 +292,7 @@ class _Packed:
         if self.kind == _RESIDUAL:
             watch = mode.get().watch
             if watch is not None:
-                watch.append(Hidden("a saved intermediate, neither an input nor an output"))
+                watch.append("a saved intermediate, neither an input nor an output")
         if self.hook is None and self.kind != _OUTPUT and value is not None:
             if self.stamp is not None and stamp_of(value._data) != self.stamp:
                 _stale(value, self.version)
@@ -331,13 +323,6 @@ def _stale(value: Variable, version: int) -> NoReturn:
     )  # fmt: skip
 
 
-class _Gone:
-    """Stands where a freed Variable was saved among the attributes."""
-
-
-_GONE = _Gone()
-
-
 def at_edge(data: Any, role: str, edge: Any) -> Variable:
     """A Variable whose gradient arrives at an edge."""
     node, output_nr = edge
@@ -356,14 +341,12 @@ def stamp_of(data: Any) -> Any:
     return space_of(data).stamp(data)
 
 
-def _rebuild(value: Any, change: Callable[[Any], Any], pack: bool = False) -> Any:
-    """A structure with its Variables packed, or its packed Variables changed."""
-    if isinstance(value, Variable if pack else _Packed):
-        return change(value)
-    if not pack and value is _GONE:
+def _rebuild(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """A structure whose entries of a kind are changed."""
+    if isinstance(value, kind):
         return change(value)
     if type(value) in (list, tuple):
-        return type(value)(_rebuild(entry, change, pack) for entry in value)
+        return type(value)(_rebuild(entry, kind, change) for entry in value)
     if type(value) is dict:
-        return {key: _rebuild(entry, change, pack) for key, entry in value.items()}
+        return {key: _rebuild(entry, kind, change) for key, entry in value.items()}
     return value

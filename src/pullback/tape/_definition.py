@@ -54,14 +54,6 @@ class Definition:
     linear: str
     shared: tuple[Any, ...]
 
-    def leaves_numbers(self) -> bool:
-        """Whether something lies where forward can leave it for the other rules, past the tape.
-
-        A number there has no history. What is not seen: globals, attributes of classes and of
-        instances, files, and other threads.
-        """
-        return any(map(bool, self.shared))
-
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of forward.
 
@@ -124,7 +116,7 @@ def define(cls: Any, base: Any) -> Definition:
     split = cls.setup_context is not base.setup_context
     rules: dict[str, Any] = {
         "forward": cls.forward,
-        "backward": _one_of(cls, base, "backward", "vjp"),
+        "backward": _backward(cls, base),
         "jvp": None if cls.jvp is base.jvp else cls.jvp,
         "vmap": None if cls.vmap is base.vmap else cls.vmap,
     }
@@ -149,18 +141,18 @@ def define(cls: Any, base: Any) -> Definition:
         signature=signature,
         counts=_counts(signature),
         linear=cls._linear,
-        shared=() if cls._trusted else _shared(cls.forward, rules),
+        shared=() if cls._trusted else _shared(rules),
     )
 
 
-def _shared(forward: Any, rules: dict[str, Any]) -> tuple[Any, ...]:
-    """The containers that forward and another rule both hold: captured, or as a default."""
-    written = _containers(forward)
-    read = _containers(rules["backward"]) | _containers(rules["jvp"])
-    return tuple(each for number, each in read.items() if number in written)
+def _shared(rules: dict[str, Any]) -> tuple[Any, ...]:
+    """The containers that forward and another rule both hold."""
+    written, *read = (_containers(rules[name]) for name in ("forward", "backward", "jvp"))
+    return tuple(each for held in read for number, each in held.items() if number in written)
 
 
 def _containers(rule: Any) -> dict[int, Any]:
+    """The containers that a rule captures, or has as a default."""
     rule = inspect.unwrap(rule) if callable(rule) else rule
     if not inspect.isfunction(rule):
         return {}
@@ -189,17 +181,13 @@ def _check(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
         )
 
 
-def _one_of(cls: Any, base: Any, first: str, second: str) -> Callable[..., Any] | None:
-    written = [
-        getattr(cls, name) for name in (first, second)
-        if getattr(cls, name) is not getattr(base, name)
-    ]  # fmt: skip
+def _backward(cls: Any, base: Any) -> Callable[..., Any] | None:
+    written = [rule for rule in (cls.backward, cls.vjp) if rule not in (base.backward, base.vjp)]
     if len(written) == 2 and written[0] is not written[1]:
         raise DefinitionError(
-            f"{cls.__name__} defines both {first} and {second}.",
-            expected="one of them: they are two names of the same rule",
-            mend=f"Delete {second}.",
-        )
+            f"{cls.__name__} defines both backward and vjp.",
+            expected="one of them: they are two names of the same rule", mend="Delete vjp.",
+        )  # fmt: skip
     return written[0] if written else None
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from pullback.tape._concurrency import drive, run
 from pullback.tape._mode import OFF, ON, running
-from pullback.tape._node import AccumulateGrad, GradientEdge, Node
+from pullback.tape._node import AccumulateGrad, GradientEdge, Node, plan
 from pullback.tape._numbers import NUMBER
-from pullback.tape._plan import plan
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable
 
@@ -64,10 +63,11 @@ class Pass:
         self._special = wanted or ()
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._plan = plan(list(starts), wanted, self._stops, since)
+        self._order = plan(list(starts), wanted, self._stops, since)
+        self._within = None if wanted is None else self._order  # None: no edge needs a look
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
-            if edge.node in self._plan.index:
+            if edge.node in self._order:
                 arrival = (-1, number, edge.output_nr, gradient)
                 self._inbox.setdefault(edge.node, []).append(arrival)
         self._commits: list[tuple[Variable, Any]] = []
@@ -76,7 +76,7 @@ class Pass:
     @property
     def concurrent(self) -> bool:
         """Whether a rule of the pass waits, so that others should run beside it."""
-        return True in [node.waits for node in self._plan.order]
+        return True in [node.waits for node in self._order]
 
     def run_or_drive(self) -> None:
         """Run the pass from synchronous code."""
@@ -88,7 +88,7 @@ class Pass:
     def run(self) -> None:
         """Run the nodes one after another in this thread."""
         with running(self._mode):
-            for index, node in enumerate(self._plan.order):
+            for node, index in self._order.items():
                 arrivals = self._inbox.pop(node, None)
                 if arrivals is not None:
                     self._run_node(index, node, arrivals)
@@ -96,16 +96,20 @@ class Pass:
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
         steps: TopologicalSorter[int] = TopologicalSorter()
-        for node, number in self._plan.index.items():
+        nodes = list(self._order)
+        for node, number in self._order.items():
             steps.add(number)
             for following, _ in node._next:
-                if following in self._plan.index:
-                    steps.add(self._plan.index[following], number)
+                if following in self._order:
+                    steps.add(self._order[following], number)
         with running(self._mode):
-            await drive(steps, self._begin, self._finish)
+            await drive(
+                steps,
+                lambda index: self._begin(index, nodes[index]),
+                lambda index, sent: self._deliver(index, nodes[index], sent),
+            )
 
-    def _begin(self, index: int) -> Any:
-        node = self._plan.order[index]
+    def _begin(self, index: int, node: Node) -> Any:
         arrivals = self._inbox.pop(node, None)
         if arrivals is None:
             return None
@@ -115,9 +119,6 @@ class Pass:
             return None
         gradients = self._receive(node, arrivals)
         return functools.partial(node.apull, gradients, self._needed(node), self._create_graph)
-
-    def _finish(self, index: int, sent: Sequence[Any]) -> None:
-        self._deliver(index, self._plan.order[index], sent)
 
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
@@ -172,13 +173,13 @@ class Pass:
                 self._commits.append((self._accumulate[edge], gradient))
 
     def _needed(self, node: Node) -> list[bool] | None:
-        if self._plan.everything:
+        if self._within is None:
             return None
-        return [following in self._plan.index for following, _ in node._next]
+        return [following in self._within for following, _ in node._next]
 
     def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
         inbox = self._inbox
-        within = None if self._plan.everything else self._plan.index
+        within = self._within
         number = -1
         for following, output_nr in node._next:
             number += 1
@@ -200,7 +201,7 @@ class Pass:
                     space = space_of(variable._data)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
-            freed = () if retain_graph else self._plan.order
+            freed = () if retain_graph else self._order
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)

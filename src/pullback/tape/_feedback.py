@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pullback.tape._variable import Variable
+from pullback.tape._variable import Variable, wrap
 
 __all__ = ["Feedback", "distinct", "gather", "notes_in", "notes_of"]
 
@@ -57,13 +57,9 @@ class Feedback(Variable):
 
 def gather(notes: tuple[Variable, ...]) -> Feedback:
     """The feedback of notes that are known to be distinct texts, made without looking at them."""
-    feedback = Feedback.__new__(Feedback)
+    text = notes[0]._data if len(notes) == 1 else "\n".join([n._data for n in notes])
+    feedback = wrap(text, kind=Feedback)
     feedback.notes = notes
-    feedback._data = notes[0]._data if len(notes) == 1 else "\n".join([n._data for n in notes])
-    feedback.role = ""
-    feedback._node = feedback._extra = feedback._grad = None
-    feedback._output_nr = feedback._version = 0
-    feedback._requires_grad = False
     return feedback
 
 

@@ -1,13 +1,39 @@
-"""Hooks: what is called with gradients on their way, and with what is saved for them."""
+"""What few Variables have: hooks, a name, an origin; and hooks of what is saved."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
 
-__all__ = ["Handle", "saved_hooks", "saved_variables_hooks"]
+__all__ = ["Extra", "Handle", "Origin", "saved_hooks", "saved_variables_hooks"]
+
+
+class Origin(NamedTuple):
+    """Where a piece of feedback comes from.
+
+    Arguments:
+        function: the name of the graph node that wrote it.
+        role: the role of the output that it answers for.
+        node: tells the nodes of one process apart.
+    """
+
+    function: str
+    role: str
+    node: int
+
+
+class Extra:
+    """What few Variables have."""
+
+    name: str | None = None
+    origin: Origin | None = None
+    accumulate: Any = None  # a weak reference to the node that accumulates into .grad
+    hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
+    post_hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
+
 
 saved_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", default=())
 _keys = itertools.count()

@@ -1,9 +1,9 @@
-"""Graph nodes and the edges between them."""
+"""Graph nodes, the edges between them, and the order in which a pass runs them."""
 
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentTypeError, GraphError
@@ -20,7 +20,9 @@ __all__ = [
     "count",
     "edge_of",
     "get_gradient_edge",
+    "plan",
 ]
+
 
 Edge = tuple["Node | None", int]
 
@@ -304,3 +306,68 @@ def get_gradient_edge(variable: Variable) -> GradientEdge:
             "A Variable that requires no gradient has no gradient edge.", given=describe(variable)
         )
     return GradientEdge(node, output_nr)
+
+
+def plan(
+    roots: Sequence[Node],
+    wanted: Collection[Node] | None,
+    stops: Collection[Node] = (),
+    since: int = 0,
+) -> dict[Node, int]:
+    """The nodes that are reached from some roots, each before all that its gradients flow to.
+
+    The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
+    the edges in their order.
+
+    Arguments:
+        roots: where gradients come in.
+        wanted: the nodes that gradients are wanted at; only what leads to one of them is kept.
+            None wants every leaf.
+        stops: nodes that the walk does not go beyond.
+        since: the number of the oldest node that is of interest: none older can depend on it.
+
+    Returns:
+        The nodes, each with its place in the order.
+
+    Raises:
+        GraphError: the graph has a cycle.
+    """
+    finished: dict[Node, bool] = {}  # False while the walk is below the node
+    postorder: list[Node] = []
+    stack = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        state = finished.get(node)
+        if state is not None:
+            stack.pop()
+            if not state:  # all below it is finished
+                finished[node] = True
+                postorder.append(node)
+            continue
+        finished[node] = False
+        for following, _ in reversed(node._next) if node not in stops else ():
+            if following is not None and following.sequence >= since:
+                state = finished.get(following)
+                if state is None:
+                    stack.append(following)
+                elif not state:
+                    _cycle(following, stack, finished)
+    postorder.reverse()
+    if wanted is not None:
+        kept: set[Node] = set()
+        for node in reversed(postorder):
+            if node in wanted or any(following in kept for following, _ in node._next):
+                kept.add(node)
+        postorder = [node for node in postorder if node in kept]
+    return dict(zip(postorder, range(len(postorder)), strict=True))
+
+
+def _cycle(start: Node, stack: list[Node], finished: dict[Node, bool]) -> NoReturn:
+    """Name the nodes of the cycle: those below the start that the walk has not finished."""
+    path = [node for node in dict.fromkeys(reversed(stack)) if finished.get(node) is False]
+    names = [node.title() for node in path[: path.index(start) + 1]]
+    raise GraphError(
+        "The graph has a cycle, so no order to run it in.",
+        given=" -> ".join([*reversed(names), start.title()][:8]),
+        mend="Nodes whose next_functions were set by hand must not lead back.",
+    )

@@ -11,7 +11,7 @@ from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["NUMBER", "Constant", "Number", "held", "outline"]
+__all__ = ["NUMBER", "Constant", "held", "outline"]
 
 
 class Number(Space):

@@ -90,8 +90,7 @@ class Space:
         return self.name
 
 
-_FACTORIES: dict[type, Callable[[Any], Space]] = {}
-_COMMON: dict[type, Space] = {}  # of the types whose values all belong to one space
+_SPACES: dict[type, Callable[[Any], Space] | Space] = {}  # one alone: of all values of the type
 
 
 def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
@@ -115,11 +114,7 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
             "A space is registered for a type, with a callable that gives the space of a value.",
             given=f"kind={kind!r}, factory={factory!r}",
         )
-    if isinstance(factory, Space):
-        _COMMON[kind] = factory
-    else:
-        _COMMON.pop(kind, None)
-    _FACTORIES[kind] = (lambda value: factory) if isinstance(factory, Space) else factory
+    _SPACES[kind] = factory
 
 
 def space_of(data: Any) -> Space:
@@ -129,9 +124,9 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    if kind in _COMMON:
-        return _COMMON[kind]
-    factory = _FACTORIES.get(kind) or _find(kind)
+    factory = _SPACES[kind] if kind in _SPACES else _find(kind)  # looked up for every node
+    if isinstance(factory, Space):
+        return factory
     if factory is None:
         raise ArgumentTypeError(
             f"The tape does not know values of the type {kind.__qualname__}.",
@@ -150,15 +145,15 @@ def space_of(data: Any) -> Space:
         ) from None
 
 
-def _find(kind: type) -> Callable[[Any], Space] | None:
+def _find(kind: type) -> Callable[[Any], Space] | Space | None:
     for base in kind.__mro__:
-        if base in _FACTORIES:
-            return _FACTORIES[base]
+        if base in _SPACES:
+            return _SPACES[base]
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         # Imported by name when the first tensor is seen: the tape itself never imports torch.
         importlib.import_module("pullback.tape.tensor")
-        return _FACTORIES[torch.Tensor]
+        return _SPACES[torch.Tensor]
     return None
 
 

@@ -9,7 +9,7 @@ from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._structures import Total, Unstack, assemble, union
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["TEXT", "Structured", "Text"]
+__all__ = ["TEXT"]
 
 
 class Text(Space):

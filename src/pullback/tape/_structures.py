@@ -9,7 +9,7 @@ from pullback.tape._function import Function
 from pullback.tape._mode import mode
 from pullback.tape._numbers import NUMBER, held
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._variable import Variable, describe, wrap
+from pullback.tape._variable import Variable, data_of, describe, wrap
 
 __all__ = ["Total", "Unstack", "assemble", "stack", "union"]
 
@@ -37,7 +37,7 @@ class Concatenate(_Structure):
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
-        left, right = _value(a), _value(b)
+        left, right = data_of(a), data_of(b)
         ctx.parts = _Parts(left, right)
         roles = [value.role for value in (a, b) if isinstance(value, Variable) and value.role]
         return wrap(left + right, " and ".join(dict.fromkeys(roles)))
@@ -226,10 +226,6 @@ def _item(a: Variable, key: Any) -> Any:
 
 def _values(values: Any) -> Any:
     return values.values() if isinstance(values, dict) else values
-
-
-def _value(a: Any) -> Any:
-    return a._data if isinstance(a, Variable) else a
 
 
 def _lift(value: Any) -> Any:

@@ -7,12 +7,11 @@ from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened
-from pullback.tape._extra import Extra, Origin
-from pullback.tape._hooks import Handle
+from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 
-__all__ = ["Variable", "describe", "wrap"]
+__all__ = ["Variable", "data_of", "describe", "wrap"]
 
 
 def _operators(verb: str) -> tuple[Any, Any]:
@@ -367,9 +366,11 @@ class Variable:
         )  # fmt: skip
 
 
-def wrap(data: Any, role: str = "", node: Any = None, output_nr: int = 0) -> Variable:
+def wrap(
+    data: Any, role: str = "", node: Any = None, output_nr: int = 0, kind: type[Any] = Variable
+) -> Any:
     """A Variable of data whose type is known to be registered, made by a node or by none."""
-    variable = Variable.__new__(Variable)
+    variable = kind.__new__(kind)
     variable._data = data
     variable.role = role
     variable._node = node
@@ -385,6 +386,11 @@ def describe(variable: Variable) -> str:
     """A Variable in an error message: its value, shortened, and its role."""
     text = shortened(repr(variable._data), 60)
     return f"{text} (role {variable.role!r})" if variable.role else text
+
+
+def data_of(value: Any) -> Any:
+    """The data of a Variable; anything else as it is."""
+    return value._data if isinstance(value, Variable) else value
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`backward` and `grad`, and the same awaited."""
+"""`backward`, called or awaited, and `grad`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from pullback.tape._node import GradientEdge, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe
 
-__all__ = ["abackward", "agrad", "backward", "grad"]
+__all__ = ["abackward", "backward", "grad"]
 
 Inputs = Variable | GradientEdge | Sequence[Variable | GradientEdge]
 
@@ -103,26 +103,9 @@ def grad(
         more = (retain_graph, create_graph, allow_unused, materialize_grads)
         return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
     edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
+    roots = _roots(outputs, grad_outputs)
+    the_pass = Pass(roots, captures=edges, create_graph=create_graph)
     the_pass.run_or_drive()
-    results = _results(the_pass, edges, allowed, materialize_grads)
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
-    return results
-
-
-async def agrad(
-    outputs: Variable | Sequence[Variable],
-    inputs: Inputs,
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    allow_unused: bool | None = None,
-    materialize_grads: bool = False,
-) -> tuple[Any, ...]:
-    """The same as `grad`, awaited."""
-    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    the_pass = _grad(outputs, edges, grad_outputs, create_graph)
-    await the_pass.arun()
     results = _results(the_pass, edges, allowed, materialize_grads)
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
     return results
@@ -140,7 +123,7 @@ def listed(values: Any, what: str) -> list[Any]:
 
 
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
-    roots = _roots(*_expanded(variables, gradients))
+    roots = _roots(variables, gradients)
     targets = None
     if inputs is not None:
         chosen = listed(inputs, "backward was given inputs that are")
@@ -150,10 +133,6 @@ def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -
             raise ArgumentTypeError("backward accumulates into Variables, and was given an edge.")
         targets = {get_gradient_edge(value): value for value in chosen}
     return Pass(roots, accumulate=targets, create_graph=create_graph)
-
-
-def _grad(outputs: Any, edges: list[GradientEdge], gradients: Any, create_graph: bool) -> Pass:
-    return Pass(_roots(outputs, gradients), captures=edges, create_graph=create_graph)
 
 
 def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
@@ -167,10 +146,11 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
             "There is not one gradient for each output.",
             given=f"{len(given)} gradients", expected=str(len(roots)),
         )  # fmt: skip
-    result = []
-    for variable, gradient in zip(roots, given, strict=True):
-        result.append((get_gradient_edge(variable), _start(variable, gradient)))
-    return result
+    pairs = list(zip(roots, given, strict=True))
+    while any(getattr(root, "batched", False) for root, _ in pairs):  # batches as their items
+        rows = [root.beside(each) if root.batched else [(root, each)] for root, each in pairs]
+        pairs = [pair for row in rows for pair in row]
+    return [(get_gradient_edge(root), _start(root, each)) for root, each in pairs]
 
 
 def _start(variable: Variable, gradient: Any) -> Any:
@@ -220,20 +200,6 @@ def _results(
             gradient = space.zero()
         results.append(gradient)
     return tuple(results)
-
-
-def _expanded(variables: Any, gradients: Any) -> tuple[Any, Any]:
-    """Roots that are batches as their items."""
-    roots = listed(variables, "A graph is run back from")
-    if _layout.batch_in(root for root in roots if isinstance(root, Variable)) is None:
-        return variables, gradients
-    single = isinstance(variables, Variable)
-    given = [None] * len(roots) if gradients is None else [gradients] if single else list(gradients)
-    pairs: list[Any] = []
-    for root, gradient in zip(roots, given, strict=True):
-        pairs += root.beside(gradient) if root.batched else [(root, gradient)]
-    flat, each = zip(*pairs, strict=True)
-    return _expanded(list(flat), list(each))
 
 
 OPERATIONS["backward"] = backward

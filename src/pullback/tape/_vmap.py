@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.internal._setting import setting
 from pullback.tape import _layout
-from pullback.tape._apply import Application, aapply, apply
 from pullback.tape._concurrency import drive, run
 from pullback.tape._definition import Definition
+from pullback.tape._function import Application, aapply, apply
 from pullback.tape._registry import space_of
 from pullback.tape._structures import Unstack, stack
 from pullback.tape._variable import Variable, describe
@@ -231,7 +231,18 @@ class _Rows:
 
     def combine(self, results: list[Any]) -> Any:
         """One batch of the results of each item."""
-        return _combine(results, self.level, self.info)
+        first = results[0]
+        if isinstance(first, Variable):
+            return Batched(results, self.level, self.info)
+        if isinstance(first, tuple | list):
+            columns = zip(*results, strict=True)
+            return type(first)(self.combine(list(column)) for column in columns)
+        if all(result is first or result == first for result in results):
+            return first
+        raise UnsupportedError(
+            "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
+            mend="Return Variables.",
+        )  # fmt: skip
 
 
 class _Lanes(_Rows):
@@ -287,32 +298,37 @@ class _Lanes(_Rows):
         """Run the Function for each item."""
         if self.definition.concurrent:
             return run(self.aeach())
-        applications = [Application(self.definition, row) for row in self.rows]
-        if any(application.batch is not None for application in applications):
+        applications, first = self._applications()
+        if not first:
             return self.combine([apply(self.definition, row) for row in self.rows])
-        first = self._first(applications)
-        raws = {number: applications[number].forward() for number in dict.fromkeys(first)}
-        return self._finish(applications, first, raws)
+        return self._finish(
+            applications, first, {n: applications[n].forward() for n in dict.fromkeys(first)}
+        )
 
     async def aeach(self) -> Any:
         """The same, awaited: those that wait at once."""
-        applications = [Application(self.definition, row) for row in self.rows]
-        if any(application.batch is not None for application in applications):
+        applications, first = self._applications()
+        if not first:
             return self.combine([await aapply(self.definition, row) for row in self.rows])
-        first = self._first(applications)
-        chosen = list(dict.fromkeys(first))
         raws: dict[int, Any] = {}
         await drive(
-            TopologicalSorter(dict.fromkeys(range(len(chosen)), ())),
-            lambda step: applications[chosen[step]].aforward,
-            lambda step, raw: raws.update({chosen[step]: raw}),
-        )  # fmt: skip
+            TopologicalSorter(dict.fromkeys(first, ())),
+            lambda number: applications[number].aforward,
+            lambda number, raw: raws.update({number: raw}),
+        )
         return self._finish(applications, first, raws)
 
-    def _first(self, applications: list[Application]) -> list[int]:
-        """For each item, the number of the first that can share its run of forward."""
+    def _applications(self) -> tuple[list[Application], list[int]]:
+        """One for each item, and the number of the first that can share its run of forward.
+
+        None can where the items are batches themselves.
+        """
+        applications = [Application(self.definition, row) for row in self.rows]
+        if any(application.batch is not None for application in applications):
+            return applications, []
         found: dict[Any, int] = {}
-        return [found.setdefault(self._key(each, n), n) for n, each in enumerate(applications)]
+        keys = [self._key(application, n) for n, application in enumerate(applications)]
+        return applications, [found.setdefault(key, n) for n, key in enumerate(keys)]
 
     def _finish(
         self, applications: list[Application], first: list[int], raws: dict[int, Any]
@@ -334,18 +350,3 @@ class _Lanes(_Rows):
             for value in application.inputs
         ]
         return tuple((type(value), value) for value in values)
-
-
-def _combine(results: list[Any], level: int, info: VmapInfo) -> Any:
-    first = results[0]
-    if isinstance(first, Variable):
-        return Batched(results, level, info)
-    if isinstance(first, tuple | list):
-        columns = zip(*results, strict=True)
-        return type(first)(_combine(list(column), level, info) for column in columns)
-    if all(result is first or result == first for result in results):
-        return first
-    raise UnsupportedError(
-        "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
-        mend="Return Variables.",
-    )  # fmt: skip

@@ -218,8 +218,9 @@ def to_torch(variable: Variable) -> torch.Tensor:
         return tensor
     refuse_inside_transform(variable)
     entry = _Entry(variable)
+    anchor = torch.empty(0, requires_grad=True)  # or torch would record no crossing of the tape's
     with torch.enable_grad():
-        return _Crossing.apply(entry, tensor, _anchor(), *entry.tensors())
+        return _Crossing.apply(entry, tensor, anchor, *entry.tensors())
 
 
 class _Entry:
@@ -262,11 +263,6 @@ class _Crossing(torch.autograd.Function):
             found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
         return *nothing, *sent
-
-
-def _anchor() -> torch.Tensor:
-    """What makes torch record a crossing that no tensor flows into."""
-    return torch.empty(0, requires_grad=True)
 
 
 def _torch_nodes(start: Node) -> list["TorchNode"]:

@@ -7,19 +7,24 @@ has the models.
 """
 
 from pullback.text import functional, lm, optim, train
-from pullback.text._blame import Blame, blame
 from pullback.text._chat import ChatModule, chat
-from pullback.text._critic import Critic, Relay, Review, Rule, RuleCritic, use_critic
-from pullback.text._evaluation import Evaluation, deterministic, exact_match
+from pullback.text._critic import (
+    Blame,
+    Critic,
+    ModelCritic,
+    Relay,
+    Review,
+    Rule,
+    RuleCritic,
+    blame,
+    use_critic,
+)
+from pullback.text._evaluation import Evaluation, deterministic, exact_match, judge
 from pullback.text._failure import Failure, Failures, tolerate
 from pullback.text._joining import concat, format, join, select, split, sum
-from pullback.text._judge import judge
-from pullback.text._model_critic import ModelCritic
 from pullback.text._module import Module, Parameter, TemplateParameter
-from pullback.text._prompts import default_prompt, prompt, prompt_names, use_prompts
-from pullback.text._python import StepError, map_python
-from pullback.text._runnable import invoke
-from pullback.text._templates import Template
+from pullback.text._prompts import Template, prompt, use_prompts
+from pullback.text._python import StepError, invoke, map_python
 
 __all__ = [
     "Blame",
@@ -41,7 +46,6 @@ __all__ = [
     "blame",
     "chat",
     "concat",
-    "default_prompt",
     "deterministic",
     "exact_match",
     "format",
@@ -53,7 +57,6 @@ __all__ = [
     "map_python",
     "optim",
     "prompt",
-    "prompt_names",
     "select",
     "split",
     "sum",

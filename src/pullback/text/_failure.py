@@ -12,7 +12,7 @@ from pullback.internal._setting import setting
 from pullback.text.lm import Call, current_run, hearing, scrub
 
 __all__ = [
-    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgive", "is_failure", "tolerate",
+    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgive", "tolerate",
     "tolerating",
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
-from pullback.text._templates import Template
+from pullback.text._prompts import Template
 from pullback.text.lm import scrub
 
 __all__ = ["Module", "Parameter", "TemplateParameter", "write_json"]
@@ -106,14 +106,6 @@ class Module:
     def modules(self) -> Iterator["Module"]:
         """This module and those in it."""
         return (module for _, module in self.named_modules())
-
-    def children(self) -> Iterator["Module"]:
-        """The modules directly in it, those of its lists and dicts too."""
-        found = dict(self.named_modules())
-        for path, module in found.items():
-            above = (path[:end] for end, letter in enumerate(path) if letter == ".")
-            if path and not any(each in found for each in above):
-                yield module
 
     def parameters(self) -> Iterator[Parameter]:
         """The parameters in it."""

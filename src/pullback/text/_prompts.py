@@ -1,48 +1,151 @@
-"""The prompts that this room itself sends: readable files, which can be replaced."""
+"""Templates, the prompts that this room itself sends, and how answers to them are read."""
 
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
+from string import Formatter
+from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._setting import setting
-from pullback.text._templates import FENCE, fields_of
+from pullback.internal._text import shortened
+from pullback.tape import Variable
+from pullback.text.lm._json import canonical
 
-__all__ = ["Prompt", "default_prompt", "prompt", "prompt_names", "use_prompts"]
+__all__ = [
+    "Prompt",
+    "Template",
+    "ask",
+    "between_tags",
+    "check_retries",
+    "fence_of",
+    "fields_of",
+    "fill",
+    "fill_prompt",
+    "listed",
+    "prompt",
+    "shorten",
+    "use_prompts",
+]
+
+
+T = TypeVar("T")
+FENCE = "fence"  # the field of the prompts of this room that marks their tags
+
+
+class Template(Variable):
+    """A text with fields in braces. No other text is one: braces in it are characters.
+
+    Arguments:
+        data: the text; ``{name}`` is a field, two braces stand for one.
+        role: what it is for, in words.
+        requires_grad: whether it collects feedback. One that an optimizer may change is a
+            `TemplateParameter`.
+
+    Raises:
+        ArgumentError: a brace stands alone, or a field is no plain name.
+
+    Example:
+        >>> Template("Translate {word}.", role="user template").fields
+        ('word',)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: str = "", role: str = "", requires_grad: bool = False) -> None:
+        if not isinstance(data, str):
+            raise ArgumentTypeError("A template is a text.", given=type(data).__name__)
+        fields_of(data)
+        super().__init__(data, role, requires_grad)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its fields."""
+        return fields_of(self._data)
+
+
+def fence_of(values: Mapping[str, str]) -> str:
+    """A mark that none of these texts can hold, for the tags around them.
+
+    It is made of all of them, so it is another for each request, the same in any process, and a
+    text that names it would have another: nothing in the data can speak as the prompt does.
+    """
+    return hashlib.sha256(canonical(dict(values)).encode()).hexdigest()[:12]
+
+
+def fields_of(template: str) -> tuple[str, ...]:
+    """The names of the fields of a template, each once, in order.
+
+    Raises:
+        ArgumentError: a brace stands alone, or a field is no plain name.
+
+    Example:
+        >>> fields_of("Dear {name}, {{literally}} {name} in {town}")
+        ('name', 'town')
+    """
+    return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """A template with its fields filled in; braces in the values stay as they are.
+
+    A field is a plain name in braces: no attribute, index or format can be reached through it.
+    Two braces stand for one.
+
+    Raises:
+        ArgumentError: a field has no value, a value has no field, or the template is malformed.
+
+    Example:
+        >>> fill("{{{a}}}: {b}", {"a": "x", "b": "{a}"})
+        '{x}: {a}'
+    """
+    if not isinstance(template, str):
+        raise ArgumentTypeError("A template is a text.", given=type(template).__name__)
+    fields = fields_of(template)
+    missing = [name for name in fields if name not in values]
+    if missing:
+        raise ArgumentError(
+            f"A template has a field that was given no value: {missing[0]!r}.",
+            given=", ".join(values) or "no values", expected=", ".join(fields),
+            mend=f"Give {missing[0]}=..., or write {{{{ and }}}} for braces that are no field.",
+        )  # fmt: skip
+    unused = [name for name in values if name not in fields]
+    if unused:
+        raise ArgumentError(
+            f"A value was given that the template has no field for: {unused[0]!r}.",
+            given=repr(shortened(template)), expected=", ".join(fields) or "no values",
+            mend=f"Write {{{unused[0]}}} where it belongs, or leave it out.",
+        )  # fmt: skip
+    return "".join(
+        literal if name is None else literal + values[name] for literal, name in _pieces(template)
+    )
+
+
+@lru_cache(256)  # a pipeline fills the same few templates for every sample
+def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
+    """A template as literal texts, each with the name of the field after it, or None."""
+    pieces = []
+    try:
+        for literal, name, form, conversion in Formatter().parse(template):
+            if name is not None and (form or conversion or not name.isidentifier()):
+                raise ValueError(f"{{{name}...}} is no plain name in braces")
+            pieces.append((literal, name))
+    except ValueError as error:
+        raise ArgumentError(
+            "A template has a brace that is no field.",
+            given=f"{error}, in {shortened(template)!r}", expected="{name}, or two braces for one",
+        ) from None  # fmt: skip
+    return tuple(pieces)
+
 
 Prompt = tuple[tuple[str, str], ...]
 _ROLES = ("system", "user", "assistant")
-_replaced: ContextVar[dict[str, Prompt]] = ContextVar("pullback.text.prompts", default={})  # noqa: B039  # never changed in place
-
-
-def prompt_names() -> tuple[str, ...]:
-    """The names of the prompts that this room sends.
-
-    Example:
-        >>> prompt_names()
-        ('feedback', 'improve', 'judge', 'retry')
-    """
-    return tuple(_shipped())
-
-
-def default_prompt(name: str) -> Prompt:
-    """A prompt as it is shipped: pairs of a role and a template.
-
-    Raises:
-        ArgumentError: there is no prompt of this name.
-
-    Example:
-        >>> [role for role, template in default_prompt("judge")]
-        ['system', 'user']
-    """
-    shipped = _shipped()
-    if name not in shipped:
-        raise ArgumentError(
-            "There is no prompt of this name.", given=repr(name), expected=", ".join(shipped)
-        )
-    return shipped[name]
+_replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prompts", default=None)
 
 
 @cache
@@ -58,8 +161,21 @@ def _shipped() -> dict[str, Prompt]:
 
 
 def prompt(name: str) -> Prompt:
-    """A prompt as it is sent here: the replaced one, or the one that is shipped."""
-    return _replaced.get().get(name) or default_prompt(name)
+    """A prompt as it is sent here, replaced or as it is shipped: pairs of a role and a template.
+
+    Raises:
+        ArgumentError: there is no prompt of this name.
+
+    Example:
+        >>> [role for role, template in prompt("judge")]
+        ['system', 'user']
+    """
+    known = _replaced.get() or _shipped()
+    if name not in known:
+        raise ArgumentError(
+            "There is no prompt of this name.", given=repr(name), expected=", ".join(known)
+        )
+    return known[name]
 
 
 def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]:
@@ -69,7 +185,7 @@ def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]
     that nothing in the data can end them; a prompt may leave it out.
 
     Each is a file ``<name>.txt`` of parts that start with ``[system]`` or ``[user]`` on a line of
-    its own; see `prompt_names` for the names and the files in ``pullback/text/prompts``.
+    its own, as those in ``pullback/text/prompts``.
 
     Arguments:
         folder: where the files are; a prompt without one stays as it is.
@@ -81,10 +197,10 @@ def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]
     root = Path(folder)
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
-    found = dict(_replaced.get())
+    found = dict(_replaced.get() or _shipped())
     for path in sorted(root.glob("*.txt")):
         replaced = _read(path.read_text(encoding="utf-8"), path.name)
-        wanted, given = _fields(default_prompt(path.stem)), _fields(replaced)
+        wanted, given = _fields(prompt(path.stem)), _fields(replaced)
         if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
                 f"The prompt {path.name} has other fields than the one that it replaces.",
@@ -114,3 +230,107 @@ def _read(text: str, name: str) -> Prompt:
     if not parts:
         raise ArgumentError(f"The prompt {name} is empty.")
     return tuple((role, "\n".join(lines).strip("\n")) for role, lines in parts)
+
+
+def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
+    """The messages of the parts of a prompt; each takes the values that it has fields for.
+
+    Its field ``{fence}`` marks the tags around them: see `fence_of`.
+
+    Raises:
+        ArgumentError: a part has a field without a value.
+    """
+    values = {**values, FENCE: fence_of(values)}
+    return [
+        {
+            "role": role,
+            "content": fill(template, {n: values[n] for n in fields_of(template) if n in values}),
+        }
+        for role, template in parts
+    ]
+
+
+async def ask(
+    lm: Any,
+    messages: list[dict[str, str]],
+    read: Callable[[str], T],
+    retries: int = 2,
+    **options: Any,
+) -> T:
+    """Ask a model until its answer can be read, and say what was wrong each time.
+
+    Arguments:
+        lm: a `pullback.text.lm.LM`.
+        messages: what to send.
+        read: reads the answer; raises ReplyError if it cannot be used.
+        retries: how many more times to ask.
+        options: the model's own.
+
+    Raises:
+        ReplyError: no answer could be used.
+    """
+    check_retries(retries)
+    asked = messages
+    for left in range(retries, -1, -1):
+        answer = (await lm.acomplete(asked, **options)).text
+        try:
+            return read(answer)
+        except ReplyError as error:
+            if not left:
+                raise
+            said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
+            asked = [*messages, *said]
+    raise ReplyError("No answer of the model could be used.")
+
+
+def check_retries(retries: int) -> None:
+    """Refuse a number of retries that is none."""
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ArgumentError("The retries are no whole number from 0.", given=f"retries={retries!r}")
+
+
+def between_tags(answer: str, tag: str) -> str:
+    """The text between ``<TAG>`` and ``</TAG>``, which must be there once.
+
+    Raises:
+        ReplyError: it is not there, or more than once.
+
+    Example:
+        >>> between_tags("Sure! <IMPROVED>Be brief.</IMPROVED>", "IMPROVED")
+        'Be brief.'
+    """
+    found = re.findall(rf"<{tag}>(.*?)</{tag}>", answer, re.DOTALL)
+    if len(found) != 1:
+        raise ReplyError(
+            f"The answer of the model has no one text between <{tag}> and </{tag}>.",
+            given=shorten(repr(answer), 200), expected=f"<{tag}>...</{tag}> once",
+        )  # fmt: skip
+    return found[0].strip("\n")
+
+
+def shorten(text: str, size: int) -> str:
+    """A text of at most so many characters, its middle left out and said to be."""
+    if len(text) <= size:
+        return text
+    left = f" [{len(text) - size} characters left out] "
+    keep = max(size - len(left), 2)
+    return text[: keep - keep // 2] + left + text[len(text) - keep // 2 :]
+
+
+def listed(texts: Iterable[str], limit: int) -> str:
+    """Texts, each once, as a list of about so many characters; "none" where there are none.
+
+    Example:
+        >>> print(listed(["Be brief.", "Be kind.", "Be brief."], 12))
+        - Be brief.
+        - (1 more left out)
+    """
+    lines = [f"- {text}" for text in dict.fromkeys(texts)]
+    kept, size = [], 0
+    for line in lines:
+        size += len(line)
+        if kept and size > limit:
+            kept.append(f"- ({len(lines) - len(kept)} more left out)")
+            break
+        kept.append(shorten(line, limit))
+    return "\n".join(kept) or "none"

@@ -1,9 +1,10 @@
-"""One sample through a pipeline: its score, and what was said of each parameter."""
+"""Samples through a pipeline: their scores, and what was said of each parameter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pullback.errors import ModelError
 from pullback.tape import Variable, grad, no_grad
@@ -12,9 +13,28 @@ from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
-__all__ = ["Scored", "Trace", "number_of", "score_sample", "text_parameters", "trace_sample"]
+__all__ = [
+    "Scored",
+    "Trace",
+    "at_once",
+    "score_sample",
+    "text_parameters",
+    "trace_sample",
+]
 
+
+T = TypeVar("T")
 Notes = tuple[Variable, ...]
+
+
+def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
+    """What each gives, in their order; where one raises, those that have not begun are left."""
+    threads = ThreadPoolExecutor(min(limit, max(len(work), 1)), "pullback-text")
+    try:
+        running = [threads.submit(copy_context().run, each) for each in work]
+        return [future.result() for future in running]
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,7 @@ class Scored:
     said: Mapping[str, Notes] = field(default_factory=dict)
 
 
+@dataclass
 class Trace:
     """A sample that was scored, and the feedback of it, which is asked for when it is read.
 
@@ -39,30 +60,29 @@ class Trace:
         scored: what it gave.
         roots: where feedback starts from.
         notes: what is said there, where a step has failed.
-        parameters: what is told.
     """
 
-    def __init__(
-        self, scored: Scored, roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]
-    ) -> None:
-        self.scored = scored
-        self._ask: Callable[[], dict[str, Any]] | None = partial(_said, roots, notes, parameters)
-        self._told: dict[str, Any] = {}
+    scored: Scored
+    roots: list[Variable] = field(default_factory=list)
+    notes: Any = None
+    _told: dict[str, Any] | None = None
 
-    def said(self) -> dict[str, Any]:
+    def said(self, parameters: Mapping[str, Variable]) -> dict[str, Any]:
         """The feedback to each parameter, by its path; critics are asked once."""
-        if self._ask is not None:
-            self._told = self._ask()
-            self._ask = None  # and the graph with it
+        if self._told is None:
+            roots = [root for root in self.roots if root.requires_grad]
+            wanted = list(parameters.values())
+            found = grad(roots, wanted, self.notes, allow_unused=True) if roots else ()
+            self._told = {
+                path: tuple(feedback)
+                for path, feedback in zip(parameters, found, strict=bool(roots))
+                if feedback is not None and len(feedback)
+            }
+            self.roots = []  # and the graph with them
         return self._told
 
 
-def trace_sample(
-    metric: Callable[[Any, Any], Any],
-    module: Any,
-    sample: Any,
-    parameters: Mapping[str, Variable],
-) -> Trace:
+def trace_sample(metric: Callable[[Any, Any], Any], module: Any, sample: Any) -> Trace:
     """Score a sample; its feedback can be read later, while the texts are as they were.
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
@@ -73,16 +93,18 @@ def trace_sample(
     """
     with tolerating():
         try:
-            evaluation = metric(module, sample)
+            found = metric(module, sample)
         except StepError as error:
-            return Trace(Scored(0.0, error.feedback), *error.told(), parameters)
+            return Trace(Scored(0.0, error.feedback), *error.told())
         except ModelError as error:
             failure = forgive(error)
             if failure is None:
                 raise
-            return Trace(Scored(0.0, failure.cause), [], None, parameters)
-    roots = [evaluation.score] if isinstance(evaluation, Evaluation) else []
-    return Trace(Scored(number_of(evaluation)), roots, None, parameters)
+            return Trace(Scored(0.0, failure.cause))
+    roots = [found.score] if isinstance(found, Evaluation) else []
+    score = found.score if roots else found
+    score = score.data if isinstance(score, Variable) else score
+    return Trace(Scored(finite(score, "What the metric gave")), roots)
 
 
 def score_sample(
@@ -97,11 +119,11 @@ def score_sample(
     """
     if parameters is None:
         with no_grad():
-            return trace_sample(metric, module, sample, {}).scored
+            return trace_sample(metric, module, sample).scored
     with tolerating():
-        trace = trace_sample(metric, module, sample, parameters)
+        trace = trace_sample(metric, module, sample)
         try:
-            return replace(trace.scored, said=trace.said())
+            return replace(trace.scored, said=trace.said(parameters))
         except ModelError as error:  # a critic's own: nothing is said
             if forgive(error) is None:
                 raise
@@ -114,27 +136,4 @@ def text_parameters(module: Module) -> dict[str, Variable]:
         path: parameter
         for path, parameter in module.named_parameters()
         if parameter.requires_grad and isinstance(parameter.data, str)
-    }
-
-
-def number_of(evaluation: Any) -> float:
-    """The score of what a metric gave.
-
-    Raises:
-        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
-    """
-    score = evaluation.score if isinstance(evaluation, Evaluation) else evaluation
-    score = score.data if isinstance(score, Variable) else score
-    return finite(score, "What the metric gave")
-
-
-def _said(roots: list[Variable], notes: Any, parameters: Mapping[str, Variable]) -> dict[str, Any]:
-    roots = [root for root in roots if root.requires_grad]
-    if not roots:
-        return {}
-    found = grad(roots, list(parameters.values()), notes, allow_unused=True)
-    return {
-        path: tuple(feedback)
-        for path, feedback in zip(parameters, found, strict=True)
-        if feedback is not None and len(feedback)
     }

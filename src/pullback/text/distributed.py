@@ -13,6 +13,7 @@ import json
 import pickle
 import secrets
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -23,23 +24,54 @@ from multiprocessing import ProcessError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, GraphError, ProgramError
+from pullback import errors
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+    ProgramError,
+    PullbackError,
+)
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
-from pullback.tape._concurrency import call_within_limit, run
-from pullback.tape._extra import Origin
+from pullback.tape._concurrency import call_within_limit, place, run, within
+from pullback.tape._hooks import Origin
 from pullback.tape._node import count
-from pullback.tape._place import place, within
 from pullback.text import _prompts
-from pullback.text._at_once import at_once
 from pullback.text._critic import _critic, current_critic
-from pullback.text._errors import read_error, write_error
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
-from pullback.text._sample import Scored, score_sample, text_parameters
-from pullback.text.lm import LM, Completion, Request, Tool
+from pullback.text._sample import Scored, at_once, score_sample, text_parameters
+from pullback.text.lm import LM, Completion, Request, Tool, scrub
 
-__all__ = ["Scored", "Workers"]
+__all__ = [
+    "Scored",
+    "Workers",
+]
+
+
+_FIELDS = (
+    "given", "expected", "mend", "transient", "retry_after", "status", "may_be_billed",
+)  # fmt: skip
+
+
+def _write_error(error: Exception) -> dict[str, Any]:
+    """An error as JSON, keys taken out: what ours says; of another, where it was raised."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
+    if not isinstance(error, PullbackError):
+        where = "".join(traceback.format_exception(error)[-4:])
+        what = "A program failed in another process."
+        return {"kind": "ProgramError", "what": what, "given": scrub(where)}
+    told = {name: getattr(error, name) for name in _FIELDS if getattr(error, name, None)}
+    told = {name: scrub(each) if isinstance(each, str) else each for name, each in told.items()}
+    return {"kind": kinds[0], "what": scrub(error.what), **told}
+
+
+def _read_error(value: Mapping[str, Any]) -> PullbackError:
+    """The error that `_write_error` wrote; one of a kind that is not known as `ProgramError`."""
+    kind = value["kind"]
+    cls = getattr(errors, kind) if kind in errors.__all__ else ProgramError
+    return cls(value["what"], **{name: value[name] for name in _FIELDS if name in value})
 
 
 class Workers:
@@ -141,7 +173,7 @@ class Workers:
                     task.cancel()
         for row in rows:
             if "error" in row:
-                raise read_error(row["error"])
+                raise _read_error(row["error"])
         with tolerating() as failures:
             for row in rows:
                 failures.count(row["asked"], row["failures"])
@@ -286,7 +318,7 @@ class _Office:
                 asking = call_within_limit(self._models[model].ask, (_read_request(request),), True)
                 return run(asking).to_dict()
         except Exception as error:
-            return {"error": write_error(error)}
+            return {"error": _write_error(error)}
 
 
 def _connect(address: tuple[str, int, bytes]) -> Connection:
@@ -313,7 +345,7 @@ class _Distant(LM):
         asked[same] += 1
         answer = await asyncio.to_thread(self._send, json.dumps(letter).encode())
         if "error" in answer:
-            raise read_error(answer["error"])
+            raise _read_error(answer["error"])
         return Completion.from_dict(answer)
 
     def _send(self, letter: bytes) -> Any:
@@ -341,7 +373,7 @@ def _work(
             told = _pack(pickle.Pickler, scored, models)
             return {"scored": told, "asked": failures.asked, "failures": failures.causes}
         except Exception as error:
-            return {"error": write_error(error)}
+            return {"error": _write_error(error)}
 
     return at_once([partial(one, number) for number in range(len(samples))], len(samples))
 

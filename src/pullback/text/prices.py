@@ -50,17 +50,13 @@ class Price:
         return total / 1_000_000
 
 
-def read_prices(path: str | os.PathLike[str]) -> dict[str, Price]:
+@cache
+def read_prices(path: Path) -> dict[str, Price]:
     """A table of prices from a JSON file: ``{"models": {name: {"input": ..., "output": ...}}}``.
 
     Raises:
         ArgumentError: the file is no such table.
     """
-    return _read(Path(path))
-
-
-@cache
-def _read(path: Path) -> dict[str, Price]:
     try:
         models: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))["models"]
         return {name: Price(**price) for name, price in models.items()}
@@ -85,7 +81,7 @@ def price_of(model: str) -> Price | None:
         >>> price_of("my-own-model") is None
         True
     """
-    table = dict(_read(Path(__file__).with_name("prices.json")))
+    table = dict(read_prices(Path(__file__).with_name("prices.json")))
     if os.environ.get(VARIABLE):
-        table |= _read(Path(os.environ[VARIABLE]))
+        table |= read_prices(Path(os.environ[VARIABLE]))
     return table.get(model)

@@ -6,27 +6,19 @@ and `Budget` stand before that `LM`: one over a `Journal`, the other over an `Ac
 """
 
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._blocks import Content, Image, Text, Tool, ToolCall
 from pullback.text.lm._budget import Budget
-from pullback.text.lm._cached import Cached
-from pullback.text.lm._call import Call
-from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
+from pullback.text.lm._completion import Call, Chunk, Completion, Finish, Usage
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._limit import Limit
 from pullback.text.lm._llama_cpp import LlamaCpp
-from pullback.text.lm._lm import LM
-from pullback.text.lm._message import Message
-from pullback.text.lm._misbehaving import Misbehaving
+from pullback.text.lm._lm import LM, Wrapper
 from pullback.text.lm._openai import OpenAI
-from pullback.text.lm._plan import Plan
-from pullback.text.lm._record import Record, Replay, hearing
-from pullback.text.lm._request import Request
-from pullback.text.lm._retry import Retry
-from pullback.text.lm._run import Run, current_run
-from pullback.text.lm._scripted import Scripted
+from pullback.text.lm._record import Cached, Record, Replay, hearing
+from pullback.text.lm._request import Content, Image, Message, Request, Text, Tool, ToolCall
+from pullback.text.lm._retry import Limit, Retry
+from pullback.text.lm._run import Plan, Run, current_run
+from pullback.text.lm._scripted import Misbehaving, Scripted
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.lm._traced import Traced
-from pullback.text.lm._wrapper import Wrapper
 
 __all__ = [
     "LM",

@@ -8,13 +8,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
-from pullback.internal._limiter import Limiter
-from pullback.text.lm._home import awaited
+from pullback.tape._concurrency import awaited
 
 __all__ = ["Account", "Spending", "may_be_billed"]
 
@@ -30,10 +29,6 @@ class Spending:
         tokens: of messages and answers.
         cost: US dollars.
         proposals: new versions that an optimiser tried.
-
-    Example:
-        >>> Spending(calls=1, tokens=10) + Spending(calls=1, cost=0.5)
-        Spending(calls=2, tokens=10, cost=0.5, proposals=0)
     """
 
     calls: int = 0
@@ -41,25 +36,20 @@ class Spending:
     cost: float = 0.0
     proposals: int = 0
 
-    def __add__(self, other: "Spending") -> "Spending":
-        """Both together."""
-        if not isinstance(other, Spending):
-            return NotImplemented
-        mine, others = asdict(self), asdict(other)
-        return Spending(**{name: mine[name] + others[name] for name in mine})
-
 
 @dataclass(frozen=True, eq=False)
 class _Held:
     """The most that one call may spend.
 
     Arguments:
-        amounts: what is held.
+        amounts: what is to be held.
         within: what is held for the calls that wait for this one: a model may ask another.
+        there: done when it is held; or fails, where there is no room for it.
     """
 
     amounts: Counter[str]
-    within: tuple["_Held", ...]
+    within: tuple["_Held", ...] = ()
+    there: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
 
 
 _around: ContextVar[tuple[_Held, ...]] = ContextVar("pullback.text.held", default=())
@@ -116,10 +106,8 @@ class Account:
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._turn = Limiter(1)  # who is first waits for room, the others for their turn
-        self._changed: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._held: set[_Held] = set()
-        self._blocked: Counter[_Held] = Counter()  # of these, those whose calls wait for room
+        self._waiting: list[_Held] = []
 
     @property
     def spent(self) -> Spending:
@@ -169,55 +157,56 @@ class Account:
             raise
         finally:
             _around.set(around)
-            with self._changing():
-                self._held.remove(asked)
-                self._reserved -= asked.amounts
-                self._spent += _amounts(spent[0] if spent else otherwise)
+            self._change(asked, spent[0] if spent else otherwise)
 
     async def _hold(self, asked: _Held) -> None:
-        """Hold it when its turn has come and there is room; what has begun waits for no turn."""
+        """Hold it when there is room."""
         with self._lock:
             self._began = time.monotonic() if self._began is None else self._began
+            self._waiting.append(asked)
+            self._serve()
         try:
             async with asyncio.timeout(self.seconds_left):
-                async with self._inside(asked) if asked.within else self._turn.place():
-                    while (changed := self._take(asked)) is not None:
-                        await asyncio.shield(awaited(changed))
-        except TimeoutError:
-            raise self._over() from None
+                if not asked.there.done():  # who need not wait goes on before others begin
+                    await asyncio.shield(awaited(asked.there))
+                asked.there.result()
+        except BaseException as error:
+            self._change(asked)
+            if isinstance(error, TimeoutError):
+                raise self._over() from None
+            raise
 
-    @contextlib.asynccontextmanager
-    async def _inside(self, asked: _Held) -> AsyncIterator[None]:
-        """Let the calls around it be blocked inside."""
-        with self._changing():
-            self._blocked.update(asked.within)
-        try:
-            yield
-        finally:
-            with self._changing():
-                self._blocked -= Counter(asked.within)  # keeps what is positive
-
-    def _take(self, asked: _Held) -> concurrent.futures.Future[None] | None:
-        """Hold it if there is room; else what is done when anything has changed."""
+    def _change(self, left: _Held | None, spent: Spending | None = None) -> None:
+        """Hold something no longer, and count what was spent; who waits may go on."""
         with self._lock:
-            if self._blocked and not asked.within:  # a call inside another goes first
-                return self._changed
-            error = self._refusal(asked.amounts)
-            if error is not None:
-                raise error
-            if self._exceeded(asked.amounts, self._reserved):
-                return self._changed
-            self._held.add(asked)
-            self._reserved += asked.amounts
-            return None
+            if left in self._held:
+                self._held.remove(left)
+                self._reserved -= left.amounts
+            self._waiting = [each for each in self._waiting if each is not left]
+            self._spent += _amounts(spent or Spending())
+            self._serve()
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Change what is spent, held or blocked inside; who waits for room looks again."""
-        with self._lock:
-            yield
-            changed, self._changed = self._changed, concurrent.futures.Future()
-        changed.set_result(None)
+    def _serve(self) -> None:
+        """Hold what there is room for, in the order in which it came; refuse what never has any.
+
+        Calls inside others go first, and none of them waits for another.
+        """
+        served = True
+        while served:
+            served = False
+            inside = [each for each in self._waiting if each.within]
+            for asked in inside or self._waiting[:1]:
+                error = self._refusal(asked.amounts)
+                if error is None and self._exceeded(asked.amounts, self._reserved):
+                    continue
+                served = True
+                self._waiting.remove(asked)
+                if error is not None:
+                    asked.there.set_exception(error)
+                    continue
+                self._held.add(asked)
+                self._reserved += asked.amounts
+                asked.there.set_result(None)
 
     def _check_process(self) -> None:
         """Refuse a copy: what each process spends of its own, all together would exceed."""
@@ -230,8 +219,7 @@ class Account:
 
     def add(self, spent: Spending) -> None:
         """Count what was spent elsewhere, by the run that this one resumes."""
-        with self._changing():
-            self._spent += _amounts(spent)
+        self._change(None, spent)
 
     def propose(self) -> None:
         """Count a proposal of an optimiser.
@@ -260,7 +248,7 @@ class Account:
         if left is not None and left <= 0:
             return self._over()
         kept: Counter[str] = Counter()
-        for each in self._held.intersection(self._blocked):
+        for each in self._held.intersection(o for asked in self._waiting for o in asked.within):
             kept += each.amounts
         exceeded = self._exceeded(amounts, kept)
         if not exceeded:

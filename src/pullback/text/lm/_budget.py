@@ -8,13 +8,13 @@ from typing import Any
 from pullback.errors import ArgumentError
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
-from pullback.text.lm._wrapper import Ask, Wrapper
 from pullback.text.prices import Price
 
 __all__ = ["Budget", "most_of"]
+
 
 IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail
 FRAME_TOKENS = 256  # what a chat template may add of its own
@@ -45,18 +45,15 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
     options = request["options"]
     output = max([options[name] for name in _LIMITS if name in options], default=otherwise)
     output += _bytes(options["prediction"]) if "prediction" in options else 0
-    return Spending(
-        1, counted + output, 0.0 if price is None else _dearest(price).cost(counted, output)
-    )
+    cost = 0.0
+    if price is not None:  # a provider's cache may also be dearer than its plain input
+        dearest = replace(price, input=max(price.input, price.cached or 0.0), cached=None)
+        cost = dearest.cost(counted, output)
+    return Spending(1, counted + output, cost)
 
 
 def _bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-
-
-def _dearest(price: Price) -> Price:
-    """A provider's cache may also be dearer than its plain input."""
-    return replace(price, input=max(price.input, price.cached or 0.0), cached=None)
 
 
 class Budget(Wrapper):

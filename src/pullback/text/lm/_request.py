@@ -1,17 +1,300 @@
-"""`Request`: all that decides what a model answers, in one form."""
+"""`Request`: all that decides what a model answers; and the messages that it is made of."""
 
+import base64
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import mimetypes
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.text.lm._blocks import Tool
-from pullback.text.lm._json import canonical
-from pullback.text.lm._message import Message, read_messages
-from pullback.text.lm._schema import check_schema, json_schema
+from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
 
-__all__ = ["Request"]
+__all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of text in a message.
+
+    Example:
+        >>> Text("hello").to_dict()
+        {'type': 'text', 'text': 'hello'}
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ArgumentTypeError("A text block holds a str.", given=type(self.text).__name__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's dictionary of this block."""
+        return {"type": "text", "text": self.text}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in a message.
+
+    Arguments:
+        url: where it is: ``https://...``, or the image itself as ``data:image/png;base64,...``.
+        detail: how closely a model should look: ``"auto"``, ``"low"`` or ``"high"``.
+
+    Raises:
+        ArgumentError: another kind of address or detail.
+
+    Example:
+        >>> Image.from_bytes(b"...", "image/png").url
+        'data:image/png;base64,Li4u'
+    """
+
+    url: str
+    detail: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, str) or not self.url.startswith(
+            ("https://", "http://", "data:image/")
+        ):
+            raise ArgumentError(
+                "This is no address of an image.",
+                given=repr(self.url)[:80],
+                expected="https://..., http://... or data:image/...",
+                mend="Image.from_file(path) or Image.from_bytes(data, media_type)",
+            )
+        if self.detail not in {"auto", "low", "high"}:
+            raise ArgumentError(
+                "The detail of an image is unknown.", given=repr(self.detail),
+                expected="'auto', 'low' or 'high'",
+            )  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, data: bytes, media_type: str, detail: str = "auto") -> "Image":
+        """An image from its encoded bytes, for example those of a PNG file."""
+        if not media_type.startswith("image/"):
+            raise ArgumentError("This is no type of an image.", given=repr(media_type),
+                                expected="for example 'image/png'")  # fmt: skip
+        encoded = base64.b64encode(data).decode("ascii")
+        return cls(f"data:{media_type};base64,{encoded}", detail)
+
+    @classmethod
+    def from_file(cls, path: str | Path, detail: str = "auto") -> "Image":
+        """An image from a file; its type is told by the name."""
+        media_type = mimetypes.guess_type(str(path))[0] or ""
+        return cls.from_bytes(Path(path).read_bytes(), media_type, detail)
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's dictionary of this block."""
+        return {"type": "image_url", "image_url": {"url": self.url, "detail": self.detail}}
+
+
+Content = Text | Image
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that a model may ask for; pullback itself never calls it.
+
+    Arguments:
+        name: letters, digits, ``_`` and ``-``.
+        description: when to use it, for the model.
+        parameters: the JSON schema of its arguments.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.replace("_", "").replace("-", "").isalnum():
+            raise ArgumentError("The name of a tool is letters, digits, _ and -.",
+                                given=repr(self.name))  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's dictionary of this tool."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a model asks of a tool.
+
+    Arguments:
+        id: ties the tool's answer, a message of role ``"tool"``, to this call.
+        name: of the tool.
+        arguments: the model's own text, which should be a JSON object; see `parsed`.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """The arguments, read as JSON.
+
+        Raises:
+            ReplyError: the model wrote something else.
+        """
+        return parse_json(self.arguments, f"the arguments for the tool {self.name!r}", kind=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's dictionary of this call."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "ToolCall":
+        """A call from OpenAI's dictionary."""
+        try:
+            function = value["function"]
+            return cls(str(value["id"]), str(function["name"]), str(function["arguments"]))
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(
+                "This is no tool call.", given=repr(value)[:200],
+                expected="{'id': ..., 'type': 'function', 'function': {'name', 'arguments'}}",
+            ) from error  # fmt: skip
+
+
+def read_block(value: Any) -> Content:
+    """A block from a str, a block, or OpenAI's dictionary of one."""
+    if isinstance(value, Text | Image):
+        return value
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, Mapping):
+        if value.get("type") == "text" and "text" in value:
+            return Text(value["text"])
+        image = value.get("image_url")
+        if value.get("type") == "image_url" and isinstance(image, Mapping) and "url" in image:
+            return Image(image["url"], image.get("detail", "auto"))
+    raise ArgumentTypeError(
+        "A message is made of texts and images.", given=repr(value)[:200],
+        expected="a str, Text, Image, or OpenAI's dictionary of one",
+    )  # fmt: skip
+
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation.
+
+    Arguments:
+        role: ``"system"``, ``"developer"``, ``"user"``, ``"assistant"`` or ``"tool"``.
+        content: a str, or blocks: str, `Text`, `Image`; kept as a tuple of blocks.
+        tool_calls: what an assistant asks of tools.
+        tool_call_id: the call that a message of role ``"tool"`` answers.
+
+    Raises:
+        ArgumentError: another role, or a tool's answer without its call.
+
+    Example:
+        >>> Message("user", "What is this?").text
+        'What is this?'
+        >>> from pullback.text.lm import Image
+        >>> Message("user", ["Look:", Image("https://example.org/a.png")]).content[0]
+        Text(text='Look:')
+    """
+
+    role: str
+    content: tuple[Content, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
+    tool_call_id: str | None = field(default=None, kw_only=True)
+
+    def __init__(
+        self,
+        role: str,
+        content: str | Content | Iterable[Any] = (),
+        *,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str | None = None,
+    ) -> None:
+        if role not in _ROLES:
+            raise ArgumentError("The role of a message is unknown.", given=repr(role),
+                                expected=", ".join(_ROLES))  # fmt: skip
+        if (role == "tool") != (tool_call_id is not None):
+            raise ArgumentError(
+                "A tool's answer, and no other message, names the call that it answers.",
+                given=f"role={role!r}, tool_call_id={tool_call_id!r}",
+            )
+        single = isinstance(content, str | Mapping) or not isinstance(content, Iterable)
+        blocks = (content,) if single else tuple(content)
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "content", tuple(map(read_block, blocks)))
+        object.__setattr__(self, "tool_calls", tuple(tool_calls))
+        object.__setattr__(self, "tool_call_id", tool_call_id)
+
+    @property
+    def text(self) -> str:
+        """Its texts, one after another."""
+        return "".join(block.text for block in self.content if isinstance(block, Text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's dictionary of this message; a single text is a plain str in it."""
+        plain = all(isinstance(block, Text) for block in self.content) and len(self.content) < 2
+        content: Any = self.text if plain else [block.to_dict() for block in self.content]
+        whole: dict[str, Any] = {"role": self.role, "content": content}
+        if self.tool_calls:
+            whole["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            whole["tool_call_id"] = self.tool_call_id
+        return whole
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Message":
+        """A message from OpenAI's dictionary.
+
+        Raises:
+            ArgumentError: it has no role, or a field that is not known.
+        """
+        unknown = set(value) - {"role", "content", "tool_calls", "tool_call_id"}
+        if "role" not in value or unknown:
+            raise ArgumentError(
+                "This is no message.", given=repr(dict(value))[:200],
+                expected="role, content, and perhaps tool_calls or tool_call_id",
+            )  # fmt: skip
+        content = value.get("content")
+        return cls(
+            value["role"],
+            () if content is None else content,
+            tool_calls=[ToolCall.from_dict(call) for call in value.get("tool_calls") or ()],
+            tool_call_id=value.get("tool_call_id"),
+        )
+
+
+def read_messages(messages: Any) -> tuple[Message, ...]:
+    """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix of them.
+
+    Raises:
+        ArgumentError: there is none, or something else is among them.
+    """
+    if isinstance(messages, str | Message | Mapping):
+        messages = [messages]
+    if not isinstance(messages, Iterable):
+        raise ArgumentTypeError("Messages are expected.", given=type(messages).__name__,
+                                expected="a str, a Message, or a list of messages")  # fmt: skip
+    found = []
+    for message in messages:
+        if isinstance(message, str):
+            message = Message("user", message)  # noqa: PLW2901 - the forms become one
+        elif isinstance(message, Mapping):
+            message = Message.from_dict(message)  # noqa: PLW2901
+        elif not isinstance(message, Message):
+            raise ArgumentTypeError("This is no message.", given=repr(message)[:200],
+                                    expected="a Message, a str or a dictionary")  # fmt: skip
+        found.append(message)
+    if not found:
+        raise ArgumentError("There is no message to answer.", given="[]")
+    return tuple(found)
+
 
 _HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
 _REFUSED = {

@@ -8,10 +8,9 @@ from pullback.errors import ModelError
 from pullback.internal._extras import require
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._json import canonical
-from pullback.text.lm._lm import LM
+from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
-from pullback.text.lm._wrapper import Ask, Wrapper
 
 __all__ = ["Traced"]
 

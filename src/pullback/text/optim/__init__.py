@@ -1,10 +1,9 @@
 """Optimisers of texts: from feedback, measured, or by search."""
 
 from pullback.text.optim._comparison import Comparison
-from pullback.text.optim._constraint import Constraint, keeps_fields, max_length, never
 from pullback.text.optim._optimizer import Optimizer
 from pullback.text.optim._pareto import GepaProgram, Pareto
-from pullback.text.optim._tgd import TGD
+from pullback.text.optim._tgd import TGD, Constraint, keeps_fields, max_length, never
 from pullback.text.optim._validated import Outcome, Validated
 
 __all__ = [

@@ -4,27 +4,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
-from pullback.tape._place import within
-from pullback.text._at_once import at_once
+from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module
-from pullback.text._sample import Trace, text_parameters, trace_sample
+from pullback.text._sample import Trace, at_once, text_parameters, trace_sample
 from pullback.text.lm import Plan
-from pullback.text.lm._plan import account_of, check_plan, remark
-from pullback.text.optim._comparison import (
-    RISK,
-    Comparison,
-    check_items,
-    compare,
-    level_of,
-)
+from pullback.text.lm._run import account_of, check_plan, remark
+from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._tgd import TGD
 
 __all__ = ["GepaProgram", "Pareto"]
@@ -127,7 +121,7 @@ class GepaProgram:
         """What was said to each text that is to be rewritten."""
         traces = eval_batch.trajectories
         with self._as(candidate):
-            told = at_once([trace.said for trace in traces], self.at_once)
+            told = at_once([partial(trace.said, self.parameters) for trace in traces], self.at_once)
         return {
             path: [
                 {
@@ -140,26 +134,20 @@ class GepaProgram:
             for path in components_to_update
         }
 
-    def scores(self, candidate: Mapping[str, str], samples: Sequence[int]) -> list[float] | None:
-        """The scores of a candidate on samples; None if one of them was not evaluated."""
-        own = tuple(candidate[path] for path in self.parameters)
-        known = [self._known.get((own, number)) for number in samples]
-        scores = [trace.scored.score for trace in known if trace is not None]
-        return scores if len(scores) == len(samples) else None
-
-    def candidates(self) -> list[dict[str, str]]:
-        """Every candidate that was evaluated on a sample, in the order in which they came."""
-        every = dict.fromkeys(own for own, _ in self._known)
-        return [dict(zip(self.parameters, own, strict=True)) for own in every]
+    def scores(self, samples: Sequence[int]) -> dict[tuple[str, ...], list[float]]:
+        """The scores of each candidate that was evaluated on all of these samples, as they came."""
+        return {
+            own: [self._known[own, number].scored.score for number in samples]
+            for own in dict.fromkeys(own for own, _ in self._known)
+            if all((own, number) in self._known for number in samples)
+        }
 
     def _traces(self, own: tuple[str, ...], batch: Sequence[int]) -> list[Trace]:
         todo = [number for number in dict.fromkeys(batch) if (own, number) not in self._known]
 
         def evaluate(number: int) -> Trace:
             with within(("search", number)):
-                return trace_sample(
-                    self.metric, self.module, self.samples[number], self.parameters
-                )  # fmt: skip
+                return trace_sample(self.metric, self.module, self.samples[number])
 
         found = at_once([partial(evaluate, number) for number in todo], self.at_once)
         self.evaluations += len(todo)
@@ -292,16 +280,15 @@ class Pareto:
 
     def _chosen(self, start: dict[str, str]) -> dict[str, str]:
         """The best candidate that was measured, if its gain is too large to be luck."""
-        before = self.program.scores(start, self._held)
-        found = [(each, self.program.scores(each, self._held))
-                 for each in self.program.candidates() if each != start]  # fmt: skip
-        found = [(each, scores) for each, scores in found if scores is not None]
+        found = self.program.scores(self._held)
+        before = found.pop(tuple(start.values()), None)
         if before is None or not found:
             return start
-        best, after = max(found, key=lambda each: math.fsum(each[1] or ()))  # of equals the first
+        best, after = max(found.items(), key=lambda each: math.fsum(each[1]))  # of equals the first
         level = level_of(self.risk, len(found), len(found))
-        self.comparison = comparison = compare(before, after or [], level)
-        return best if comparison.gain > 0 and comparison.chance <= level else start
+        self.comparison = comparison = compare(before, after, level)
+        better = comparison.gain > 0 and comparison.chance <= level
+        return dict(zip(start, best, strict=True)) if better else start
 
     def _search(self, start: dict[str, str]) -> Any:
         program = self.program
@@ -316,15 +303,8 @@ class Pareto:
             max_metric_calls=self.evaluations,
             stop_callbacks=lambda state: program.failure is not None,
             seed=self.seed,
-            logger=_Silent(),
+            logger=SimpleNamespace(log=lambda message: None),
         )
         if program.failure is not None:
             raise program.failure
         return result
-
-
-class _Silent:
-    """A logger that says nothing."""
-
-    def log(self, message: str) -> None:
-        """Say nothing."""

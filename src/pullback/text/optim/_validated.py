@@ -9,13 +9,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import attempted, tolerating
-from pullback.text.optim._comparison import (
-    RISK,
-    Comparison,
-    check_items,
-    compare,
-    level_of,
-)
+from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
@@ -126,7 +120,11 @@ class Validated:
             ArgumentTypeError: the measure gave no score for each item; the texts are unchanged.
         """
         with tolerating():
-            return self._step()
+            return self._done(self._step())
+
+    def _done(self, outcome: Outcome) -> Outcome:
+        self.outcomes.append(outcome)
+        return outcome
 
     def _step(self) -> Outcome:
         before = self.optimizer.values()
@@ -136,14 +134,13 @@ class Validated:
         self.best = start = mean(scores)
         self.optimizer.record(start)
         if not told:
-            return self._done(Outcome(False, start, None, "there was nothing to improve"))
+            return Outcome(False, start, None, "there was nothing to improve")
         with attempted() as tried:
             self.optimizer.step()
         if tried.failure is not None:
-            why = f"nothing was proposed: {tried.failure.cause}"
-            return self._done(Outcome(False, start, None, why))
+            return Outcome(False, start, None, f"nothing was proposed: {tried.failure.cause}")
         if self.optimizer.values() == before:
-            return self._done(Outcome(False, start, None, "the proposal changes nothing"))
+            return Outcome(False, start, None, "the proposal changes nothing")
         outcome = None
         try:
             outcome = self._judged(scores, start)
@@ -154,15 +151,14 @@ class Validated:
         finally:
             if outcome is None or not outcome.accepted:
                 self.optimizer.set_values(before)
-        return self._done(outcome)
+        return outcome
 
     def _judged(self, scores: Sequence[float], start: float) -> Outcome:
         """What becomes of the texts as they are, against the scores of those from before."""
         self.looked += 1  # one that the first items turn away is a look, too: it chose the rest
         few = range(max(LEAST, math.ceil(GATE * len(scores))))
         if hasattr(self.measure, "scores") and len(few) < len(scores):
-            first = self._scores(few)
-            worse = mean(scores[: len(few)]) - mean(first)
+            worse = mean(scores[: len(few)]) - mean(self._scores(few))
             if worse > 0:
                 why = f"it scores {worse:g} less on the first {len(few)} items"
                 return Outcome(False, start, None, why)
@@ -171,17 +167,19 @@ class Validated:
         self.optimizer.record(after)
         level = level_of(self.risk, self.looked, self.looks)
         comparison = compare(scores, found, level)
-        if not comparison.gain > self.min_gain:
-            wanted = f"{start:g}" + (f" by {self.min_gain:g}" if self.min_gain else "")
-            why = f"it scores {after:g}, which is not better than {wanted}"
-            return Outcome(False, start, after, why, comparison)
-        if comparison.chance > level:
+        gained = comparison.gain > self.min_gain
+        chance = f"chance {comparison.chance:.2g}"
+        if not gained:
+            by = f" by {self.min_gain:g}" if self.min_gain else ""
+            why = f"it scores {after:g}, which is not better than {start:g}{by}"
+        elif comparison.chance > level:
             why = (f"it scores {after:g}, above {start:g}, which may be luck "
-                   f"(chance {comparison.chance:.2g}, allowed {level:.2g})")  # fmt: skip
-            return Outcome(False, start, after, why, comparison)
-        self.best = after
-        why = f"it scores {after:g}, above {start:g} (chance {comparison.chance:.2g})"
-        return Outcome(True, start, after, why, comparison)
+                   f"({chance}, allowed {level:.2g})")  # fmt: skip
+        else:
+            self.best = after
+            why = f"it scores {after:g}, above {start:g} ({chance})"
+        accepted = gained and comparison.chance <= level
+        return Outcome(accepted, start, after, why, comparison)
 
     def finish(self) -> Comparison | None:
         """The start and the end on the final split; None if there is none."""
@@ -242,23 +240,15 @@ class Validated:
             return [known[number] for number in wanted]
         if not known:
             given = self.measure()
-            if isinstance(given, int | float):
-                given = self._alone(given)
+            if isinstance(given, int | float) and self.risk < 1:
+                raise ArgumentTypeError(
+                    "One number cannot tell a better text from luck.", given=repr(given),
+                    expected="a Measure, or the score of each item",
+                    mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
+                )  # fmt: skip
+            given = [given] if isinstance(given, int | float) else given
             known.update(enumerate(map(_score, given)))
         return [known[number] for number in range(len(known))]
-
-    def _alone(self, given: float) -> list[float]:
-        if self.risk < 1:
-            raise ArgumentTypeError(
-                "One number cannot tell a better text from luck.", given=repr(given),
-                expected="a Measure, or the score of each item",
-                mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
-            )  # fmt: skip
-        return [given]
-
-    def _done(self, outcome: Outcome) -> Outcome:
-        self.outcomes.append(outcome)
-        return outcome
 
 
 def _score(value: Any) -> float:

@@ -1,7 +1,7 @@
 """Training: data, measuring, a plan before anything is spent, and the loop."""
 
 from pullback.text._chat import count_calls
-from pullback.text.lm._plan import plan_training
+from pullback.text.lm._run import plan_training
 from pullback.text.train._data import (
     DataLoader,
     Dataset,

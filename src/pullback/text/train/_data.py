@@ -16,7 +16,6 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "WeightedRandomSampler",
-    "collate",
 ]
 
 
@@ -63,15 +62,23 @@ class SequentialSampler(Sampler):
 class _Seeded(Sampler):
     """Draws anew each epoch; the n-th epoch of a seed is the same in any process."""
 
-    def __init__(self, num_samples: int, seed: int | None) -> None:
-        self.num_samples = num_samples
+    def __init__(self, num_samples: int, most: int, replacement: bool, seed: int | None) -> None:
+        self.num_samples, self.replacement = num_samples, replacement
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.epoch = 0
+        if num_samples < 1 or (not replacement and num_samples > most):
+            raise ArgumentError(
+                "So many samples cannot be drawn.", given=f"{num_samples=}",
+                expected=f"1 to {most}, or replacement=True",
+            )  # fmt: skip
 
-    def _dice(self) -> random.Random:
+    def _draw(self, dice: random.Random) -> list[int]:
+        raise NotImplementedError(f"{type(self).__name__} has no _draw.")
+
+    def __iter__(self) -> Iterator[int]:
         dice = random.Random(f"{self.seed} {self.epoch}")  # noqa: S311  # an order, no secret
         self.epoch += 1
-        return dice
+        return iter(self._draw(dice))
 
     def __len__(self) -> int:
         return self.num_samples
@@ -97,19 +104,15 @@ class RandomSampler(_Seeded):
         num_samples: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(len(data_source) if num_samples is None else num_samples, seed)
-        self.data_source, self.replacement = data_source, replacement
-        if self.num_samples < 1 or (not replacement and self.num_samples > len(data_source)):
-            raise ArgumentError(
-                "So many samples cannot be drawn.", given=f"num_samples={self.num_samples}",
-                expected=f"1 to {len(data_source)}, or replacement=True",
-            )  # fmt: skip
+        size = len(data_source)
+        super().__init__(size if num_samples is None else num_samples, size, replacement, seed)
+        self.data_source = data_source
 
-    def __iter__(self) -> Iterator[int]:
-        dice, size = self._dice(), len(self.data_source)
+    def _draw(self, dice: random.Random) -> list[int]:
+        size = len(self.data_source)
         if self.replacement:
-            return iter([dice.randrange(size) for _ in range(self.num_samples)])
-        return iter(dice.sample(range(size), self.num_samples))
+            return [dice.randrange(size) for _ in range(self.num_samples)]
+        return dice.sample(range(size), self.num_samples)
 
 
 class WeightedRandomSampler(_Seeded):
@@ -137,32 +140,25 @@ class WeightedRandomSampler(_Seeded):
         replacement: bool = True,
         seed: int | None = None,
     ) -> None:
-        super().__init__(num_samples, seed)
-        self.weights, self.replacement = [float(weight) for weight in weights], replacement
+        self.weights = [float(weight) for weight in weights]
         positive = sum(weight > 0 for weight in self.weights)
-        if (
-            not all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
-            or not positive
-        ):
+        known = all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
+        if not (known and positive):
             raise ArgumentError(
                 "Weights are numbers from 0, some of them positive.", given=repr(weights)[:80]
             )
-        if num_samples < 1 or (not replacement and num_samples > positive):
-            raise ArgumentError(
-                "So many samples cannot be drawn.", given=f"num_samples={num_samples}",
-                expected=f"1 to {positive}, or replacement=True",
-            )  # fmt: skip
+        super().__init__(num_samples, positive, replacement, seed)
 
-    def __iter__(self) -> Iterator[int]:
-        dice, numbers = self._dice(), range(len(self.weights))
+    def _draw(self, dice: random.Random) -> list[int]:
+        numbers = range(len(self.weights))
         if self.replacement:
-            return iter(dice.choices(numbers, self.weights, k=self.num_samples))
+            return dice.choices(numbers, self.weights, k=self.num_samples)
         # Without replacement: Efraimidis and Spirakis 2006, the largest of u^(1/w).
         keys = [
             (math.log(1.0 - dice.random()) / weight if weight else -math.inf, number)
             for number, weight in zip(numbers, self.weights, strict=True)
         ]
-        return iter([number for _, number in sorted(keys, reverse=True)[: self.num_samples]])
+        return [number for _, number in sorted(keys, reverse=True)[: self.num_samples]]
 
 
 class DataLoader:

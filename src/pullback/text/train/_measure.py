@@ -1,21 +1,91 @@
-"""`Measure`: the score of a module over data, no sample ever paid for twice."""
+"""Measuring a module: a step and its metrics; `Measure`, which pays for no sample twice."""
 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tape._place import within
-from pullback.text._at_once import at_once
-from pullback.text._evaluation import mean
-from pullback.text._failure import tolerating
+from pullback.errors import ArgumentError, ArgumentTypeError, ModelError
+from pullback.tape import Variable, no_grad
+from pullback.tape._concurrency import at, within
+from pullback.text._evaluation import Evaluation, mean
+from pullback.text._failure import forgive, tolerating
 from pullback.text._module import Module
-from pullback.text._sample import Scored, score_sample
+from pullback.text._python import StepError
+from pullback.text._sample import Scored, at_once, score_sample
 
-__all__ = ["Measure"]
+__all__ = ["Measure", "evaluations_of", "means", "means_of", "need", "run_step", "told"]
+
+
+def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the steps that have it."""
+    names = dict.fromkeys(name for each in steps for name in each)
+    return {name: mean([each[name] for each in steps if name in each]) for name in names}
+
+
+def need(module: Any, *steps: str) -> None:
+    """Refuse what is no Module, or one that lacks a step."""
+    if not isinstance(module, Module):
+        raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
+    missing = [name for name in steps if not callable(getattr(module, name, None))]
+    if missing:
+        raise ArgumentTypeError(f"{type(module).__name__} has no {missing[0]}.")
+
+
+def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]:
+    """The means of the metrics of a step that is measured alone."""
+    need(module, name)
+    step, was, found = getattr(module, name), module.training, []
+    module.eval()
+    try:
+        for number, batch in enumerate(data):
+            with tolerating(), at("held", number):
+                found.append(run_step(step, batch, number, learn=False) or {})
+    finally:
+        module.train(was)
+    return means(found)
+
+
+def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
+    """Run one step, and feedback back; its metrics, or None where it is skipped."""
+    try:
+        with nullcontext() if learn else no_grad():
+            returned = step(batch, number)
+    except StepError as error:
+        if learn:
+            error.backward()
+        return {"score": 0.0}
+    except ModelError as error:  # of a model that the step asks itself
+        if forgive(error) is None:
+            raise
+        return {"score": 0.0}
+    if returned is None:
+        return None
+    more = dict(returned) if isinstance(returned, dict) else {}
+    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
+        raise ArgumentTypeError(
+            "A step gave no evaluation.", given=repr(returned)[:80],
+            expected="a score and an explanation, a dict with them as 'loss', or None",
+        )  # fmt: skip
+    evaluation = Evaluation(*loss)
+    if learn and evaluation.score.requires_grad:
+        evaluation.backward()
+    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    return {"score": float(evaluation.score.data), **numbers}
+
+
+def evaluations_of(measure: Any) -> int:
+    """How many runs of a module a measure makes, each sample as often as it repeats."""
+    return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
+
+
+def told(metrics: dict[str, float]) -> str:
+    """Metrics in words."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 class Measure:

@@ -8,23 +8,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BudgetError,
-    PullbackError,
-)
-from pullback.tape._place import at
+from rich.console import Console
+
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
+from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, attempted, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
-from pullback.text.lm._plan import account_of, check_plan, plan_training, remark
+from pullback.text.lm._run import account_of, check_plan, plan_training, remark
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
-from pullback.text.train._progress import Progress
-from pullback.text.train._steps import evaluations_of, means, means_of, run_step, told
+from pullback.text.train._measure import evaluations_of, means, means_of, need, run_step, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -82,7 +78,6 @@ class Trainer:
             proposals; that of the `Run` under way if None.
         max_failures: how many answers of models may fail before the run ends: a count, or a share
             of all. Until then each scores 0 and says why.
-        calls_per_sample: calls of models a sample at least; counted where they are `ChatModule`.
         progress: whether a line a step is shown, with what it has cost so far.
 
     Raises:
@@ -97,7 +92,6 @@ class Trainer:
         folder: str | Path | None = None,
         budget: Account | int | None = None,
         max_failures: float = SHARE,
-        calls_per_sample: int | None = None,
         progress: bool = False,
     ) -> None:
         if isinstance(max_epochs, bool) or not isinstance(max_epochs, int) or max_epochs < 0:
@@ -107,14 +101,13 @@ class Trainer:
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
-        self.budget, self.calls_per_sample, self.progress = budget, calls_per_sample, progress
+        self.budget, self.progress = budget, progress
 
     def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
         """What `fit` will cost at least."""
-        forward = self.calls_per_sample
         held = optimizer.measure if isinstance(optimizer, Validated) else None
         return plan_training(
-            forward=count_calls(module) if forward is None else forward,
+            forward=count_calls(module),
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
             held=evaluations_of(held),
@@ -130,7 +123,6 @@ class Trainer:
         validation: Iterable[Any] | None = None,
         *,
         resume: str | Path | None = None,
-        clients: Iterable[Any] = (),
     ) -> Result:
         """Train; the module ends with the best texts that validation has seen, if there is any.
 
@@ -142,7 +134,6 @@ class Trainer:
             train: batches for ``training_step``.
             validation: batches for ``validation_step``, run after each epoch.
             resume: a checkpoint to go on from.
-            clients: models whose usage the progress shows.
 
         Raises:
             ArgumentTypeError: the module lacks a step.
@@ -150,9 +141,8 @@ class Trainer:
             ModelError: too many answers of models failed. The checkpoint and the journal are kept,
                 and a run that goes on from them asks again for what failed.
         """
-        _need(module, "training_step", "configure_optimizers")
-        if validation is not None:
-            _need(module, "validation_step")
+        steps = ("validation_step",) if validation is not None else ()
+        need(module, "training_step", "configure_optimizers", *steps)
         if not isinstance(train, DataLoader):
             raise ArgumentTypeError("The training data is a DataLoader.",
                                     given=type(train).__name__)  # fmt: skip
@@ -160,8 +150,7 @@ class Trainer:
         plan = self.plan(module, train, optimizer)
         account = account_of(self.budget)
         check_plan(plan, account)
-        run = _Run(self, module, optimizer, Result(plan), Progress(self.progress, clients))
-        run.account = account
+        run = _Run(self, module, optimizer, Result(plan), account)
         if isinstance(optimizer, Validated):
             optimizer.expect(plan.proposals)
         run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
@@ -174,29 +163,34 @@ class Trainer:
 
     def validate(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``validation_step``."""
-        _need(module, "validation_step")
-        return means_of(module, module.validation_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, "validation_step", data)
 
     def test(self, module: Module, data: Iterable[Any]) -> dict[str, float]:
         """The mean of each metric of ``test_step``."""
-        _need(module, "test_step")
-        return means_of(module, module.test_step, data)  # type: ignore[missing-attribute]
+        return means_of(module, "test_step", data)
 
 
 class _Run:
     """One run of fit: where it stands, and its checkpoint."""
 
     def __init__(
-        self, trainer: Trainer, module: Module, optimizer: Any, result: Result, progress: Progress
-    ) -> None:
+        self, trainer: Trainer, module: Module, optimizer: Any, result: Result,
+        account: Account | None,
+    ) -> None:  # fmt: skip
         self.trainer, self.module, self.optimizer = trainer, module, optimizer
-        self.result, self.progress = result, progress
-        self.epoch = 0
-        self.account: Account | None = None
+        self.result, self.account = result, account
+        self.epoch = self.since = 0
         self.best: tuple[float, dict[str, Any]] | None = None
-        self.since = 0
         self.start = module.state_dict()
-        self.show = progress.show
+        shown = trainer.progress
+        self.console = Console(stderr=True, highlight=False, emoji=False) if shown else None
+
+    def show(self, line: str) -> None:
+        """Show a line on standard error, with what the run under way has cost so far."""
+        run = current_run()
+        if self.console is not None:
+            cost = "" if run is None else f" [{run.describe()}]"
+            self.console.print(f"{line}{cost}", markup=False)
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         start = time.monotonic()
@@ -233,16 +227,17 @@ class _Run:
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
-        _follow_epoch(train, self.epoch)
+        if hasattr(train.sampler, "epoch"):  # a run that goes on draws what it would have drawn
+            train.sampler.epoch = self.epoch  # type: ignore[missing-attribute]
         if validation is not None and self.best is None:
-            self._keep(means_of(self.module, self.module.validation_step, validation))  # type: ignore[missing-attribute]
+            self._keep(means_of(self.module, "validation_step", validation))
         found = []
         for number, batch in enumerate(train):
             with at("batch", number):
                 found.append(self._batch(number, batch))
         history = means(found)
         if validation is not None:
-            held = means_of(self.module, self.module.validation_step, validation)  # type: ignore[missing-attribute]
+            held = means_of(self.module, "validation_step", validation)
             self._keep(held)
             history |= {f"validation_{name}": value for name, value in held.items()}
         self.result.history.append(history)
@@ -326,18 +321,3 @@ class _Run:
             if not isinstance(error, Exception) or isinstance(error, PullbackError):
                 raise
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
-
-
-def _need(module: Any, *names: str) -> None:
-    if not isinstance(module, Module):
-        raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
-    missing = [name for name in names if not callable(getattr(module, name, None))]
-    if missing:
-        raise ArgumentTypeError(f"{type(module).__name__} has no {missing[0]}.")
-
-
-def _follow_epoch(train: DataLoader, epoch: int) -> None:
-    """Let a run that goes on draw what it would have drawn."""
-    sampler: Any = train.sampler
-    if hasattr(sampler, "epoch"):
-        sampler.epoch = epoch

@@ -8,10 +8,9 @@ from pullback import tape, text
 from pullback.compat.afnio._client import BackwardCritic, as_lm
 from pullback.compat.afnio._variable import Variable, adopt, plain
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.text._chat import Call, Chat
-from pullback.text._conversation import read_conversation
+from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
-from pullback.text._judge import Judge, JudgeOne
+from pullback.text._evaluation import Judge, JudgeOne
 
 __all__ = [
     "add",
