@@ -5,6 +5,7 @@ so that nothing of ours waits among them; it writes down each collective before 
 which one sees where it waits.
 """
 
+import inspect
 import os
 import pickle
 import time
@@ -24,9 +25,10 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
+from pullback.errors import ArgumentError
 from pullback.internal.torch import TorchDispatchMode
 
-__all__ = ["ENTERED", "Answer", "Described", "Lay", "Rank"]
+__all__ = ["ENTERED", "Answer", "Described", "Lay", "Rank", "fitting"]
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 # What torch.distributed calls the operators of its process groups.
@@ -224,3 +226,28 @@ class Rank:
         by_place = dict(zip(wanted, answered, strict=True))
         written = [k for k, _, given, handed in pairs if not same_bits(handed, given)]
         return Answer(tuple(by_place.get(k) for k in range(len(leaves))), (), tuple(written))
+
+
+def fitting(subject: Subject, arguments: Arguments) -> Arguments:
+    """The arguments, if they fit the signature of what is checked, or nobody knows.
+
+    Arguments:
+        subject: what is checked.
+        arguments: what it is to be called with.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    kind = subject.function
+    combined = kind is not None and kind.setup_context is torch.autograd.Function.setup_context
+    try:
+        taken = inspect.signature(subject.target if kind is None else kind.forward)
+    except (TypeError, ValueError):  # made in C
+        return arguments
+    try:
+        taken.bind(*([None] if combined else []), *arguments.args, **arguments.kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            "The function does not take these inputs.", given=str(error), expected=str(taken)
+        ) from None
+    return arguments
