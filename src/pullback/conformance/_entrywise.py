@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 
@@ -47,7 +46,6 @@ class Entrywise:
         weights: the cotangents.
         expected: by finite differences; not a number where the entry was not moved.
         got: what backward returned, or ``None``.
-        known: which entries were moved.
         said: in words, how the two differ.
         rough: whether the function computes in float32.
     """
@@ -57,19 +55,13 @@ class Entrywise:
     weights: Tensors
     expected: torch.Tensor
     got: torch.Tensor | None
-    known: torch.Tensor
     said: str
     rough: bool
 
     def steps(self) -> dict[int, float]:
         """The steps by which the entries that a report shows were moved, by flat index."""
-        places = window(self.expected, self.shown)
-        return {k: _step(self.points[self.only], k, self.rough) for k in places}
-
-    @property
-    def shown(self) -> torch.Tensor:
-        """What backward returned, zeros for ``None``."""
-        return torch.zeros_like(self.expected) if self.got is None else self.got
+        got = torch.zeros_like(self.expected) if self.got is None else self.got
+        return {k: _step(self.points[self.only], k, self.rough) for k in window(self.expected, got)}
 
 
 def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
@@ -94,14 +86,6 @@ def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
             if found is not None:
                 return found
     return None
-
-
-class _Found(NamedTuple):
-    """A gradient by finite differences, by backward, and which entries of the first are known."""
-
-    expected: torch.Tensor
-    got: torch.Tensor | None
-    known: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -232,13 +216,13 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
-    difference = _difference(at, only, _Found(expected, got, known))
+    difference = _difference(at, only, expected, got, known)
 
     def is_right(found: Tensors) -> bool:
         return are_close(expected.cpu()[known], found[only].cpu()[known], difference.close)
 
     said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
-    return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
+    return Entrywise(only, points, at.weights, expected, got, said, probe.rough)
 
 
 def _lone_place(at: _At, only: int) -> int:
@@ -281,13 +265,15 @@ def _step(point: torch.Tensor, place: int, rough: bool) -> float:
     return float(f"{step:.0e}")  # short to write down
 
 
-def _difference(at: _At, only: int, found: _Found) -> Difference:
+def _difference(
+    at: _At, only: int, expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor
+) -> Difference:
     """What may explain the difference: gradients of others, sizes, and what a factor may be."""
     names = at.probe.inputs.names()
     others, parts = {}, {}
     wide = at.with_constants()
     for k, (name, point) in enumerate(zip(wide.probe.inputs.names(), wide.points, strict=True)):
-        own = name == names[only] or point.shape != found.expected.shape
+        own = name == names[only] or point.shape != expected.shape
         other = None if own else wide.whole(k)
         if other is not None:
             others[f"the gradient of {name}"] = other
@@ -304,7 +290,9 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
     arguments = zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True)
     indices = {path: v for path, v in arguments if v.dtype == torch.int64 and v.numel()}
     return Difference(
-        *found,
+        expected,
+        got,
+        known,
         sizes=_sizes(names, at.points, at.weights),
         others=others,
         parts=parts,

@@ -12,6 +12,7 @@ Neither the words of a message nor the place that it comes from decides anything
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = ["NoForward", "OnceOnly", "classify", "describe", "fits", "is_written"]
+__all__ = ["NoForward", "OnceOnly", "classify", "describe", "fits", "is_written", "raised"]
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -106,6 +107,15 @@ def fits(function: Any, args: Any, kwargs: Any, *, context: bool) -> bool:
     except (TypeError, ValueError):  # it does not take them, or is made in C
         return False
     return True
+
+
+def raised(ask: Callable[[], object]) -> BaseException | None:
+    """What the checked code raises, for the caller to judge; ``None`` where it answers."""
+    try:
+        ask()
+    except (Exception, SystemExit) as error:
+        return error
+    return None
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

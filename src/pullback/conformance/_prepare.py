@@ -14,7 +14,7 @@ from pullback.conformance._failure import NoForward, OnceOnly, describe, fits
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
+from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
@@ -353,12 +353,10 @@ def _returned(probe: Probe) -> float:
     found = [0.0]
     with suppress(Exception):  # the clause `form` tells what cannot be asked
         outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
-        for node in custom_nodes(outputs):
-            returned = call_backward(node, unit_cotangents(node))
-            for k, entry in edges(node):
-                if returned[k] is not None:
-                    eps, own = (torch.finfo(t.dtype).eps for t in (returned[k], entry))
-                    found.append(eps if eps > own else 0.0)
+        for _, _, entry, value in returned(outputs):
+            if value is not None:
+                eps, own = (torch.finfo(t.dtype).eps for t in (value, entry))
+                found.append(eps if eps > own else 0.0)
     return max(found)
 
 
