@@ -19,8 +19,7 @@ from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import environment, guarded
 from pullback.conformance._layouts import broadcast, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._rank import fitting
-from pullback.conformance._ranks import Failed, Group, Ranks, refuse_here
+from pullback.conformance._ranks import Failed, Group, Ranks, refuse_here, refuse_misfit
 from pullback.conformance._repro import write_repro
 from pullback.conformance._resize import resizings
 from pullback.conformance._screen import Run
@@ -84,7 +83,7 @@ def check_on_ranks(  # noqa: PLR0917 - what `check` was given
             mend="Leave the positional arguments out.",
         )
     if ranks.inputs is None:
-        fitting(subject, arguments)
+        refuse_misfit(subject, arguments)
     refuse_here()
     started = time.perf_counter()
     group = Group(subject, arguments, ranks, seed)

@@ -5,7 +5,6 @@ so that nothing of ours waits among them; it writes down each collective before 
 which one sees where it waits.
 """
 
-import inspect
 import os
 import pickle
 import time
@@ -25,10 +24,9 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
-from pullback.errors import ArgumentError
 from pullback.internal.torch import TorchDispatchMode
 
-__all__ = ["ENTERED", "Answer", "Described", "Lay", "Rank", "fitting"]
+__all__ = ["ENTERED", "Answer", "Lay", "Rank"]
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 # What torch.distributed calls the operators of its process groups.
@@ -43,16 +41,6 @@ ENTERED = "entered"
 _GRAPHS = 4  # of runs that are kept for a backward
 
 Lay = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Described:
-    """The tensors among the arguments of a rank, as `Arguments` has them."""
-
-    values: tuple[torch.Tensor, ...] = ()
-    paths: tuple[str, ...] = ()
-    differentiable: tuple[int, ...] = ()
-    declared: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,14 +148,15 @@ class Rank:
         # Not by `send`: torch would hand over tensors as memory that ends with the copy.
         self._connection.send_bytes(pickle.dumps((kind, value)))
 
-    def _describe(self) -> Described:
+    def _describe(self) -> Arguments:
+        """The tensors among the arguments; what holds them, process groups too, stays here."""
         try:
             found = self._arguments = self._make(self._number)
         except Exception as error:
             raise Unmade(describe(error)) from error
         if found is None:
-            return Described()
-        return Described(found.values, found.paths, found.differentiable, found.declared)
+            return Arguments.of(())
+        return replace(found, args=(), kwargs={}, owned={}, generators=())
 
     def forward(
         self, graph: int, values: list[torch.Tensor], needs: Sequence[bool], lay: Lay = torch.clone
@@ -226,28 +215,3 @@ class Rank:
         by_place = dict(zip(wanted, answered, strict=True))
         written = [k for k, _, given, handed in pairs if not same_bits(handed, given)]
         return Answer(tuple(by_place.get(k) for k in range(len(leaves))), (), tuple(written))
-
-
-def fitting(subject: Subject, arguments: Arguments) -> Arguments:
-    """The arguments, if they fit the signature of what is checked, or nobody knows.
-
-    Arguments:
-        subject: what is checked.
-        arguments: what it is to be called with.
-
-    Raises:
-        ArgumentError: they do not.
-    """
-    kind = subject.function
-    combined = kind is not None and kind.setup_context is torch.autograd.Function.setup_context
-    try:
-        taken = inspect.signature(subject.target if kind is None else kind.forward)
-    except (TypeError, ValueError):  # made in C
-        return arguments
-    try:
-        taken.bind(*([None] if combined else []), *arguments.args, **arguments.kwargs)
-    except TypeError as error:
-        raise ArgumentError(
-            "The function does not take these inputs.", given=str(error), expected=str(taken)
-        ) from None
-    return arguments

@@ -22,14 +22,14 @@ import torch.distributed as dist
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import can_copy
-from pullback.conformance._rank import ENTERED, Answer, Described, Rank, fitting
+from pullback.conformance._rank import ENTERED, Answer, Rank
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 
-__all__ = ["Failed", "Group", "Ranks", "refuse_here"]
+__all__ = ["Failed", "Group", "Ranks", "refuse_here", "refuse_misfit"]
 
 _MOST = 16
 _POLL = 0.05
@@ -143,7 +143,7 @@ class Group:
                 self._connections.append(ours)
                 theirs.close()
         try:
-            self.described: list[Described] = self._hear(_STARTUP)
+            self.described: list[Arguments] = self._hear(_STARTUP)
         except BaseException:
             self.close()
             raise
@@ -157,7 +157,9 @@ class Group:
             return None
         if not isinstance(given, (tuple, list)):
             raise TypeError(f"it returned no tuple, but {type(given).__name__}")
-        return fitting(self.subject, Arguments.of(tuple(given), self.arguments.kwargs))
+        made = Arguments.of(tuple(given), self.arguments.kwargs)
+        refuse_misfit(self.subject, made)
+        return made
 
     def ask(
         self, name: str, given: Sequence[tuple[Any, ...]], patience: float,
@@ -259,6 +261,17 @@ def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence
             told.append(f"rank {rank} waits, in no collective of torch.distributed")
     if len(answers) < len(entered):
         raise Failed(f"It does not end: {'; '.join(told)}.")
+
+
+def refuse_misfit(subject: Subject, arguments: Arguments) -> None:
+    """Refuse arguments that do not fit the signature of what is checked.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    said = subject.misfit(arguments.args, arguments.kwargs)
+    if said:
+        raise ArgumentError("The function does not take these inputs.", given=said)
 
 
 def refuse_here() -> None:

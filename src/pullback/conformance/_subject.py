@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -118,6 +118,23 @@ class Subject:
     def structured(self) -> bool:
         """Whether nested arguments are differentiated: by `pullback.Function` and callables."""
         return self.function is None or issubclass(self.function, Function)
+
+    def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why it does not take arguments, by its signature.
+
+        An empty text where it takes them; ``None`` where nobody knows, as of what is made in C.
+        """
+        kind = self.function
+        combined = kind is not None and kind.setup_context is torch.autograd.Function.setup_context
+        try:
+            taken = inspect.signature(self.target if kind is None else kind.forward)
+        except (TypeError, ValueError):
+            return None
+        try:
+            taken.bind(*([None] if combined else []), *args, **kwargs)
+        except TypeError as error:
+            return f"{error}: it takes {taken}"
+        return ""
 
     def importable(self) -> bool:
         """Whether another process finds the same object by its locator."""
