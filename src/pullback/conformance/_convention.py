@@ -1,163 +1,123 @@
-"""All ranks as one function, and what its gradients are the gradients of.
-
-All ranks moving together are one function: of the tensors of all ranks, with the outputs of all of
-them. Its derivative is what a collective has to be right by, and it is judged as that of any other
-function. What stands for what is a convention, and two are in use. Where each rank has a loss of
-its own, L = sum_r <w_r, y_r>, and the gradient of x_r is dL/dx_r: an output for each rank, an input
-for each rank. Where all ranks compute the one loss from an output that they share, it counts once,
-L = <w, y>: one output, whose cotangent each rank is handed. And where all ranks hold copies of one
-input, that is one input, and each rank has its whole gradient.
-"""
+"""All ranks at some numbers, and the convention by which their gradients are right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import Trial, decide, try_derivative
-from pullback.conformance._passes import Passes, Values
 from pullback.conformance._prepare import prepare
-from pullback.conformance._probe import Probe
-from pullback.conformance._rank import Answer
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._ranks import Failed, Group
-from pullback.conformance._values import close, same_bits
+from pullback.conformance._screen import Run
+from pullback.conformance._structure import keep
+from pullback.conformance._together import Apart, Place, Together
+from pullback.conformance._values import same_bits
 
-__all__ = ["Conventions"]
+__all__ = ["LOSSES", "AllRanks", "said"]
+
+_FIRST, _LEAST, _MANY = 20.0, 5.0, 300.0  # seconds of a first pass, and of others
+LOSSES = {
+    "sum": "the sum of a loss on each rank",
+    "replicated": "the one loss that all ranks share",
+}
 
 
-class Apart(Exception):
-    """Copies of one input on several ranks have other gradients."""
-
-
-@dataclass(frozen=True)
-class Together:
-    """All ranks as one function of tensors.
+class AllRanks:
+    """One Function on its ranks.
 
     Arguments:
         group: the ranks.
-        slots: for each tensor that it takes, where it goes: ranks and positions.
-        shared: the outputs that all ranks share, by position: one stands for all.
-        moving: the positions that are differentiated, on every rank.
-        patience: seconds that a call may take.
+        told: draws numbers; what is checked is not run by it.
+        timeout: seconds of work, or of sleep, that one pass may take, where that is less than some
+            hundred times what a pass takes.
+
+    Attributes:
+        moving: the positions that are differentiated.
+        places: where each tensor of all ranks is.
+        probe: all ranks as one function, each tensor its own.
     """
 
-    group: Group
-    slots: tuple[tuple[tuple[int, int], ...], ...]
-    shared: frozenset[int]
-    moving: frozenset[int]
-    patience: float
+    def __init__(self, group: Group, told: Probe, timeout: float) -> None:
+        self.group, self.ranks, self.subject = group, group.ranks, group.subject
+        self.told = self.probe = told
+        self.timeout, self.patience = timeout, min(timeout, _FIRST)
+        self.moving: list[int] = []
+        self.places: list[Place] = []
 
-    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs of all ranks, those that are shared once."""
-        return _Apply.apply(self, *values)  # type: ignore[no-any-return]
-
-    def hand_out(self, given: Sequence[Any]) -> list[list[Any]]:
-        """What each rank is given, of one thing for each tensor."""
-        places = {place: one for slot, one in zip(self.slots, given, strict=True) for place in slot}
-        ranks = range(len(self.group.described))
-        return [[places[r, k] for k in range(len(self.group.described[r].paths))] for r in ranks]
-
-    def shown(self, answers: Sequence[Answer]) -> list[tuple[int, int]]:
-        """The outputs that stand for all, as ranks and positions."""
-        first = next((rank for rank, answer in enumerate(answers) if answer.found), 0)
-        return [
-            (rank, k) for rank, answer in enumerate(answers) for k in range(len(answer.found))
-            if rank == first or k not in self.shared
-        ]  # fmt: skip
-
-    def collect(self, answers: Sequence[Answer]) -> list[torch.Tensor | None]:
-        """The gradient of each tensor.
-
-        Raises:
-            Apart: copies of one have other gradients on other ranks.
-        """
-        found = []
-        for slot in self.slots:
-            first, *others = (answers[rank].found[k] for rank, k in slot)
-            for other in others:
-                pair = [g for g in (first, other) if g is not None]
-                if len(pair) == 1 or (pair and not close(pair[0], pair[1], 1e3, 0.0)):
-                    raise Apart
-            found.append(first)
-        return found
-
-
-class _Apply(torch.autograd.Function):
-    """`Together` for autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, together: Together, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # On one rank alone it would be the others that wait for a backward that nobody asks for.
-        wanted = any(ctx.needs_input_grad[1:])
-        needs = [[wanted and k in together.moving for k in range(len(one.paths))]
-                 for one in together.group.described]  # fmt: skip
-        handed = together.hand_out([value.detach() for value in values])
-        ctx.together = together
-        ctx.graph, answers = together.group.forward(handed, needs, together.patience)
-        ctx.shown, ctx.counts = together.shown(answers), [len(one.found) for one in answers]
-        outputs = [answers[rank].found[k] for rank, k in ctx.shown]
-        still = [y for y, (rank, k) in zip(outputs, ctx.shown, strict=True)
-                 if not (answers[rank].needs[k] and is_continuous(y))]  # fmt: skip
-        ctx.mark_non_differentiable(*still)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        together = ctx.together
-        by_place = dict(zip(ctx.shown, cotangents, strict=True))
-        first = min((rank for rank, _ in ctx.shown), default=0)
-        each = [
-            [by_place[first if k in together.shared else rank, k] for k in range(count)]
-            for rank, count in enumerate(ctx.counts)
-        ]
-        return None, *together.collect(together.group.backward(ctx.graph, each, together.patience))
-
-
-class Conventions:
-    """Which convention the gradients of a Function are right by.
-
-    Arguments:
-        passes: the Function on its ranks.
-    """
-
-    def __init__(self, passes: Passes) -> None:
-        self.passes = passes
-        self.prepared: Probe | None = None
-
-    def together(self, values: Values, shared: frozenset[int], copies: int | None = None) -> Probe:
+    def at(
+        self, values: Sequence[torch.Tensor], shared: frozenset[int] = frozenset(),
+        copies: int | None = None,
+    ) -> Probe:  # fmt: skip
         """All ranks as one subject; ``copies`` is an input of which all hold copies."""
-        group = self.passes.running()
-        own = [((rank, k),) for rank, held in enumerate(values) for k in range(len(held))]
-        slots = tuple(slot for slot in own if slot[0][1] != copies)
-        if copies is not None:
-            slots += (tuple(slot[0] for slot in own if slot[0][1] == copies),)
-        function = Together(
-            group, slots, shared, frozenset(self.passes.moving), self.passes.patience
-        )
-        tensors = tuple(
-            values[slot[0][0]][slot[0][1]].detach().requires_grad_(slot[0][1] in self.passes.moving)
-            for slot in slots
-        )
+        by_place = dict(zip(self.places, values, strict=True))
+        slots = [(place,) for place in self.places if place[1] != copies]
+        together = [place for place in self.places if place[1] == copies]
+        slots += [tuple(together)] if together else []
+        moving = frozenset(place for place in self.places if place[1] in self.moving)
+        function = Together(self.group, tuple(slots), moving, self.patience, shared)
+        tensors = [by_place[s[0]].detach().requires_grad_(s[0] in moving) for s in slots]
+        paths = tuple(self.path(*s) if len(s) == 1 else self.path(s[0]).rpartition(" on rank")[0]
+                      for s in slots)  # fmt: skip
         subject = replace(
-            self.passes.subject, target=function, call=function, function=None, gradient="exact"
-        )
-        paths = tuple(
-            self.passes.path(*slot[0])
-            if len(slot) == 1
-            else group.described[slot[0][0]].paths[slot[0][1]]
-            for slot in slots
+            self.subject, target=function, call=function, function=None, gradient="exact"
         )
         given = replace(Arguments.of(tensors), paths=paths)
-        if self.prepared is None:  # how it moves and rounds is the same whatever stands for what
-            self.prepared = prepare(subject, given, self.passes.seed)
-        if not group.alive:
+        if self.probe is self.told:
+            return Probe(subject, given, given, seed=self.told.seed, clause="distributed")
+        # How it moves and rounds is the same whatever stands for what.
+        there = replace(self.probe, subject=subject).at(given)
+        every = there.run(there.leaves())
+        return replace(there, outputs=tuple(k for k, y in enumerate(every) if y.requires_grad))
+
+    def path(self, place: Place) -> str:
+        rank, position = place
+        return f"{self.group.described[rank].paths[position]} on rank {rank}"
+
+    def others(self, values: Sequence[torch.Tensor], rank: int) -> Tensors:
+        """Numbers of one rank: those given, moved along and made larger, on the others."""
+        found = list(values)
+        for k in self.moving if rank else ():
+            moved = values[k].reshape(-1).roll(rank).reshape(values[k].shape)
+            kept = (keep(values[k], made) for made in (moved * (1 + rank / 8), moved))
+            found[k] = next((made for made in kept if made is not None), values[k])
+        return found
+
+    def look(self) -> None:
+        """A plain pass at the numbers given: which inputs move, and how long it takes."""
+        described = self.group.described
+        self.moving = sorted({k for one in described for k in one.differentiable})
+        self.places = [(r, k) for r, one in enumerate(described) for k in range(len(one.paths))]
+        values = [
+            value for rank, one in enumerate(described)
+            for value in (one.values if self.ranks.inputs else self.others(one.values, rank))
+        ]  # fmt: skip
+        plain = self.at(values)
+        leaves = plain.leaves()
+        outputs = [y for y in plain.run(leaves) if y.requires_grad and is_continuous(y)]
+        slopes = plain.gradients(outputs, leaves, plain.cotangents(outputs)) if outputs else ()
+        self.patience = min(self.timeout, max(_LEAST, _MANY * self.group.took))
+        if not any(one.declared for one in described):
+            moved = zip(plain.inputs.differentiable, slopes, strict=False)
+            answered = {self.places[j][1] for j, slope in moved if slope is not None}
+            self.moving = [k for k in self.moving if k in answered] or self.moving
+        if self.moving and self.group.speaks:
+            plain = self.at(values)
+            found = prepare(plain.subject, plain.inputs, plain.seed)
+            self._refuse_ended()
+            self.probe = replace(found, original=found.inputs, clause="distributed")
+
+    def _refuse_ended(self) -> None:
+        if not self.group.alive:
             raise Failed("The ranks end where their arguments move a little.")
-        probe = replace(self.prepared, subject=subject, inputs=given, original=given)
-        every = probe.run(probe.leaves())
-        outputs = tuple(k for k, y in enumerate(every) if y.requires_grad)
-        return replace(probe, outputs=outputs, clause="distributed")
+
+    def run(self, values: Sequence[torch.Tensor] | None = None, **how: Any) -> Run:
+        """One pass forward and back on all ranks, with the same random cotangents each time."""
+        there = self.probe if values is None else self.at(values)
+        call = replace(there.subject.target, **how)
+        return Run.of(replace(there, subject=replace(there.subject, target=call, call=call)))
 
     def alone(self, probe: Probe, position: int) -> Probe:
         """The probe where one input moves alone, on all ranks together."""
@@ -165,62 +125,75 @@ class Conventions:
         alone = [j for j, slot in enumerate(slots) if slot[0][1] == position]
         return replace(probe, inputs=probe.inputs.with_differentiable(alone))
 
-    def trial(self, probe: Probe, position: int) -> Trial | None:
+    def _trial(self, probe: Probe, position: int) -> Trial | None:
         """Whether one input has its derivative by this convention; one miss lets the next try."""
         one = self.alone(probe, position)
-        first = try_derivative(one, 0)
-        found = first
+        found = first = try_derivative(one, 0)
         if first.match != "mismatch":
             found = decide(lambda number: try_derivative(one, number) if number else first)
-        if not self.passes.running().alive:
-            raise Failed("The ranks end where their arguments move a little.")
+        self._refuse_ended()
         return found
 
-    def holding(self, values: Values, loss: str) -> dict[int, str] | tuple[Probe, int, Trial]:
+    def holding(
+        self, values: Sequence[torch.Tensor], loss: str
+    ) -> dict[int, str] | tuple[Probe, int, Trial]:
         """By input, whether each rank has its own or all have copies; else what disagrees."""
         shared = self.shared(values) if loss == "replicated" else frozenset[int]()
-        own, found = self.together(values, shared), dict[int, str]()
-        trials: dict[int, Trial] = {}
-        for k in self.passes.moving:
-            trial = self.trial(own, k)
+        own, found = self.at(values, shared), dict[int, str]()
+        missed: list[tuple[int, Trial]] = []
+        for k in self.moving:
+            trial = self._trial(own, k)
             if trial is None or trial.match != "mismatch":
                 found[k] = "own" if trial is not None else "unsettled"
-            elif self.are_copies(values, shared, k):
-                found[k], trials[k] = "copies", trial
+            elif self._are_copies(values, shared, k):
+                found[k] = "copies"
+                missed.append((k, trial))
             else:
                 return own, k, trial
-        missed = [(k, trial) for k, trial in trials.items() if found[k] == "copies"]
-        if len(missed) == len(self.passes.moving) and any(self.mixes(values, k) for k, _ in missed):
+        if len(missed) == len(self.moving) and any(self._mixes(values, k) for k, _ in missed):
             return own, *missed[0]  # what ranks send each other are no copies of one thing
         return found
 
-    def mixes(self, values: Values, position: int) -> bool:
-        """Whether the outputs of one rank move with the input of another."""
-        taking = [rank for rank, own in enumerate(values) if position < len(own)]
-        moved = [[*own] for own in values]
-        moved[taking[-1]][position] = 1.125 * moved[taking[-1]][position]
-        before, after = self.passes.run(values).forward, self.passes.run(moved).forward
-        pairs = zip(before[taking[0]].found, after[taking[0]].found, strict=True)
-        return not all(
-            one is None or other is None or same_bits(one, other) for one, other in pairs
-        )
+    def _forward(self, values: Sequence[torch.Tensor]) -> list[Sequence[Any]]:
+        """The outputs of each rank."""
+        return [one.found for one in self.probe.subject.target.forward(values)[1]]
 
-    def are_copies(self, values: Values, shared: frozenset[int], position: int) -> bool:
+    def _mixes(self, values: Sequence[torch.Tensor], position: int) -> bool:
+        """Whether the outputs of one rank move with the input of another."""
+        first, *_, last = [k for k, place in enumerate(self.places) if place[1] == position]
+        moved = [1.125 * v if k == last else v for k, v in enumerate(values)]
+        pair = [self._forward(given)[self.places[first][0]] for given in (values, moved)]
+        return not all(same_bits(one, other) for one, other in zip(*pair, strict=True))
+
+    def _are_copies(
+        self, values: Sequence[torch.Tensor], shared: frozenset[int], position: int
+    ) -> bool:
         """Whether the gradient is right if one input is the same on all ranks, and on each."""
-        held = [own[position] for own in values if position < len(own)]
+        held = [v for v, place in zip(values, self.places, strict=True) if place[1] == position]
         alike = all(x.shape == held[0].shape and torch.equal(x, held[0]) for x in held)
-        if len(held) < 2 or not (alike or self.passes.ranks.inputs is None):
+        if len(held) < 2 or not (alike or self.ranks.inputs is None):
             return False
         try:
-            trial = self.trial(self.together(values, shared, position), position)
+            trial = self._trial(self.at(values, shared, position), position)
         except Apart:
             return False
         return trial is not None and trial.match == "match"
 
-    def shared(self, values: Values) -> frozenset[int]:
+    def shared(self, values: Sequence[torch.Tensor]) -> frozenset[int]:
         """The outputs that are the same on all ranks that have some."""
-        found = [one.found for one in self.passes.run(values).forward if one.found]
+        found = [outputs for outputs in self._forward(values) if outputs]
         return frozenset(
-            k for k, outputs in enumerate(zip(*found, strict=False))
-            if all(y.shape == outputs[0].shape and close(y, outputs[0], 1.0, 0.0) for y in outputs)
+            k for k, (one, *others) in enumerate(zip(*found, strict=False))
+            if all(y.shape == one.shape and self.told.differ([y], [one]) is None for y in others)
         )  # fmt: skip
+
+
+def said(loss: str, held: dict[int, str], described: Sequence[Any]) -> str:
+    """Which convention holds."""
+    paths = next(one.paths for one in described if one.paths)
+    copies = [paths[k] for k, how in held.items() if how == "copies"]
+    unsettled = [paths[k] for k, how in held.items() if how == "unsettled"]
+    text = f"Its gradients are those of {LOSSES[loss]}"
+    if copies:
+        text += f", and of one {' and one '.join(copies)} of which all ranks hold copies"
+    return f"{text}." + (f" Not settled: {', '.join(unsettled)}." if unsettled else "")

@@ -5,31 +5,34 @@ wait for what it has begun, is it the derivative, and does it stay so in other l
 gradients are needed, and with other shards.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._convention import Conventions
+from pullback.conformance._convention import LOSSES, AllRanks, said
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import environment, guarded
-from pullback.conformance._passes import Passes, Place, Run, Values
-from pullback.conformance._probe import Probe
-from pullback.conformance._ranks import Failed, Ranks, refuse_here
+from pullback.conformance._layouts import broadcast, strided, transposed
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._ranks import Failed, Group, Ranks, refuse_here, refuse_misfit
 from pullback.conformance._repro import write_repro
 from pullback.conformance._resize import resizings
+from pullback.conformance._screen import Run
 from pullback.conformance._steps import motions
 from pullback.conformance._subject import Subject
-from pullback.conformance._values import close
+from pullback.conformance._together import Place
 from pullback.conformance.clauses.distributed import distributed
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["check_on_ranks"]
 
+_FIRST, _LEAST, _MANY = 20.0, 5.0, 300.0  # seconds of a first pass, and of others
 _TRIED = 0.6  # seconds for shards that it may not be made for
 _LATE, _LINGER = 0.03, 0.02  # seconds
 _LARGEST, _ENTRIES = 64, 2**12
@@ -72,19 +75,28 @@ def check_on_ranks(  # noqa: PLR0917 - what `check` was given
             expected='ranks=2, or ranks=2 with clauses="distributed"',
             mend="Check the other clauses in a call of their own, without ranks.",
         )
-    passes = Passes(
-        subject, arguments, ranks if isinstance(ranks, Ranks) else Ranks(ranks), seed, timeout
-    )
+    ranks = ranks if isinstance(ranks, Ranks) else Ranks(ranks)
+    if ranks.inputs is not None and arguments.args:
+        raise ArgumentError(
+            "The inputs of the ranks are given twice.",
+            given=f"{len(arguments.args)} positional argument(s), and Ranks(inputs=...)",
+            mend="Leave the positional arguments out.",
+        )
+    if ranks.inputs is None:
+        refuse_misfit(subject, arguments)
     refuse_here()
     started = time.perf_counter()
-    judge = _Judge(passes)
+    group = Group(subject, arguments, ranks, seed)
     try:
         with guarded():
+            judge = _Judge(group, math.inf if timeout is None else timeout)
             finding = judge.finding()
     finally:
-        passes.end()
+        group.close()
     if finding.verdict not in (Verdict.HOLDS, Verdict.SKIPPED):
         finding = replace(finding, why=distributed.why, hint=finding.hint or distributed.mend)
+    if finding.verdict.is_bad:
+        finding = replace(finding, repro=_repro(group))
     if on_finding is not None:
         on_finding(finding)
     return Report(
@@ -93,13 +105,50 @@ def check_on_ranks(  # noqa: PLR0917 - what `check` was given
     )  # fmt: skip
 
 
-class _Judge:
-    """What is known so far of one Function on its ranks."""
+def _repro(group: Group) -> str:
+    ranks, gradient = group.ranks, group.subject.gradient
+    if ranks.inputs is not None:
+        return ""
+    loss = f", loss={ranks.loss!r}" if ranks.loss else ""
+    shown = [
+        "import pullback",
+        "from pullback.conformance import Ranks",
+        f"print(pullback.check(F, *args, ranks=Ranks({ranks.count}{loss}), "
+        f"gradient={gradient!r}, seed={group.seed}))",
+    ]
+    return write_repro(group.subject, group.arguments, (), group.seed, shown)
 
-    def __init__(self, passes: Passes) -> None:
-        self.passes, self.probe, self.ranks = passes, passes.probe, passes.ranks
-        self.conventions = Conventions(passes)
-        self.intent: str = passes.subject.gradient or "exact"
+
+@dataclass(frozen=True)
+class _Way:
+    """Another way to run it, which gives the same numbers: where, what else is said, a mend."""
+
+    where: str
+    expected: Run
+    how: dict[str, Any]
+    hint: str
+    more: str = ""
+    without: Sequence[Place] = ()
+
+
+class _Judge:
+    """What is known so far of one Function on its ranks.
+
+    Arguments:
+        group: the ranks.
+        timeout: seconds of work, or of sleep, that one pass may take.
+
+    Attributes:
+        told: writes findings.
+        held: the convention that holds, and whether each input is a rank's own or all have copies.
+    """
+
+    def __init__(self, group: Group, timeout: float) -> None:
+        self.group, self.ranks, self.subject = group, group.ranks, group.subject
+        given = group.arguments
+        self.told = Probe(self.subject, given, given, seed=group.seed, clause="distributed")
+        self.all = AllRanks(group, self.told, timeout)
+        self.intent: str = self.subject.gradient or "exact"
         self.held: tuple[str, dict[int, str]] = ("sum", {})
 
     # Findings ---------------------------------------------------------------------------------
@@ -107,14 +156,14 @@ class _Judge:
     def finding(self) -> Finding:
         """The first fault, or what holds."""
         try:
-            self.passes.look()
+            self.all.look()
         except Failed as failure:
             return self._failed(failure)
-        if not self.passes.moving:
-            return self.probe.skipped("No floating tensor among the arguments gets a gradient.")
-        if not self.passes.running().speaks:
-            return self.probe.skipped("It enters no collective: what it does on one rank is all.")
-        said: list[str] = []
+        if not self.all.moving:
+            return self.told.skipped("No floating tensor among the arguments gets a gradient.")
+        if not self.group.speaks:
+            return self.told.skipped("It enters no collective: what it does on one rank is all.")
+        kept: list[str] = []
         for look in (self._written, self._waits, self._derivative, self._laid_out,
                      self._needed, self._shards):  # fmt: skip
             try:
@@ -123,87 +172,48 @@ class _Judge:
                 return self._failed(failure)
             if isinstance(found, Finding):
                 return found
-            said += [found] if found else []
-        return self.probe.holds(f"Right on {self.ranks.count} ranks. {' '.join(said)}")
+            kept += [found] if found else []
+        return self.told.holds(f"Right on {self.ranks.count} ranks. {' '.join(kept)}")
 
     def _failed(self, failure: Failed, where: str = "") -> Finding:
         told = f"{where}{failure}"
         if failure.verdict is Verdict.LACKING:
-            return self.probe.lacking(f"Refused: {told}")
+            return self.told.lacking(f"Refused: {told}")
         hint = ("Call every collective on every rank of its group, in one order, whatever the rank "
                 "holds and needs; drop afterwards what is not needed.")  # fmt: skip
-        return replace(self.probe.crashes(told[:1].upper() + told[1:], hint), repro=self._repro())
+        return self.told.crashes(told[:1].upper() + told[1:], hint)
 
-    def _broken(self, detail: str, **shown: Any) -> Finding:
-        return replace(self.probe.broken(detail, **shown), repro=self._repro())
-
-    def _repro(self) -> str:
-        if self.ranks.inputs is not None:
-            return ""
-        loss = f", loss={self.ranks.loss!r}" if self.ranks.loss else ""
-        shown = [
-            "import pullback",
-            "from pullback.conformance import Ranks",
-            f"print(pullback.check(F, *args, ranks=Ranks({self.ranks.count}{loss}), "
-            f"gradient={self.passes.subject.gradient!r}, seed={self.passes.seed}))",
-        ]
-        return write_repro(self.passes.subject, self.passes.arguments, (), self.passes.seed, shown)
+    def _unlike(self, got: Run, way: "_Way") -> Finding | None:
+        """The finding that a pass gives other numbers; but for the gradients left out."""
+        names = [f"output {k} of all" for k in range(len(got.outputs))]
+        names += self.all.probe.inputs.names()
+        left_out = [self.all.path(place) for place in way.without]
+        every = [k for k, name in enumerate(names) if name not in left_out]
+        pairs = [[run.every[k] for k in every] for run in (got, way.expected)]
+        place = self.all.probe.differ(*pairs, looser=1e3)
+        if place is None:
+            return None
+        one, other = (part[place] for part in pairs)
+        return self.told.broken(f"Other numbers {way.where}{way.more}.", expected=other, got=one,
+                            place=names[every[place]], hint=way.hint)  # fmt: skip
 
     # What is looked at ------------------------------------------------------------------------
 
     def _written(self) -> Finding | None:
-        run = self.passes.run(self.passes.values)
-        for rank, (forth, back) in enumerate(zip(run.forward, run.backward, strict=True)):
-            if forth.written:
-                return self._broken(
-                    f"Forward writes {self.passes.path(rank, forth.written[0])}, which it was "
-                    "handed, and does not mark it dirty.",
+        written: list[tuple[str, int, int]] = []
+        self.all.run(written=written)
+        for what, rank, k in written[:1]:
+            if what == "forward":
+                return self.told.broken(
+                    f"Forward writes {self.all.path((rank, k))}, which it was handed, and does not "
+                    "mark it dirty.",
                     hint="A collective writes its tensor: hand it a copy.",
                 )
-            if back.written:
-                return self._broken(
-                    f"Backward writes the cotangent of output {back.written[0]} on rank {rank}: "
-                    "whatever else the gradient goes to, a residual connection for example, gets "
-                    "other numbers.",
-                    hint="A collective writes its tensor: hand it a copy, cotangent.clone().",
-                )
-        return None
-
-    def _waits(self) -> Finding | None:
-        """The same numbers whichever rank comes late, as where each collective has its time."""
-        count = self.ranks.count
-        expected = self.passes.run(self.passes.values, linger=[_LINGER] * count)
-        for rank in range(count):
-            late = [_LATE if k == rank else 0.0 for k in range(count)]
-            finding = self._compare(
-                self.passes.run(self.passes.values, late=late), expected,
-                f"Other numbers where rank {rank} comes {_LATE * 1000:.0f} ms late: it does not "
-                "wait for what the others send.",
-                "Wait for asynchronous work before its tensor is read: work.wait().",
-            )  # fmt: skip
-            if finding is not None:
-                return finding
-        return None
-
-    def _compare(
-        self, got: Run, expected: Run, detail: str, hint: str, without: Sequence[Place] = ()
-    ) -> Finding | None:
-        for one, other in zip(got.tensors(), expected.tensors(), strict=True):
-            rank, what, k, found = one
-            if what == "gradient" and (rank, k) in without:
-                continue
-            wanted = other[3]
-            if found is None and wanted is None:
-                continue
-            known: Any = wanted if found is None else found
-            pair = [torch.zeros_like(known) if t is None else t for t in (found, wanted)]
-            if pair[0].shape != pair[1].shape or not close(pair[0], pair[1], 1e3, 0.0):
-                place = (
-                    self.passes.path(rank, k)
-                    if what == "gradient"
-                    else f"output {k} on rank {rank}"
-                )
-                return self._broken(detail, expected=pair[1], got=pair[0], place=place, hint=hint)
+            return self.told.broken(
+                f"Backward writes the cotangent of output {k} on rank {rank}: whatever else the "
+                "gradient goes to, a residual connection for example, gets other numbers.",
+                hint="A collective writes its tensor: hand it a copy, cotangent.clone().",
+            )
         return None
 
     # The derivative ---------------------------------------------------------------------------
@@ -213,40 +223,41 @@ class _Judge:
         if self.intent != "exact":
             return f"The gradient is declared as {self.intent}: it is compared with itself alone."
         losses = [self.ranks.loss] if self.ranks.loss else ["sum", "replicated"]
+        values = self.all.probe.inputs.values
         missed = []
         for loss in losses:
-            if missed and not self.conventions.shared(self.passes.values):
+            if missed and not self.all.shared(values):
                 break  # no output is there for all ranks
-            found = self.conventions.holding(self.passes.values, loss)
+            found = self.all.holding(values, loss)
             if isinstance(found, dict) and (
                 set(found.values()) != {"unsettled"} or loss == losses[-1]
             ):
                 self.held = loss, found
-                return _said(loss, found, self.passes.running().described)
+                return said(loss, found, self.group.described)
             if not isinstance(found, dict):
                 missed.append(found)
         own, position, _ = missed[0]
-        if self.passes.subject.gradient is None and (reason := self._is_surrogate(own, position)):
+        if self.subject.gradient is None and (reason := self._is_surrogate(own, position)):
             self.intent = "surrogate"
             return f"The gradient is taken for a surrogate: {reason}."
-        nor = f", nor of {_LOSSES[losses[1]]}" if len(losses) > 1 else ""
+        nor = f", nor of {LOSSES[losses[1]]}" if len(losses) > 1 else ""
         found = self._not_derivative(
             own, position,
             "Backward is not the derivative, all ranks moving together, of "
-            f"{_LOSSES[losses[0]]}{nor}.",
+            f"{LOSSES[losses[0]]}{nor}.",
         )  # fmt: skip
         return found or "Not settled by finite differences."
 
     def _is_surrogate(self, own: Probe, position: int) -> str:
         """Why a gradient that is no derivative may be meant so, or an empty text."""
-        alone = self.conventions.alone(own, position)
+        alone = self.all.alone(own, position)
         if any(motion.is_stepped for motion in motions(alone, 0)):
             return f"forward moves by jumps with {alone.path(0)}, backward is not zero"
         return ""
 
     def _not_derivative(self, own: Probe, position: int, detail: str) -> Finding | None:
         """Which rank's input it is, by moving that of each alone, once two trials agree."""
-        whole = self.conventions.alone(own, position)
+        whole = self.all.alone(own, position)
         trial = decide(lambda number: try_derivative(whole, number))
         if trial is None or trial.match != "mismatch":
             return None
@@ -260,7 +271,7 @@ class _Judge:
         off = abs(trial.value - trial.estimate.value)
         near = off < _CLOSE * max(trial.estimate.magnitude, abs(trial.estimate.value))
         close_ = " They are close, as where a reduction has fewer digits." if near else ""
-        return self._broken(
+        return self.told.broken(
             f"{detail} Moving {places}, the outputs of all ranks move otherwise.{close_}",
             expected=f"{trial.estimate.value:.8g} (finite differences)",
             got=f"{trial.value:.8g} (backward)", place=places, hint=_HINT,
@@ -268,78 +279,85 @@ class _Judge:
 
     # Other ways to call it --------------------------------------------------------------------
 
-    def _laid_out(self) -> Finding | None:
-        """Shards and cotangents that are not contiguous: the same numbers."""
-        values = self.passes.values
-        plain, ones = (
-            self.passes.run(values, back=back) for back in (torch.clone, torch.ones_like)
-        )
-        asis = torch.clone
-        for what, expected, forth, back in (
-            ("shards that are transposed", plain, _transposed, asis),
-            ("cotangents that are transposed", plain, asis, _transposed),
-            ("shards that are every other entry of a tensor", plain, _every_other, asis),
-            ("cotangents that are every other entry of a tensor", plain, asis, _every_other),
-            ("cotangents that are expanded, as those of a sum are", ones, asis, _expanded),
-        ):
+    def _same(self, *ways: "_Way") -> Finding | None:
+        """The same numbers whichever way it is run."""
+        for way in ways:
             try:
-                found = self.passes.run(values, forth=forth, back=back)
+                got = self.all.run(**way.how)
             except Failed as failure:
-                return self._failed(failure, f"with {what}, ")
-            finding = self._compare(
-                found, expected, f"Other numbers for {what}.",
-                "Make what a collective sends and receives contiguous, and return what was "
-                "received: a copy made for the call is not what it was made of.",
-            )  # fmt: skip
+                return self._failed(failure, f"{way.where}, ")
+            finding = self._unlike(got, way)
             if finding is not None:
                 return finding
         return None
 
+    def _waits(self) -> Finding | None:
+        """Whichever rank comes late, as where each collective has its time."""
+        ranks = range(self.ranks.count)
+        expected = self.all.run(linger=[_LINGER for _ in ranks])
+        return self._same(*(
+            _Way(f"where rank {rank} comes {_LATE * 1000:.0f} ms late", expected,
+                 {"late": [_LATE * (k == rank) for k in ranks]},
+                 "Wait for asynchronous work before its tensor is read: work.wait().",
+                 ": it does not wait for what the others send")
+            for rank in ranks
+        ))  # fmt: skip
+
+    def _laid_out(self) -> Finding | None:
+        """Shards and cotangents that are not contiguous."""
+        plain, even = self.all.run(), self.all.run(back=_even)
+        has_rows = any(value.ndim > 1 for value in self.all.probe.inputs.values)
+        ways = [
+            (f"{what} that are {name}", plain, {side: lay})
+            for name, lay in (*[("transposed", transposed)] * has_rows,
+                              ("every other entry of a tensor", strided))
+            for what, side in (("shards", "forth"), ("cotangents", "back"))
+        ]  # fmt: skip
+        ways.append(("cotangents that are expanded, as those of a sum are", even,
+                     {"back": broadcast}))  # fmt: skip
+        return self._same(*(
+            _Way(f"with {what}", expected, how,
+                 "Make what a collective sends and receives contiguous, and return what was "
+                 "received: a copy made for the call is not what it was made of.")
+            for what, expected, how in ways
+        ))  # fmt: skip
+
     def _needed(self) -> Finding | None:
         """Where one input needs no gradient, on all ranks or on one, the others keep theirs."""
-        if len(self.passes.moving) < 2:
+        if len(self.all.moving) < 2:
             return None
-        expected = self.passes.run(self.passes.values)
-        for k in self.passes.moving:
-            every = [rank for rank, own in enumerate(self.passes.values) if k < len(own)]
-            for ranks in (every, *([rank] for rank in every)):
-                where = "any rank" if len(ranks) > 1 else f"rank {ranks[0]} alone"
-                path = self.passes.running().described[ranks[0]].paths[k]
-                without = [(rank, k) for rank in ranks]
-                told = f"Where {path} needs no gradient on {where}"
-                try:
-                    got = self.passes.run(self.passes.values, self.passes.needs(*without))
-                except Failed as failure:
-                    return self._failed(failure, f"{told}: ")
-                finding = self._compare(
-                    got, expected, f"{told}, the others get other numbers.",
-                    "Compute each gradient that is needed, whichever others are.", without,
-                )  # fmt: skip
-                if finding is not None:
-                    return finding
-        return None
+        expected, ways = self.all.run(), list[_Way]()
+        for k in self.all.moving:
+            every = [place for place in self.all.places if place[1] == k]
+            for without in (every, *([place] for place in every)):
+                where = "any rank" if len(without) > 1 else f"rank {without[0][0]} alone"
+                path = self.all.path(without[0]).rpartition(" on rank")[0]
+                how = {"moving": self.all.probe.subject.target.moving - {*without}}
+                ways.append(_Way(
+                    f"where {path} needs no gradient on {where}", expected, how,
+                    "Compute each gradient that is needed, whichever others are.",
+                    without=without,
+                ))  # fmt: skip
+        return self._same(*ways)
 
     def _shards(self) -> Finding | str:
         """Shards of other sizes on each rank, and a rank that has none, where it takes them."""
         if self.ranks.inputs is not None or self.intent != "exact":
             return ""
-        given = self.passes.arguments.with_values(self.passes.values[0]).with_differentiable(
-            self.passes.moving
-        )
-        drawn = self.probe.generator("shards")
+        first = [v for v, place in zip(self.all.probe.inputs.values, self.all.places, strict=True)
+                 if not place[0]]  # fmt: skip
+        given = self.told.inputs.with_values(first).with_differentiable(self.all.moving)
         last, taken = self.ranks.count - 1, list[str]()
         copies = {k for k, how in self.held[1].items() if how == "copies"}
-        for resizing in resizings(given, _LARGEST, _ENTRIES, drawn):
+        for resizing in resizings(given, _LARGEST, _ENTRIES, self.told.generator("shards")):
             split = {k for k, places in enumerate(resizing.places) if places}
             if resizing.size <= last or split & copies:
                 continue
             uneven = [resizing.size - rank for rank in range(self.ranks.count)]
             for name, sizes in (("uneven", uneven), ("empty on a rank", [*uneven[:-1], 0])):
-                parts = [resizing.at(size) for size in sizes]
-                values = [
-                    self.passes.others([*p.values], r) for r, p in enumerate(parts) if p is not None
-                ]
-                if len(values) < len(parts) or not self._takes(values):
+                parts = [part for size in sizes if (part := resizing.at(size)) is not None]
+                values = [v for r, p in enumerate(parts) for v in self.all.others(p.values, r)]
+                if len(parts) < len(sizes) or not self._takes(values):
                     break
                 finding = self._judged(values, f"Where {resizing.where} is {name} ({sizes})")
                 if finding is not None:
@@ -348,52 +366,27 @@ class _Judge:
         return f"Shards may be {' and '.join(dict.fromkeys(taken))}." if taken else (
             "Shards of unequal sizes are refused.")  # fmt: skip
 
-    def _takes(self, values: Values) -> bool:
+    def _takes(self, values: Tensors) -> bool:
+        patience = min(self.all.timeout, _TRIED)
         try:
-            self.passes.running().forward(
-                values, self.passes.needs(), min(self.passes.timeout, _TRIED)
-            )
+            replace(self.all.probe.subject.target, patience=patience).forward(values)
         except Failed:
+            self.group.start()
             return False
         return True
 
-    def _judged(self, values: Values, where: str) -> Finding | None:
+    def _judged(self, values: Tensors, where: str) -> Finding | None:
         try:
-            self.passes.run(values)
+            self.all.run(values)
         except Failed as failure:
             return self._failed(failure, f"{where}: ")
-        found = self.conventions.holding(values, self.held[0])
+        found = self.all.holding(values, self.held[0])
         if isinstance(found, dict):
             return None
         own, position, _ = found
-        said = f"{where}, backward is not the derivative any more."
-        return self._not_derivative(own, position, said)
+        detail = f"{where}, backward is not the derivative any more."
+        return self._not_derivative(own, position, detail)
 
 
-_LOSSES = {
-    "sum": "the sum of a loss on each rank",
-    "replicated": "the one loss that all ranks share",
-}
-
-
-def _said(loss: str, held: dict[int, str], described: Sequence[Any]) -> str:
-    """Which convention holds."""
-    paths = next(one.paths for one in described if one.paths)
-    copies = [paths[k] for k, how in held.items() if how == "copies"]
-    unsettled = [paths[k] for k, how in held.items() if how == "unsettled"]
-    said = f"Its gradients are those of {_LOSSES[loss]}"
-    if copies:
-        said += f", and of one {' and one '.join(copies)} of which all ranks hold copies"
-    return f"{said}." + (f" Not settled: {', '.join(unsettled)}." if unsettled else "")
-
-
-def _transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.mT.contiguous().mT if x.ndim > 1 else x.clone()
-
-
-def _every_other(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([x, x], -1)[..., 0]
-
-
-def _expanded(x: torch.Tensor) -> torch.Tensor:
-    return x.new_ones(()).expand(x.shape)
+def _even(x: torch.Tensor) -> torch.Tensor:
+    return broadcast(x).contiguous()

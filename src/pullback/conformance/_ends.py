@@ -7,9 +7,10 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._limits import NoEnd
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
 from pullback.conformance._special import scaled
+from pullback.conformance._vectors import are_finite
 from pullback.report import Finding
 
 __all__ = ["REPRO", "at_the_ends"]
@@ -28,10 +29,6 @@ def at_the_ends(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
     for level in (torch.float32, torch.bfloat16, torch.float16):
         for name, inputs in _scaled(probe, level):
             yield name, _compare(probe.at(inputs), name)
-
-
-def _is_finite(parts: Tensors) -> bool:
-    return all(bool(part.isfinite().all()) for part in parts)
 
 
 def _scaled(probe: Probe, level: torch.dtype) -> Iterator[tuple[str, Arguments]]:
@@ -57,7 +54,7 @@ def _compare(low: Probe, name: str) -> Finding | None:
         raise
     except Exception:  # loud, so not silently wrong
         return None
-    if not (_is_finite(run.outputs) and _is_finite(true.outputs) and _is_finite(true.gradients)):
+    if not (are_finite(run.outputs) and are_finite(true.outputs) and are_finite(true.gradients)):
         return None
     if not all(_near(a, b, eps) for a, b in zip(run.outputs, true.outputs, strict=True)):
         return None  # forward itself lost the number

@@ -24,8 +24,9 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._shown import window
 from pullback.conformance._structure import keep_step
 from pullback.conformance._tree import walk
+from pullback.report import Finding
 
-__all__ = ["Entrywise", "compare_entries"]
+__all__ = ["wrong_entries"]
 
 _EVERY = 256
 _SOME = 96
@@ -37,50 +38,17 @@ _STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
 
-@dataclass(frozen=True)
-class Entrywise:
-    """The gradients of one input.
-
-    Arguments:
-        only: the position of the input.
-        points: the differentiated inputs where they were taken.
-        weights: the cotangents.
-        expected: by finite differences; not a number where the entry was not moved.
-        got: what backward returned, or ``None``.
-        known: which entries were moved.
-        said: in words, how the two differ.
-        rough: whether the function computes in float32.
-    """
-
-    only: int
-    points: Tensors
-    weights: Tensors
-    expected: torch.Tensor
-    got: torch.Tensor | None
-    known: torch.Tensor
-    said: str
-    rough: bool
-
-    def steps(self) -> dict[int, float]:
-        """The steps by which the entries that a report shows were moved, by flat index."""
-        places = window(self.expected, self.shown)
-        return {k: _step(self.points[self.only], k, self.rough) for k in places}
-
-    @property
-    def shown(self) -> torch.Tensor:
-        """What backward returned, zeros for ``None``."""
-        return torch.zeros_like(self.expected) if self.got is None else self.got
-
-
-def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
+def wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Finding | None:
     """Find an input whose gradient is wrong entry by entry, and say how.
 
     Arguments:
         probe: the subject, whose backward is known to be wrong.
         only: the position of the input, or ``None`` to look at each.
+        detail: what was seen.
+        hint: how to mend it, where backward returns a gradient.
 
     Returns:
-        The gradients of the first input that has wrong entries; ``None`` where no single entry can
+        The finding for the first input that has wrong entries; ``None`` where no single entry can
         be moved, or none is wrong (the points tried by others are random, at a kink for example).
     """
     if probe.kin != "any":
@@ -89,19 +57,50 @@ def compare_entries(probe: Probe, only: int | None) -> Entrywise | None:
     until = time.process_time() + _SECONDS
     for number in (0, 2):
         points = probe.point(number)
+        base = probe.output_values(points)
+        at = _At(probe, points, probe.spread(base, "weights 0"), base, until)
         for k in inputs:
-            found = _gradients(probe, points, k, until)
+            found = _wrong(at, k)
             if found is not None:
-                return found
+                return _told(at, k, found, detail, hint)
     return None
 
 
-class _Found(NamedTuple):
-    """A gradient by finite differences, by backward, and which entries of the first are known."""
+class _Wrong(NamedTuple):
+    """A gradient by finite differences (NaN where not moved), by backward, and how they differ."""
 
     expected: torch.Tensor
     got: torch.Tensor | None
-    known: torch.Tensor
+    said: str
+
+
+def _told(at: "_At", only: int, found: _Wrong, detail: str, hint: str) -> Finding:
+    there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
+    got = torch.zeros_like(found.expected) if found.got is None else found.got
+    steps = {k: _step(at.points[only], k, at.probe.rough) for k in window(found.expected, got)}
+    if found.got is None:
+        hint = "Return its gradient at its place: backward returns None there."
+    return there.broken(
+        detail, expected=found.expected, got=found.got, said=found.said,
+        place=there.path(only), hint=hint, given={"w": at.weights},
+        repro=[
+            f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{only}]",
+            f"x = xs[{only}]; steps = {steps}",
+            "def moved(i, h):",
+            "    with torch.no_grad():",
+            "        x.view(-1)[i] += h",
+            "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
+            "        x.view(-1)[i] -= h",
+            "    return found",
+            "print('finite differences', "
+            "[(moved(i, h) - moved(i, -h)) / (2 * h) for i, h in steps.items()])"
+            if not found.expected.is_complex()
+            else "print('finite differences', [complex(*[(moved(i, d * h) - moved(i, -d * h)) "
+            "/ (2 * h) for d in (1, 1j)]) for i, h in steps.items()])",
+            "print('backward          ', got if got is None else "
+            "[got.reshape(-1)[i].item() for i in steps])",
+        ],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,10 +207,8 @@ class _At:
         return found if bool(known.all()) else None
 
 
-def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entrywise | None:
-    base = probe.output_values(points)
-    at = _At(probe, points, probe.spread(base, "weights 0"), base, until)
-    point = points[only]
+def _wrong(at: _At, only: int) -> _Wrong | None:
+    probe, points, point = at.probe, at.points, at.points[only]
     places = _places(point.numel())
     if not places or not _moves_alone(point, places[0]):
         return None
@@ -232,13 +229,13 @@ def _gradients(probe: Probe, points: Tensors, only: int, until: float) -> Entryw
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
-    difference = _difference(at, only, _Found(expected, got, known))
+    difference = _difference(at, only, expected, got, known)
 
     def is_right(found: Tensors) -> bool:
         return are_close(expected.cpu()[known], found[only].cpu()[known], difference.close)
 
     said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
-    return Entrywise(only, points, at.weights, expected, got, known, said, probe.rough)
+    return _Wrong(expected, got, said)
 
 
 def _lone_place(at: _At, only: int) -> int:
@@ -281,13 +278,15 @@ def _step(point: torch.Tensor, place: int, rough: bool) -> float:
     return float(f"{step:.0e}")  # short to write down
 
 
-def _difference(at: _At, only: int, found: _Found) -> Difference:
+def _difference(
+    at: _At, only: int, expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor
+) -> Difference:
     """What may explain the difference: gradients of others, sizes, and what a factor may be."""
     names = at.probe.inputs.names()
     others, parts = {}, {}
     wide = at.with_constants()
     for k, (name, point) in enumerate(zip(wide.probe.inputs.names(), wide.points, strict=True)):
-        own = name == names[only] or point.shape != found.expected.shape
+        own = name == names[only] or point.shape != expected.shape
         other = None if own else wide.whole(k)
         if other is not None:
             others[f"the gradient of {name}"] = other
@@ -304,7 +303,9 @@ def _difference(at: _At, only: int, found: _Found) -> Difference:
     arguments = zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True)
     indices = {path: v for path, v in arguments if v.dtype == torch.int64 and v.numel()}
     return Difference(
-        *found,
+        expected,
+        got,
+        known,
         sizes=_sizes(names, at.points, at.weights),
         others=others,
         parts=parts,

@@ -11,7 +11,7 @@ wrote a rule for the very transform, no error of it is a refusal but one that sa
 Neither the words of a message nor the place that it comes from decides anything.
 """
 
-import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = ["NoForward", "OnceOnly", "classify", "describe", "fits", "is_written"]
+__all__ = ["NoForward", "OnceOnly", "classify", "describe", "is_written", "raised"]
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -86,26 +86,13 @@ def is_written(kind: Any, rule: str) -> bool:
     return rule != "vmap" or kind.setup_context is not torch.autograd.Function.setup_context
 
 
-def fits(function: Any, args: Any, kwargs: Any, *, context: bool) -> bool:
-    """Whether a Python function of somebody else's takes such arguments, by its signature.
-
-    Arguments:
-        function: what is called.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        context: whether a context comes before these.
-
-    Example:
-        >>> fits(lambda x: x, (1, 2), {}, context=False)
-        False
-    """
-    if (getattr(function, "__module__", None) or "").partition(".")[0] in ("torch", "pullback"):
-        return False
+def raised(ask: Callable[[], object]) -> BaseException | None:
+    """What the checked code raises, for the caller to judge; ``None`` where it answers."""
     try:
-        inspect.signature(function).bind(*([None] if context else []), *args, **kwargs)
-    except (TypeError, ValueError):  # it does not take them, or is made in C
-        return False
-    return True
+        ask()
+    except (Exception, SystemExit) as error:
+        return error
+    return None
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import are_finite
 
 __all__ = ["Gap", "is_linear", "linearity_gap"]
 
@@ -56,7 +57,7 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     zeros = probe.backward(points, still)
     nothing = [torch.zeros_like(z) for z in zeros]
     left = probe.backward(points, probe.cotangents(outputs, "a"))
-    finite = all(t.isfinite().all() for t in left)
+    finite = are_finite(left)
     for k, zero in enumerate(zeros):
         if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
             return Gap(k, nothing, zeros, points, still, still)
@@ -78,7 +79,7 @@ def _combined(
     expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
     got = probe.backward(points, mixed)
     place = probe.differ(got, expected, looser=1e3)
-    if place is None or not all(t.isfinite().all() for t in expected):
+    if place is None or not are_finite(expected):
         return None
     return Gap(place, expected, got, points, a, b)
 

@@ -2,8 +2,8 @@
 
 import functools
 import threading
-import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,15 +60,27 @@ def mended(subject: Subject, mend: Mend) -> Subject | None:
     return replace(subject, call=kind.apply, function=kind)
 
 
-def _wrapped(kind: _Kind, name: str, around: Callable[..., Any]) -> dict[str, Any]:
-    """A static method that is called through ``around(method, *args)``."""
-    method = getattr(kind, name)
+def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
+    """Static methods that are called through ``around(method, *args)``.
 
+    Arguments:
+        kind: the Function.
+        around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``.
+    """
+    names = {"forward": "forward", "fill": _context(kind), "back": _backward(kind)}
+    made: dict[str, Any] = {}
+    for does, outer in around.items():
+        name = names[does]
+        made[name] = _through(outer, made.get(name, getattr(kind, name)))
+    return {name: staticmethod(method) for name, method in made.items()}
+
+
+def _through(outer: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
-        return around(method, *args, **kwargs)
+        return outer(method, *args, **kwargs)
 
-    return {name: staticmethod(called)}
+    return called
 
 
 def _backward(kind: _Kind) -> str:
@@ -91,7 +103,7 @@ def _given_to_backward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
     def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
         return method(ctx, *_each(change, cotangents))
 
-    return lambda kind: _wrapped(kind, _backward(kind), around)
+    return lambda kind: _methods(kind, back=around)
 
 
 def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
@@ -100,7 +112,7 @@ def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callabl
     def around(method: Any, *args: Any, **kwargs: Any) -> Any:
         return method(*_each(change, args), **_each(change, kwargs))
 
-    return lambda kind: _wrapped(kind, "forward", around)
+    return lambda kind: _methods(kind, forward=around)
 
 
 def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
@@ -123,28 +135,28 @@ def _fresh(kind: _Kind) -> dict[str, Any]:
         found = method(*args, **kwargs)
         return _each(lambda y: y if id(y) in own else y.clone(), found)
 
-    made = _wrapped(kind, _backward(kind), backward)
     if _context(kind) == "setup_context":
-        return {**made, **_wrapped(kind, "forward", forward)}
-    return made  # a combined forward has told its ctx of the very tensors that it returns
+        return _methods(kind, back=backward, forward=forward)
+    return _methods(kind, back=backward)  # a combined forward has told its ctx of what it returns
 
 
-def _kept(keep: Callable[[Any], Any], restore: Callable[[Any, Any], Any]) -> Undo:
+def _kept(
+    keep: Callable[[Any], Any], restore: Callable[[Any, Any], Any],
+    alone: AbstractContextManager[Any] | None = None,
+) -> Undo:  # fmt: skip
     """What is kept of a context once forward has filled it makes the context for backward."""
 
-    def undo(kind: _Kind) -> dict[str, Any]:
-        def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
+    def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
+        with alone or nullcontext():
             found = method(*args, **kwargs)
             object.__setattr__(args[0], "_kept", keep(args[0]))
-            return found
+        return found
 
-        def go_back(method: Any, ctx: Any, *cotangents: Any) -> Any:
+    def back(method: Any, ctx: Any, *cotangents: Any) -> Any:
+        with alone or nullcontext():
             return method(restore(ctx, vars(ctx)["_kept"]), *cotangents)
 
-        filled = _wrapped(kind, _context(kind), fill)
-        return {**filled, **_wrapped(kind, _backward(kind), go_back)}
-
-    return undo
+    return lambda kind: _methods(kind, fill=fill, back=back)
 
 
 class _Stand:
@@ -214,7 +226,7 @@ def reading(change: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) 
     def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
         return method(_Stand(ctx, saved_tensors=tuple(change(ctx.saved_tensors))), *cotangents)
 
-    return lambda kind: _wrapped(kind, _backward(kind), around)
+    return lambda kind: _methods(kind, back=around)
 
 
 # Backward finds on its ctx what forward left there, however often it runs.
@@ -243,64 +255,53 @@ def _of_the_call(kind: _Kind) -> dict[str, Any]:
             and not isinstance(value, (staticmethod, classmethod, property))
         ]  # fmt: skip
 
-    alone = threading.RLock()
+    def restore(ctx: Any, kept: list[tuple[type, str, Any]]) -> Any:
+        for owner, name, value in kept:
+            setattr(owner, name, _copied(value))
+        return ctx
 
-    def keep(method: Any, *args: Any, **kwargs: Any) -> Any:
-        with alone:
-            found = method(*args, **kwargs)
-            object.__setattr__(args[0], "_class", state())
-        return found
-
-    def restore(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        with alone:
-            for owner, name, value in vars(ctx).get("_class", ()):
-                setattr(owner, name, _copied(value))
-            return method(ctx, *cotangents)
-
-    return {**_wrapped(kind, _context(kind), keep), **_wrapped(kind, _backward(kind), restore)}
+    return _kept(lambda ctx: state(), restore, threading.RLock())(kind)
 
 
 def _drawn_again(kind: _Kind) -> dict[str, Any]:
     """Backward draws the random numbers that forward of the same call drew."""
-    states: list[torch.Tensor] = []
+    drawn: list[torch.Tensor] = []
 
     def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
-        states[:] = [torch.get_rng_state()]
-        found = method(*args, **kwargs)
-        if _context(kind) == "forward":
-            object.__setattr__(args[0], "_drawn", states[0])
+        drawn[:] = [torch.get_rng_state()]
+        return method(*args, **kwargs)
+
+    def fill(method: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        found = method(ctx, *args, **kwargs)
+        object.__setattr__(ctx, "_drawn", drawn[0])
         return found
 
-    def setup(method: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        object.__setattr__(ctx, "_drawn", states[0])
-        return method(ctx, *args, **kwargs)
-
-    def backward(method: Any, ctx: Any, *cotangents: Any) -> Any:
+    def back(method: Any, ctx: Any, *cotangents: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(vars(ctx)["_drawn"])
             return method(ctx, *cotangents)
 
-    made = {**_wrapped(kind, "forward", forward), **_wrapped(kind, _backward(kind), backward)}
-    if _context(kind) == "setup_context":
-        made |= _wrapped(kind, "setup_context", setup)
-    return made
+    return _methods(kind, forward=forward, fill=fill, back=back)
 
 
 def _without(rule: str) -> Undo:
     """A rule that an author need not write is not there, nor where backward applies the class."""
 
     def undo(kind: _Kind) -> dict[str, Any]:
-        made = {rule: staticmethod(getattr(torch.autograd.Function, rule))}
-        backward = getattr(kind, _backward(kind))
-        if isinstance(backward, types.FunctionType):
-            names = dict(backward.__globals__)
-            there = types.FunctionType(
-                backward.__code__, names, argdefs=backward.__defaults__,
-                closure=backward.__closure__,
-            )  # fmt: skip
-            made[_backward(kind)] = staticmethod(there)
-            names[kind.__name__] = type(kind)(kind.__name__, (kind,), dict(made))
-        return made
+        absent = staticmethod(getattr(torch.autograd.Function, rule))
+        own = vars(kind).get(rule)
+
+        def back(method: Any, *args: Any) -> Any:
+            setattr(kind, rule, absent)
+            try:
+                return method(*args)
+            finally:
+                if own is None:
+                    delattr(kind, rule)
+                else:
+                    setattr(kind, rule, own)
+
+        return {rule: absent, **_methods(kind, back=back)}
 
     return undo
 
@@ -310,34 +311,29 @@ def _differentiated(kind: _Kind) -> dict[str, Any]:
     split = _context(kind) == "setup_context"
 
     def forward(ctx: Any, *args: Any) -> Any:
-        ctx.save_for_backward(*[a for a in args if isinstance(a, torch.Tensor)])
-        ctx._args = [None if isinstance(a, torch.Tensor) else a for a in args]
-        ctx._places = [k for k, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        ctx._args = args
         return kind.forward(*args) if split else kind.forward(_Ignored(ctx), *args)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        args = list(ctx._args)
         twice = torch.is_grad_enabled()
         with torch.enable_grad():
-            for place, tensor in zip(ctx._places, ctx.saved_tensors, strict=True):
-                args[place] = tensor if twice else tensor.detach().requires_grad_(
-                    ctx.needs_input_grad[place]
-                )  # fmt: skip
+            args = [
+                a if twice or not isinstance(a, torch.Tensor) else a.detach().requires_grad_(needed)
+                for a, needed in zip(ctx._args, ctx.needs_input_grad, strict=True)
+            ]
             found = kind.forward(*args) if split else kind.forward(_Ignored(ctx), *args)
-            wanted = [k for k in ctx._places if ctx.needs_input_grad[k]]
             pairs = [
                 (y, g)
                 for y, g in zip(pytree.tree_leaves(found), cotangents, strict=True)
                 if isinstance(y, torch.Tensor) and y.requires_grad and g is not None
             ]
+            wanted = [k for k, needed in enumerate(ctx.needs_input_grad) if needed]
             answered = torch.autograd.grad(
                 [y for y, _ in pairs], [args[k] for k in wanted], [g for _, g in pairs],
                 create_graph=twice, allow_unused=True,
             )  # fmt: skip
-        gradients: list[Any] = [None] * len(args)
-        for k, gradient in zip(wanted, answered, strict=True):
-            gradients[k] = gradient
-        return tuple(gradients)
+        by_place = dict(zip(wanted, answered, strict=True))
+        return tuple(by_place.get(k) for k in range(len(args)))
 
     made: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     if split:

@@ -17,6 +17,7 @@ __all__ = [
     "edges",
     "lacks_rule",
     "metadata",
+    "returned",
     "unit_cotangents",
     "watched_marks",
 ]
@@ -82,6 +83,18 @@ def unit_cotangents(node: Any) -> list[torch.Tensor]:
         torch.ones(tuple(entry.shape), dtype=entry.dtype, device=entry.device)
         for entry in metadata(node)
     ]
+
+
+def returned(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[Any, int, Any, Any]]:
+    """What each author's backward returns for cotangents of ones.
+
+    Yields:
+        The node, the position of an input that needs a gradient, the metadata that its gradient
+        must fit, and what was returned for it.
+    """
+    for node in custom_nodes(outputs):
+        found = call_backward(node, unit_cotangents(node))
+        yield from ((node, k, entry, found[k]) for k, entry in edges(node) if k < len(found))
 
 
 def edges(node: Any) -> list[tuple[int, Any]]:

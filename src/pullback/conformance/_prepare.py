@@ -10,11 +10,11 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import NoForward, OnceOnly, describe, fits
+from pullback.conformance._failure import NoForward, OnceOnly, describe
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
+from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
@@ -67,11 +67,10 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
 
 def _takes(subject: Subject, arguments: Arguments) -> bool:
     """Whether the arguments fit the signature, so that a failure is the code's own."""
-    kind = subject.function
-    split = kind is not None and kind.setup_context is not torch.autograd.Function.setup_context
-    called = subject.target if kind is None else kind.forward
-    context = kind is not None and not split
-    return fits(called, arguments.args, arguments.kwargs, context=context)
+    called = subject.target if subject.function is None else subject.function.forward
+    own = (getattr(called, "__module__", None) or "").partition(".")[0]
+    known = own not in ("torch", "pullback")
+    return known and subject.misfit(arguments.args, arguments.kwargs) == ""
 
 
 def _once_only(probe: Probe, said: str) -> Probe:
@@ -353,12 +352,10 @@ def _returned(probe: Probe) -> float:
     found = [0.0]
     with suppress(Exception):  # the clause `form` tells what cannot be asked
         outputs = probe.evaluate(probe.leaves())  # held: a node lives as long as what it made
-        for node in custom_nodes(outputs):
-            returned = call_backward(node, unit_cotangents(node))
-            for k, entry in edges(node):
-                if returned[k] is not None:
-                    eps, own = (torch.finfo(t.dtype).eps for t in (returned[k], entry))
-                    found.append(eps if eps > own else 0.0)
+        for _, _, entry, value in returned(outputs):
+            if value is not None:
+                eps, own = (torch.finfo(t.dtype).eps for t in (value, entry))
+                found.append(eps if eps > own else 0.0)
     return max(found)
 
 

@@ -332,6 +332,12 @@ class Probe(Teller):
         """The path of a differentiated input."""
         return self.inputs.names()[position]
 
+    def place(self, position: int, outputs: int) -> str:
+        """What stands at a position of so many outputs, and then gradients."""
+        if position < outputs:
+            return f"output {position}"
+        return f"the gradient of {self.path(position - outputs)}"
+
     def along(
         self, function: Callable[[Tensors], Tensors], step: Sequence[torch.Tensor],
         points: Sequence[torch.Tensor],

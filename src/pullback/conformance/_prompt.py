@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pullback.recording.locator import global_names
+
 __all__ = ["Typed", "typed_source"]
 
 
@@ -42,15 +44,14 @@ def typed_source(target: Any) -> Typed | None:
     main = sys.modules.get("__main__")
     if getattr(target, "__module__", None) != "__main__" or hasattr(main, "__file__"):
         return None
-    codes = list(_codes(target))
-    for code in codes:
+    for code in _codes(target):
         lines = linecache.getlines(code.co_filename)
         found = _definition(lines, target.__name__, code.co_firstlineno)
         if found is not None:
             first = min([found.lineno, *(item.lineno for item in found.decorator_list)])
             text = "".join(lines[first - 1 : found.end_lineno]).rstrip("\n")
-            names = {name for part in codes for name in _names(part)}
-            return Typed(text, f"{code.co_filename}:{first}", _bindings(target, names))
+            needs = _bindings(target, global_names(found))
+            return Typed(text, f"{code.co_filename}:{first}", needs)
     return None
 
 
@@ -76,19 +77,11 @@ def _definition(lines: list[str], name: str, line: int) -> ast.ClassDef | ast.Fu
     return None
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for item in code.co_consts:
-        if isinstance(item, types.CodeType):
-            yield from _names(item)
-
-
 def _bindings(target: Any, names: set[str]) -> tuple[str, ...] | None:
     """Lines that bind the globals of the prompt among the names, but for torch and itself."""
     known = vars(sys.modules["__main__"])
     lines = []
-    bases = [base.__name__ for base in getattr(target, "__bases__", ())]
-    for name in sorted({*names, *bases} & set(known) - {"torch", target.__name__}):
+    for name in sorted(names & set(known) - {"torch", target.__name__}):
         value = known[name]
         home = getattr(value, "__module__", None)
         if isinstance(value, types.ModuleType):

@@ -26,7 +26,7 @@ from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
 from pullback.internal.torch import TorchDispatchMode
 
-__all__ = ["ENTERED", "Answer", "Described", "Lay", "Rank"]
+__all__ = ["ENTERED", "Answer", "Lay", "Rank"]
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 # What torch.distributed calls the operators of its process groups.
@@ -41,16 +41,6 @@ ENTERED = "entered"
 _GRAPHS = 4  # of runs that are kept for a backward
 
 Lay = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Described:
-    """The tensors among the arguments of a rank, as `Arguments` has them."""
-
-    values: tuple[torch.Tensor, ...] = ()
-    paths: tuple[str, ...] = ()
-    differentiable: tuple[int, ...] = ()
-    declared: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,14 +148,15 @@ class Rank:
         # Not by `send`: torch would hand over tensors as memory that ends with the copy.
         self._connection.send_bytes(pickle.dumps((kind, value)))
 
-    def _describe(self) -> Described:
+    def _describe(self) -> Arguments:
+        """The tensors among the arguments; what holds them, process groups too, stays here."""
         try:
             found = self._arguments = self._make(self._number)
         except Exception as error:
             raise Unmade(describe(error)) from error
         if found is None:
-            return Described()
-        return Described(found.values, found.paths, found.differentiable, found.declared)
+            return Arguments.of(())
+        return replace(found, args=(), kwargs={}, owned={}, generators=())
 
     def forward(
         self, graph: int, values: list[torch.Tensor], needs: Sequence[bool], lay: Lay = torch.clone

@@ -22,14 +22,14 @@ import torch.distributed as dist
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import can_copy
-from pullback.conformance._rank import ENTERED, Answer, Described, Lay, Rank
+from pullback.conformance._rank import ENTERED, Answer, Rank
 from pullback.conformance._subject import Subject
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 
-__all__ = ["Failed", "Group", "Ranks", "refuse_here"]
+__all__ = ["Failed", "Group", "Ranks", "refuse_here", "refuse_misfit"]
 
 _MOST = 16
 _POLL = 0.05
@@ -102,8 +102,8 @@ class Group:
 
     Arguments:
         subject: what is checked.
-        make: the arguments of a rank, made there, or ``None`` where it takes no part.
-        count: how many ranks.
+        arguments: what `check` was given.
+        ranks: how many ranks, and what else each is given.
         seed: seeds every run.
 
     Raises:
@@ -117,69 +117,66 @@ class Group:
         speaks: whether any rank has entered a collective.
     """
 
-    def __init__(
-        self, subject: Subject, make: Callable[[int], Arguments | None], count: int, seed: int
-    ) -> None:
+    def __init__(self, subject: Subject, arguments: Arguments, ranks: Ranks, seed: int) -> None:
+        self.subject, self.arguments, self.ranks, self.seed = subject, arguments, ranks, seed
+        self.alive, self.speaks, self.took = False, False, 0.0
+        _load_backward()
+        self.start()
+
+    def start(self) -> None:
+        """Start the ranks where they have ended."""
+        if self.alive:
+            return
+        self.alive, self._connections, self._children = True, list[Connection](), list[Child]()
         self._folder = tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True)
-        self._connections: list[Connection] = []
-        self._children: list[Child] = []
-        self.alive, self.speaks, self.took, self._graph = True, False, 0.0, 0
         self.close = weakref.finalize(
             self, _end, os.getpid(), self._children, self._connections, self._folder
         )
-        _load_backward()
-        whole = Path(self._folder.name)
+        whole, count = Path(self._folder.name), self.ranks.count
         self._entered = [whole / str(number) / ENTERED for number in range(count)]
         with _STARTING:
             for number, entered in enumerate(self._entered):
                 ours, theirs = Pipe()
                 entered.parent.mkdir()
-                rank = Rank(number, count, subject, make, seed, theirs, whole)
+                rank = Rank(number, count, self.subject, self._make, self.seed, theirs, whole)
                 self._children.append(start_copy(rank.run, entered.parent))
                 self._connections.append(ours)
                 theirs.close()
         try:
-            self.described: list[Described] = self._hear(_STARTUP)
+            self.described: list[Arguments] = self._hear(_STARTUP)
         except BaseException:
             self.close()
             raise
 
-    def forward(
-        self, values: Sequence[Sequence[torch.Tensor]], needs: Sequence[Sequence[bool]],
-        patience: float, lay: Lay = torch.clone, **how: Sequence[float],
-    ) -> tuple[int, list[Answer]]:  # fmt: skip
-        """Run forward on all ranks.
+    def _make(self, rank: int) -> Arguments | None:
+        """The arguments of a rank, made there, or ``None`` where it takes no part."""
+        if self.ranks.inputs is None:
+            return self.arguments
+        given = self.ranks.inputs(rank)
+        if given is None:
+            return None
+        if not isinstance(given, (tuple, list)):
+            raise TypeError(f"it returned no tuple, but {type(given).__name__}")
+        made = Arguments.of(tuple(given), self.arguments.kwargs)
+        refuse_misfit(self.subject, made)
+        return made
+
+    def ask(
+        self, name: str, given: Sequence[tuple[Any, ...]], patience: float,
+        late: Sequence[float] = (), linger: Sequence[float] = (),
+    ) -> list[Answer]:  # fmt: skip
+        """Have all ranks run a method of theirs at once.
 
         Arguments:
-            values: the tensors of the arguments of each rank.
-            needs: which of them require a gradient.
+            name: ``"forward"`` or ``"backward"``.
+            given: the arguments of each rank.
             patience: seconds of work, or of sleep, that every rank which has not answered may take.
-            lay: puts what is handed over into memory, a function at the top level of a module.
-            how: ``late``, the seconds that each rank comes late, and ``linger``, those that it
-                pauses after it has entered a collective.
-
-        Returns:
-            The number of the run, and the answer of each rank.
+            late: the seconds that each rank comes late.
+            linger: the seconds that each rank pauses after it has entered a collective.
 
         Raises:
             Failed: a rank raised, died, or stands still.
         """
-        self._graph += 1
-        each = zip(values, needs, strict=True)
-        given = [(self._graph, own, need, lay) for own, need in each]
-        return self._graph, self._ask("forward", given, patience, **how)
-
-    def backward(
-        self, graph: int, cotangents: Sequence[Sequence[torch.Tensor | None]], patience: float,
-        lay: Lay = torch.clone, **how: Sequence[float],
-    ) -> list[Answer]:  # fmt: skip
-        """Run backward through one of the last forward runs, on all ranks; as `forward`."""
-        return self._ask("backward", [(graph, own, lay) for own in cotangents], patience, **how)
-
-    def _ask(
-        self, name: str, given: Sequence[tuple[Any, ...]], patience: float,
-        late: Sequence[float] = (), linger: Sequence[float] = (),
-    ) -> list[Answer]:  # fmt: skip
         if not self.alive:
             raise Failed("The ranks have ended.")
         still = [0.0] * len(given)
@@ -264,6 +261,17 @@ def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence
             told.append(f"rank {rank} waits, in no collective of torch.distributed")
     if len(answers) < len(entered):
         raise Failed(f"It does not end: {'; '.join(told)}.")
+
+
+def refuse_misfit(subject: Subject, arguments: Arguments) -> None:
+    """Refuse arguments that do not fit the signature of what is checked.
+
+    Raises:
+        ArgumentError: they do not.
+    """
+    said = subject.misfit(arguments.args, arguments.kwargs)
+    if said:
+        raise ArgumentError("The function does not take these inputs.", given=said)
 
 
 def refuse_here() -> None:

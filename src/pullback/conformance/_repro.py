@@ -1,6 +1,7 @@
 """Write a short standalone script that shows one finding."""
 
 import ast
+import itertools
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._literal import Literals
 from pullback.conformance._prompt import typed_source
 from pullback.conformance._subject import Subject
-from pullback.conformance._tree import walk
+from pullback.conformance._tree import replace
 from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION
 
@@ -81,14 +82,10 @@ def write_repro(
         return ""
     literals = Literals()
     try:
-        args = ", ".join(
-            _expression(value, inputs, literals) for value in _numbered(inputs.args, inputs, 0)
-        )
-        used = len([1 for _, leaf in walk(inputs.args) if isinstance(leaf, torch.Tensor)])
-        named = _numbered(tuple(inputs.kwargs.values()), inputs, used)
-        pairs = zip(inputs.kwargs, named, strict=True)
-        kwargs = ", ".join(
-            f"{key!r}: {_expression(value, inputs, literals)}" for key, value in pairs
+        slots = map(_Slot, itertools.count())
+        args, kwargs = (
+            _expression(replace(values, slots), inputs, literals)
+            for values in (inputs.args, dict(inputs.kwargs))
         )
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
@@ -98,8 +95,8 @@ def write_repro(
     made = [
         "torch.set_printoptions(precision=7, threshold=5000)",
         f"torch.manual_seed({seed})",
-        f"args = ({args}{',' if args else ''})",
-        f"kwargs = {{{kwargs}}}" if kwargs else "",
+        f"args = {args}",
+        f"kwargs = {kwargs}" if inputs.kwargs else "",
         f"xs = [{', '.join(inputs.names())}]",
         _ACCUMULATE if accumulates else "",
         *given_made,
@@ -112,7 +109,7 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    text = _adapted("\n".join(shown), subject, named=bool(kwargs), accumulates=accumulates)
+    text = _adapted("\n".join(shown), subject, named=bool(inputs.kwargs), accumulates=accumulates)
     source = "\n".join(["import torch", *head, *literals.head, *made, text])
     return literals.finish(_laid_out(source))
 
@@ -168,23 +165,6 @@ class _Slot:
         self.position = position
 
 
-def _numbered(values: Sequence[Any], inputs: Arguments, start: int) -> list[Any]:
-    """The values with each tensor replaced by its slot."""
-    counter = iter(range(start, len(inputs.values)))
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return _Slot(next(counter))
-        if isinstance(value, dict):
-            return {key: visit(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            parts = [visit(item) for item in value]
-            return parts if isinstance(value, list) else tuple(parts)
-        return value
-
-    return [visit(value) for value in values]
-
-
 def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
     """Python source for a value; raises ValueError where there is none."""
     if isinstance(value, _Slot):
@@ -192,11 +172,8 @@ def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
         text = literals.of(inputs.values[value.position])
         return f"{text}.requires_grad_()" if wanted else text
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
-            + "}"
-        )
+        pairs = (f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
         return "[" + ", ".join(_expression(item, inputs, literals) for item in value) + "]"
     if isinstance(value, tuple):

@@ -5,11 +5,10 @@ from typing import TypeGuard
 import torch
 
 from pullback.conformance._explain import Difference, explain
-from pullback.conformance._values import is_freed, show
+from pullback.conformance._values import SHOWN, is_freed, show, show_part
 
 __all__ = ["compared", "is_plain", "show_pair", "table", "window"]
 
-_SHOWN = 6
 _ROWS = 64
 _DIGITS = (6, 9, 12, 17)
 
@@ -48,15 +47,15 @@ def window(expected: torch.Tensor, got: torch.Tensor) -> range:
         range(47, 53)
     """
     count = expected.numel()
-    if count <= _SHOWN:
+    if count <= SHOWN:
         return range(count)
-    first = range(_SHOWN)
+    first = range(SHOWN)
     gap = _gap(expected, got)
     place = int(gap.argmax())
-    if place < _SHOWN or float(gap[:_SHOWN].max()) >= 0.5 * float(gap[place]):
+    if place < SHOWN or float(gap[:SHOWN].max()) >= 0.5 * float(gap[place]):
         return first
-    start = min(max(place - _SHOWN // 2, 0), count - _SHOWN)
-    return range(start, start + _SHOWN)
+    start = min(max(place - SHOWN // 2, 0), count - SHOWN)
+    return range(start, start + SHOWN)
 
 
 def _gap(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
@@ -83,7 +82,7 @@ def show_pair(expected: object, got: object) -> tuple[str, str]:
     places = window(expected, got)
     texts = "", ""
     for digits in _DIGITS:
-        texts = _show(expected, places, digits), _show(got, places, digits)
+        texts = show_part(expected, places, digits), show_part(got, places, digits)
         if texts[0] != texts[1] or expected.dtype != got.dtype:
             break
     return texts
@@ -92,17 +91,6 @@ def show_pair(expected: object, got: object) -> tuple[str, str]:
 def is_plain(value: object) -> TypeGuard[torch.Tensor]:
     """Whether it is a tensor whose entries can be read one by one."""
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not is_freed(value)
-
-
-def _show(value: torch.Tensor, places: range, digits: int) -> str:
-    flat = value.detach().reshape(-1)[places.start : places.stop]
-    entries = ", ".join(f"{number:.{digits}g}" for number in flat.tolist())
-    lead = "..., " if places.start else ""
-    more = ", ..." if places.stop < value.numel() else ""
-    where = f"from entry {places.start} of shape" if places.start else "shape"
-    return f"[{lead}{entries}{more}] {where} {tuple(value.shape)} {value.dtype}".replace(
-        "torch.", ""
-    )
 
 
 def table(expected: torch.Tensor, got: torch.Tensor) -> str:

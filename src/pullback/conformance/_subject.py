@@ -2,11 +2,10 @@
 
 import ast
 import inspect
-import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,6 +20,7 @@ from pullback.internal._operator import (
     resolve,
 )
 from pullback.recording.locator import Locator
+from pullback.recording.locator import definition as written
 from pullback.tensor import Function, Intent
 
 __all__ = ["Subject"]
@@ -119,6 +119,23 @@ class Subject:
         """Whether nested arguments are differentiated: by `pullback.Function` and callables."""
         return self.function is None or issubclass(self.function, Function)
 
+    def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why it does not take arguments, by its signature.
+
+        An empty text where it takes them; ``None`` where nobody knows, as of what is made in C.
+        """
+        kind = self.function
+        combined = kind is not None and kind.setup_context is torch.autograd.Function.setup_context
+        try:
+            taken = inspect.signature(self.target if kind is None else kind.forward)
+        except (TypeError, ValueError):
+            return None
+        try:
+            taken.bind(*([None] if combined else []), *args, **kwargs)
+        except TypeError as error:
+            return f"{error}: it takes {taken}"
+        return ""
+
     def importable(self) -> bool:
         """Whether another process finds the same object by its locator."""
         wrapped = getattr(self.target, "__wrapped__", None)
@@ -163,16 +180,8 @@ def _line_of(target: Any) -> int:
 
     To find a class `inspect` parses its whole file, each time: as long as a clause takes.
     """
-    if inspect.isclass(target):
-        text = "".join(linecache.getlines(inspect.getsourcefile(target) or ""))
-        found = _classes(text).get(target.__qualname__)
-        if found is not None:
-            return found
-    return inspect.getsourcelines(target)[1]
-
-
-@lru_cache(maxsize=8)
-def _classes(text: str) -> dict[str, int]:
-    """The first line of each class at the top level of a file, by name."""
-    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    return {node.name: min(n.lineno for n in (node, *node.decorator_list)) for node in nodes}
+    file = inspect.getsourcefile(target) or ""
+    found = written(file, target.__qualname__) if inspect.isclass(target) else None
+    if not isinstance(found, ast.ClassDef):
+        return inspect.getsourcelines(target)[1]
+    return min(node.lineno for node in (found, *found.decorator_list))

@@ -1,7 +1,7 @@
 """`Teller`: makes the findings of a clause about one subject at one set of inputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._repro import Given, write_repro
@@ -48,12 +48,11 @@ class Teller:
 
     def lacking(self, detail: str, hint: str = "") -> Finding:
         """A finding that the function says clearly that it does not support this."""
-        return replace(self._finding(Verdict.LACKING, detail), hint=hint)
+        return self._finding(Verdict.LACKING, detail, hint=hint)
 
     def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
         """A finding that the function fails with an unclear error."""
-        script = self._script(repro)
-        return replace(self._finding(Verdict.CRASHES, detail), hint=hint, repro=script)
+        return self._finding(Verdict.CRASHES, detail, hint=hint, repro=self._script(repro))
 
     def broken(
         self,
@@ -81,8 +80,8 @@ class Teller:
         """
         script = self._script(repro, given or {})
         shown, said, entries = compared(expected, got, said)
-        return replace(
-            self._finding(Verdict.BROKEN, f"{detail} {said}" if said else detail),
+        return self._finding(
+            Verdict.BROKEN, f"{detail} {said}" if said else detail,
             expected=shown[0], got=shown[1], input=place, hint=hint, repro=script, entries=entries,
         )  # fmt: skip
 
@@ -92,8 +91,9 @@ class Teller:
             random=self.random, accumulates=self.accumulates, given=given or {},
         )  # fmt: skip
 
-    def _finding(self, verdict: Verdict, detail: str) -> Finding:
-        return Finding(self.clause, verdict, detail, seed=self.seed, source=self.subject.source)
+    def _finding(self, verdict: Verdict, detail: str, **more: str) -> Finding:
+        source = self.subject.source
+        return Finding(self.clause, verdict, detail, seed=self.seed, source=source, **more)
 
     def untidy(
         self,
@@ -105,7 +105,5 @@ class Teller:
         hint: str = "",
     ) -> Finding:
         """A finding that the numbers are right because torch mends them."""
-        return replace(
-            self._finding(Verdict.UNTIDY, detail),
-            expected=show(expected), got=show(got), input=place, hint=hint,
-        )  # fmt: skip
+        return self._finding(Verdict.UNTIDY, detail, expected=show(expected), got=show(got),
+                             input=place, hint=hint)  # fmt: skip

@@ -4,7 +4,9 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 
-__all__ = ["close", "is_freed", "same_bits", "show"]
+__all__ = ["SHOWN", "close", "is_freed", "same_bits", "show", "show_part"]
+
+SHOWN = 6  # entries of a tensor
 
 
 def is_freed(tensor: torch.Tensor) -> bool:
@@ -35,11 +37,19 @@ def show(value: object) -> str:
     if isinstance(value, torch.Tensor):
         if is_freed(value):
             return f"freed memory, shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
-        flat = value.detach().reshape(-1)
-        entries = ", ".join(f"{number:.6g}" for number in flat[:6].tolist())
-        more = ", ..." if flat.numel() > 6 else ""
-        return f"[{entries}{more}] shape {tuple(value.shape)} {value.dtype}".replace("torch.", "")
+        return show_part(value, range(min(value.numel(), SHOWN)), 6)
     return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def show_part(value: torch.Tensor, places: range, digits: int) -> str:
+    """Consecutive entries of a tensor, its shape and dtype."""
+    flat = value.detach().reshape(-1)[places.start : places.stop]
+    entries = ", ".join(f"{number:.{digits}g}" for number in flat.tolist())
+    lead = "..., " if places.start else ""
+    more = ", ..." if places.stop < value.numel() else ""
+    where = f"from entry {places.start} of shape" if places.start else "shape"
+    text = f"[{lead}{entries}{more}] {where} {tuple(value.shape)} {value.dtype}"
+    return text.replace("torch.", "")
 
 
 def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:

@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._evidence import inner
 
-__all__ = ["Tensors", "flatten", "products", "unflatten"]
+__all__ = ["Tensors", "are_finite", "flatten", "products", "unflatten"]
 
 Tensors = list[torch.Tensor]
 
@@ -23,6 +23,11 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     # Computed in float32, shown in float32: the precision decides how rough an estimate is.
     dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def are_finite(parts: Sequence[torch.Tensor]) -> bool:
+    """Whether every entry of every tensor is finite."""
+    return all(bool(part.isfinite().all()) for part in parts)
 
 
 def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:

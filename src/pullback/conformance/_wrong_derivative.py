@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pullback.conformance._derivative import Trial
-from pullback.conformance._entrywise import Entrywise, compare_entries
+from pullback.conformance._entrywise import wrong_entries
 from pullback.conformance._probe import Probe
 from pullback.report import Finding
 
@@ -23,10 +23,8 @@ def wrong_derivative(
         place: what is concerned, where no single input is found.
         hint: how to mend it.
     """
-    found = compare_entries(probe, only)
-    if found is not None:
-        return _by_entry(probe, found, detail, hint)
-    return _along(probe, trial, detail, place, hint)
+    found = wrong_entries(probe, only, detail, hint)
+    return _along(probe, trial, detail, place, hint) if found is None else found
 
 
 def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str = "") -> Finding:
@@ -51,38 +49,5 @@ def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str = "") 
             "print('finite differences', (moved(h) - moved(-h)) / (2 * h))",
             "print('backward          ', "
             "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
-        ],
-    )
-
-
-def _by_entry(probe: Probe, found: Entrywise, detail: str, hint: str) -> Finding:
-    there = replace(probe, inputs=probe.inputs.with_points(found.points))
-    k = found.only
-    if found.got is None:
-        hint = "Return its gradient at its place: backward returns None there."
-    return there.broken(
-        detail,
-        expected=found.expected,
-        got=found.got,
-        place=probe.path(k),
-        hint=hint,
-        said=found.said,
-        given={"w": found.weights},
-        repro=[
-            f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{k}]",
-            f"x = xs[{k}]; steps = {found.steps()}",
-            "def moved(i, h):",
-            "    with torch.no_grad():",
-            "        x.view(-1)[i] += h",
-            "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
-            "        x.view(-1)[i] -= h",
-            "    return found",
-            "print('finite differences', "
-            "[(moved(i, h) - moved(i, -h)) / (2 * h) for i, h in steps.items()])"
-            if not found.expected.is_complex()
-            else "print('finite differences', [complex(*[(moved(i, d * h) - moved(i, -d * h)) "
-            "/ (2 * h) for d in (1, 1j)]) for i, h in steps.items()])",
-            "print('backward          ', got if got is None else "
-            "[got.reshape(-1)[i].item() for i in steps])",
         ],
     )

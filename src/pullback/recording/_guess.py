@@ -28,6 +28,10 @@ _NUMBERS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
 _FACTORS = ("alpha", "lambda", "lambd", "scale", "factor", "temperature", "tau", "beta", "gamma",
             "coeff", "slope", "threshold", "margin", "ratio", "weight_decay", "momentum",
             "min", "max", "low", "high", "bound", "clip", "sigma", "lr", "grl")  # fmt: skip
+_PLAIN: dict[str, list[Any]] = {
+    "bool": [False, True], "int": [-1, 1, 2, 3], "float": [0.5, 2.0],
+    "str": ["mean", "sum", "none", ""],
+}  # fmt: skip
 _INDICES = ("index", "indices", "idx", "label", "labels", "target", "targets", "y_true", "batch")
 _MASKS = ("mask",)
 _SHAPES = ((3, 4), (4, 4), (4,), (2, 3, 4), (2, 3, 3), (2, 3, 6, 6), (3, 1), ())
@@ -140,14 +144,8 @@ def _annotated(
     annotation: str, shape: tuple[int, ...], generator: torch.Generator
 ) -> list[Any] | None:
     text = annotation.replace("typing.", "").replace("<class '", "").replace("'>", "")
-    if text == "bool":
-        return [False, True]
-    if text == "int":
-        return [-1, 1, 2, 3]
-    if text == "float":
-        return [0.5, 2.0]
-    if text == "str":
-        return ["mean", "sum", "none", ""]
+    if text in _PLAIN:
+        return _PLAIN[text]
     if text in ("torch.Tensor", "Tensor"):
         return [
             _tensor(shape, generator),

@@ -1,6 +1,5 @@
-"""Whether a second derivative is refused, and how."""
+"""Whether a second derivative is refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.autograd import function
@@ -9,7 +8,7 @@ from pullback.conformance._probe import Probe
 from pullback.recording.locator import Locator
 from pullback.tensor import Function, reference_of
 
-__all__ = ["is_once", "refusal"]
+__all__ = ["is_once"]
 
 
 def is_once(probe: Probe) -> bool:
@@ -26,12 +25,3 @@ def is_once(probe: Probe) -> bool:
         return any(names is vars(function) for names in made_by)
 
     return any(map(marked, probe.functions()))
-
-
-def refusal(ask: Callable[[], object]) -> Exception | None:
-    """The error of a second derivative, or ``None`` when it answers."""
-    try:
-        ask()
-    except Exception as error:  # any error is loud; the caller judges it
-        return error
-    return None

@@ -39,13 +39,14 @@ def deterministic(probe: Probe) -> Finding:
         return [*values, *(t.detach() for t in found)]
 
     first = once()
+    outputs = len(first) - len(probe.inputs.differentiable)
     for _ in range(2):
         again = once()
         for k, (one, other) in enumerate(zip(first, again, strict=True)):
             if not same_bits(one, other):
                 return probe.broken(
                     "The same inputs and the same seed give other bits.",
-                    expected=one, got=other, place=_place(probe, k, len(first)), said="",
+                    expected=one, got=other, place=probe.place(k, outputs), said="",
                     hint="Draw from torch's default generator or from a generator argument, and "
                     "keep nothing between calls that changes the result.",
                     repro=_REPRO,
@@ -67,10 +68,3 @@ def _private(probe: Probe) -> Finding:
         hint="Draw from torch's default generator, or take the generator as an argument.",
         repro=_REPRO,
     )  # fmt: skip
-
-
-def _place(probe: Probe, k: int, total: int) -> str:
-    count = len(probe.inputs.differentiable)
-    return (
-        f"output {k}" if k < total - count else f"the gradient of {probe.path(k - total + count)}"
-    )

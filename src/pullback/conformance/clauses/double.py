@@ -8,12 +8,12 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_second
-from pullback.conformance._failure import classify, describe
+from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import lacks_rule
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.conformance.clauses._second import is_once, refusal
+from pullback.conformance.clauses._second import is_once
 from pullback.report import Finding, Verdict
 
 __all__ = ["double"]
@@ -39,7 +39,7 @@ def double(probe: Probe) -> Finding:
             "Backward is marked once_differentiable; `once` says how loudly.", COMPLETE
         )
     count = len(probe.inputs.differentiable)
-    refused = refusal(lambda: try_second(probe, 0))
+    refused = raised(lambda: try_second(probe, 0))
     if refused is not None:
         if classify(refused) is not Verdict.LACKING and not _lacks_rule(probe):
             raise refused

@@ -7,12 +7,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
-from pullback.conformance._nodes import (
-    call_backward,
-    custom_nodes,
-    edges,
-    unit_cotangents,
-)
+from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._values import close
 from pullback.report import Finding, Verdict
@@ -189,9 +184,10 @@ def _beyond(  # noqa: PLR0917 - what one comparison takes
 def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> list[Tensors]:
     """Gradients at inputs that rounding may have moved: where steps are, it moves them far."""
     found = []
+    wide = [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
     for number in range(_NUDGES):
         step = probe.direction(f"eps {number}")
-        nudged = [x + eps * v for x, v in zip(_wide(probe, points), step, strict=True)]
+        nudged = [x + eps * v for x, v in zip(wide, step, strict=True)]
         try:
             gradients = _reference(probe, nudged, cotangents, _widest(probe))
         except Exception:  # noqa: S112 - refused there
@@ -201,18 +197,11 @@ def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> l
     return found
 
 
-def _wide(probe: Probe, points: Tensors) -> Tensors:
-    return [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
-
-
 def _raw_dtype(outputs: Sequence[torch.Tensor]) -> str:
     """The dtype of a gradient that backward returns in another dtype than its input's."""
-    for node in custom_nodes(outputs):
-        returned = call_backward(node, unit_cotangents(node))
-        for k, entry in edges(node):
-            value = returned[k] if k < len(returned) else None
-            if isinstance(value, torch.Tensor) and value.dtype != entry.dtype:
-                return _name(value.dtype)
+    for _, _, entry, value in returned(outputs):
+        if isinstance(value, torch.Tensor) and value.dtype != entry.dtype:
+            return _name(value.dtype)
     return ""
 
 

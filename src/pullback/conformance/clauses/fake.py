@@ -31,9 +31,7 @@ def fake(probe: Probe) -> Finding:
         return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
     forms = found.outputs if isinstance(found, Failed) else found
     for k, ((kind, form), other) in enumerate(zip(forms, real, strict=False)):
-        place = (
-            f"output {k}" if k < len(outputs) else f"the gradient of {probe.path(k - len(outputs))}"
-        )
+        place = probe.place(k, len(outputs))
         if kind != "FakeTensor":
             return _broken(probe, place, "a fake tensor", f"a {kind} with numbers")
         if form != form_of(other):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._layouts import broadcast, expanded, offset, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
@@ -79,39 +80,17 @@ def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> 
     return probe.answers(leaves, cotangents)[place] is None
 
 
-def _transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.mT.contiguous().mT if x.ndim >= 2 else _strided(x)
-
-
-def _strided(x: torch.Tensor) -> torch.Tensor:
-    wide = torch.zeros((*x.shape, 2), dtype=x.dtype, device=x.device)
-    wide[..., 1] = x
-    return wide[..., 1]
-
-
-def _offset(x: torch.Tensor) -> torch.Tensor:
-    store = torch.zeros(x.numel() + 1, dtype=x.dtype, device=x.device)
-    store[1:] = x.reshape(-1)
-    return store[1:].view(x.shape)
-
-
-def _expanded(x: torch.Tensor) -> torch.Tensor:
-    """Every row along the first dimension the same memory; square matrices keep their structure."""
-    square = x.ndim >= 2 and x.shape[-1] == x.shape[-2]
-    return x[:1].expand(x.shape) if x.ndim and x.shape[0] > 1 and not square else x
-
-
 _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Transposed": _transposed,
-    "Strided": _strided,
-    "Offset": _offset,
-    "Expanded": _expanded,
+    "Transposed": transposed,
+    "Strided": strided,
+    "Offset": offset,
+    "Expanded": expanded,
     "Broadcast": lambda x: x,
 }
 # A cotangent is of no kind: any may be one row or one number, as that of a sum is.
 _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
-    "Broadcast": lambda g: g.reshape(-1)[:1].expand(g.numel()).view(g.shape) if g.numel() else g,
+    "Broadcast": broadcast,
 }
 
 

@@ -1,10 +1,11 @@
 """`mutation`: an input that is changed in place is declared with `mark_dirty`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._failure import raised
 from pullback.conformance._nodes import watched_marks
 from pullback.conformance._probe import Probe
 from pullback.conformance._values import is_freed, same_bits
@@ -35,7 +36,7 @@ def mutation(probe: Probe) -> Finding:
     moment = "forward"
     if changed is None and probe.outputs:
         chosen = [every[k] for k in probe.outputs]
-        error = _error_of(lambda: probe.pull(leaves, probe.cotangents(chosen), chosen))
+        error = raised(lambda: probe.pull(leaves, probe.cotangents(chosen), chosen))
         changed, moment = _changed(handed, before, dirty), "backward"
         if error is not None and changed is None and probe.fault is None:
             raise error  # plain backward ran before, so this is no other clause's finding
@@ -80,14 +81,6 @@ def _freed(probe: Probe, position: int, moment: str) -> Finding:
             f"print('bytes', {name}.untyped_storage().nbytes())",
         ],
     )  # fmt: skip
-
-
-def _error_of(run: Callable[[], object]) -> BaseException | None:
-    try:
-        run()
-    except (Exception, SystemExit) as error:  # judged once it is known what was written before it
-        return error
-    return None
 
 
 def _changed(

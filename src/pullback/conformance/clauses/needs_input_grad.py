@@ -1,11 +1,11 @@
 """`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._history import Lost, lost_with_history
 from pullback.conformance._probe import Probe, Tensors
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Finding
@@ -40,9 +40,9 @@ def needs_input_grad(probe: Probe) -> Finding:
 
     Nor may it change where the inputs are no leaves, as behind a first layer.
     """
-    lost = lost_with_history(probe)
-    if lost is not None:
-        return _lost(probe, lost)
+    finding = _with_history(probe)
+    if finding is not None:
+        return finding
     points = probe.inputs.points()
     if len(points) < 2:
         return probe.holds("The only gradient is the same where the input has a history.")
@@ -91,23 +91,48 @@ def _asked_instead(
     return ""
 
 
-def _lost(probe: Probe, lost: Lost) -> Finding:
-    return probe.broken(
-        f"The gradient is another where the input {lost.what}, as behind any layer: "
-        f"{probe.path(lost.place)} is no leaf then.",
-        expected=lost.expected,
-        got=lost.got,
-        place=probe.path(lost.place),
-        hint="Ask ctx.needs_input_grad[k], by the position of the argument: is_leaf, _base and "
-        "grad_fn of an input say how it was made, not whether its gradient is needed.",
-        given={"w": lost.cotangents},
-        repro=[
-            "print('leaf   ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-            f"made = [{lost.source} for x in xs]",
-            "args = tree_map(lambda a: next((m for x, m in zip(xs, made) if x is a), a), args)",
-            "print('no leaf', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-        ],
-    )
+# What an input behind a first layer is: said, and made as it is and as Python source for ``x``.
+_WAYS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "has a history": ("x * 1", lambda x: x * 1),
+    "is a view": ("x.view_as(x)", lambda x: x.view_as(x)),
+    "is a view of a result": ("torch.stack([x, x])[0]", lambda x: torch.stack([x, x])[0]),
+}
+
+
+def _with_history(probe: Probe) -> Finding | None:
+    """Compare gradients of leaves with those of tensors of the same numbers that are no leaves."""
+    points = probe.inputs.points()
+    cotangents = probe.cotangents(probe.output_values())
+    expected = probe.backward(points, cotangents)
+    for what, (source, make) in _WAYS.items():
+        leaves = probe.leaves()
+        outputs = probe.evaluate([make(x) for x in leaves])
+        answered = probe.answers(leaves, [g.clone() for g in cotangents], outputs)
+        got = _filled(leaves, answered)
+        place = probe.differ(got, expected, looser=1e3)
+        if place is not None:
+            return probe.broken(
+                f"The gradient is another where the input {what}, as behind any layer: "
+                f"{probe.path(place)} is no leaf then.",
+                expected=expected[place], got=None if answered[place] is None else got[place],
+                place=probe.path(place),
+                hint="Ask ctx.needs_input_grad[k], by the position of the argument: is_leaf, _base "
+                "and grad_fn of an input say how it was made, not whether its gradient is needed.",
+                given={"w": cotangents},
+                repro=[
+                    "print('leaf   ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                    f"made = [{source} for x in xs]",
+                    "args = tree_map(lambda a: next((m for x, m in zip(xs, made) if x is a), a), "
+                    "args)",
+                    "print('no leaf', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                ],
+            )  # fmt: skip
+    return None
+
+
+def _filled(leaves: Tensors, answered: Sequence[torch.Tensor | None]) -> Tensors:
+    pairs = zip(leaves, answered, strict=True)
+    return [torch.zeros_like(x) if g is None else g.detach() for x, g in pairs]
 
 
 def _count(
@@ -119,5 +144,4 @@ def _count(
     handed = [g.clone() for g in cotangents]  # which backward may write into
     with _Counter() as counter:  # of backward alone, not of zeros for what was not asked for
         answered = probe.answers(leaves, handed, outputs)
-    pairs = zip(leaves, answered, strict=True)
-    return [torch.zeros_like(x) if g is None else g.detach() for x, g in pairs], counter.count
+    return _filled(leaves, answered), counter.count

@@ -6,9 +6,10 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import second_estimate
+from pullback.conformance._failure import raised
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.conformance.clauses._second import is_once, refusal
+from pullback.conformance.clauses._second import is_once
 from pullback.report import Finding
 from pullback.tensor import Function
 
@@ -34,7 +35,7 @@ def once(probe: Probe) -> Finding:
     bends = [k for k in range(len(probe.inputs.differentiable)) if _bends(probe, k)]
     if not bends:
         return probe.holds("The second derivative is zero, so that no silent zero is wrong.")
-    silent = [name for name, ask in _WAYS.items() if refusal(lambda a=ask: a(probe)) is None]
+    silent = [name for name, ask in _WAYS.items() if raised(lambda a=ask: a(probe)) is None]
     if not silent:
         return probe.holds("A second derivative raises under autograd and under torch.func.")
     if not _is_ours(probe):

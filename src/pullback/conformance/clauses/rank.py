@@ -16,6 +16,7 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
@@ -201,7 +202,7 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told: forward is no longer that of each item"
     if agrees(other, run, other.direction("rank")):
         return _RIGHT
-    finite = all(bool(g.isfinite().all()) for g in run.gradients)
+    finite = are_finite(run.gradients)
     trial = decide(lambda number: try_derivative(other, number), wanted=1, limit=5, singular=finite)
     if trial is None:
         return "not told"

@@ -78,7 +78,7 @@ def _compare(probe: Probe, plain: Callable[..., Any], points: Tensors) -> Findin
     if place is None:
         return None
     count = len(got) - len(points)
-    where = f"output {place}" if place < count else f"the gradient of {probe.path(place - count)}"
+    where = probe.place(place, count)
     return probe.broken(
         f"The kernel gives another value of {where} than its reference.",
         expected=expected[place], got=got[place], place=where, repro=_REPRO,

@@ -17,6 +17,7 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
@@ -152,14 +153,12 @@ def _fresh_memory() -> Iterator[None]:
 
 def _unwritten(probe: Probe, run: Run) -> str | None:
     """What holds NaN only because torch filled fresh memory with it."""
-    names = [f"output {k}" for k in range(len(run.outputs))]
-    names += [f"the gradient of {probe.path(k)}" for k in range(len(run.gradients))]
-    if all(t.isfinite().all() for t in run.every):
+    if are_finite(run.every):
         return None
     plain = Run.of(probe, run.cotangents)
-    for name, one, other in zip(names, run.every, plain.every, strict=True):
+    for k, (one, other) in enumerate(zip(run.every, plain.every, strict=True)):
         if bool((one.isnan() & ~other.isnan()).any()):
-            return name
+            return probe.place(k, len(run.outputs))
     return None
 
 
@@ -200,7 +199,7 @@ def _judge(
         Whether anything was settled, and what is wrong.
     """
     settled = False
-    finite = all(g.isfinite().all() for g in run.gradients)
+    finite = are_finite(run.gradients)
     for tail in (True, False):
         if agrees(probe, run, _direction(probe, places, tail)):
             settled = True

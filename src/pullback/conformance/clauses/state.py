@@ -14,7 +14,7 @@ from pullback.report import Finding
 
 __all__ = ["state"]
 
-Answer = tuple[int, Tensors] | None
+Answer = Tensors | None
 
 # How many times the given numbers those of a call are that only disturbs, and how long it may take.
 _FAR, _PATIENCE = 8, 5.0
@@ -53,12 +53,10 @@ def state(probe: Probe) -> Finding:
         for k in order:
             handed = [g.clone() for g in cotangents]  # which backward may write into
             got = probe.pull(leaves[k], handed, outputs[k])
-            place = probe.differ([g.detach() for g in got], alone[k], looser=1e3)
-            if place is not None:
-                pair = alone[k][place], got[place]
-                given = {"w": cotangents, "others": points[1 - k]}
-                there = replace(probe, inputs=probe.inputs.with_points(points[k]))
-                return _broken(there, "a second live call", pair, place, given)
+            finding = _unlike(probe, "a second live call", got, alone[k], cotangents,
+                              points[k], points[1 - k])  # fmt: skip
+            if finding is not None:
+                return finding
     for far in (-_FAR, _FAR):
         finding = _disturbed(probe, points[0], far, cotangents, alone[0])
         if finding is not None:
@@ -81,12 +79,7 @@ def _disturbed(
     with suppress(Exception):  # outside of its domain, or without an end there
         replace(probe, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(far))
     got = probe.pull(leaves, [g.clone() for g in cotangents], outputs)
-    place = probe.differ([g.detach() for g in got], alone, looser=1e3)
-    if place is None:
-        return None
-    given = {"w": cotangents, "others": far}
-    there = replace(probe, inputs=probe.inputs.with_points(points))
-    return _broken(there, "a second live call", (alone[place], got[place]), place, given)
+    return _unlike(probe, "a second live call", got, alone, cotangents, points, far)
 
 
 def _threads(
@@ -99,20 +92,17 @@ def _threads(
             outputs = list(probe.unseeded(*leaves))
             handed = [g.clone() for g in cotangents]
             got = [g.detach() for g in probe.pull(leaves, handed, outputs)]
-            place = probe.differ(got, alone[k], looser=1e3)
-            if place is not None:
-                return place, got
+            if probe.differ(got, alone[k], looser=1e3) is not None:
+                return got
         return None
 
     with limited(_THREADS * _REPEATS * probe.patience):  # which no thread but this one keeps
         answers = _at_once(work, _THREADS)
     for number, answer in enumerate(answers):
         if answer is not None:
-            place, got = answer
-            pair = alone[number % 2][place], got[place]
-            given = {"w": cotangents, "others": points[1 - number % 2]}
-            there = replace(probe, inputs=probe.inputs.with_points(points[number % 2]))
-            return _broken(there, "another thread", pair, place, given)
+            k = number % 2
+            return _unlike(probe, "another thread", answer, alone[k], cotangents, points[k],
+                           points[1 - k])  # fmt: skip
     return None
 
 
@@ -158,17 +148,17 @@ def _overwritten(probe: Probe, pair: tuple[object, object], place: int, given: G
     )
 
 
-def _broken(
-    probe: Probe, what: str, pair: tuple[object, object], place: int, given: Given
-) -> Finding:
-    expected, got = pair
-    return probe.broken(
+def _unlike(  # noqa: PLR0917 - what one comparison takes
+    probe: Probe, what: str, got: Tensors, alone: Tensors, cotangents: Tensors, points: Tensors,
+    others: Tensors,
+) -> Finding | None:  # fmt: skip
+    """The finding that gradients at some points are others than those of a call alone."""
+    there = replace(probe, inputs=probe.inputs.with_points(points))
+    return there.unlike(
+        [g.detach() for g in got], alone,
         f"A gradient is wrong while {what} is under way: calls share state.",
-        expected=expected,
-        got=got,
-        place=probe.path(place),
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
-        given=given,
+        given={"w": cotangents, "others": others},
         repro=[
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
@@ -176,4 +166,4 @@ def _broken(
             "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
             "allow_unused=True))",
         ],
-    )
+    )  # fmt: skip

@@ -19,7 +19,7 @@ from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import specials
 from pullback.conformance._structure import keep_step, outside, ties_matrices
-from pullback.conformance._vectors import flatten, products, unflatten
+from pullback.conformance._vectors import are_finite, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
@@ -76,7 +76,7 @@ def _look(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
             raise
         except Exception:  # noqa: S112 - loud, so not silently wrong
             continue
-        if not _finite(run.outputs) or not _has_limit(other, run):
+        if not are_finite(run.outputs) or not _has_limit(other, run):
             continue
         if has_basis(run.outputs):  # which may turn from one point to the next
             other = spans(other)
@@ -105,14 +105,10 @@ def _controls(probe: Probe, inputs: Arguments) -> Iterator[Arguments]:
         yield probe.inputs.with_values(values)
 
 
-def _finite(parts: Tensors) -> bool:
-    return all(bool(part.isfinite().all()) for part in parts)
-
-
 def _has_limit(probe: Probe, run: Run) -> bool:
     """Whether outputs at infinity are those large inputs lead to, as where an entry is masked."""
     points = probe.inputs.points()
-    if _finite(points):
+    if are_finite(points):
         return True
     far = [x.nan_to_num(posinf=1e15, neginf=-1e15) for x in points]
     there, here = flatten(probe.output_values(far)), flatten(run.outputs)
@@ -121,7 +117,7 @@ def _has_limit(probe: Probe, run: Run) -> bool:
 
 def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
     """A finding where backward is wrong at the probe's own inputs."""
-    if not _finite(run.gradients):
+    if not are_finite(run.gradients):
         return _judge_missing(probe, run, name)
     if probe.intent != "exact":
         return None

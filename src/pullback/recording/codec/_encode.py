@@ -19,7 +19,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -148,34 +148,39 @@ class Encoder:
         self._positions: dict[int, int] = {}
         self._objects: dict[int, int] = {}
         self._alive: list[Any] = []
-        self._nodes = 0
+        self._nodes = self._depth = 0
 
-    def encode(self, value: Any, depth: int = 0) -> Any:
+    def encode(self, value: Any) -> Any:
         """Return ``value`` as plain data.
 
         Raises:
             NotPlain: it has no such form, or is larger than the limit.
         """
         self._nodes += 1
-        if depth > _DEPTH_LIMIT or self._nodes > _NODE_LIMIT:
+        if self._depth > _DEPTH_LIMIT or self._nodes > _NODE_LIMIT:
             raise NotPlain("an argument is nested too deeply or holds too many objects")
         kind = type(value)
         if kind in PLAIN:
             return value
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value, depth + 1)
-        if kind.__module__ == "numpy" and hasattr(value, "dtype"):
-            return self._numpy(value, depth + 1)
-        for types_, encoder in _ENCODERS:
-            if isinstance(value, types_):
-                return encoder(self, value, depth + 1)
-        return self._object(value, depth + 1)
+        self._depth += 1
+        try:
+            if isinstance(value, torch.Tensor):
+                return self._tensor(value)
+            if kind.__module__ == "numpy" and hasattr(value, "dtype"):
+                return self._numpy(value)
+            rules = (rule for types_, rule in _ENCODERS if isinstance(value, types_))
+            return next(rules, Encoder._object)(self, value)
+        finally:
+            self._depth -= 1
 
-    def _tensor(self, value: torch.Tensor, depth: int) -> Any:
+    def _all(self, values: Iterable[Any]) -> list[Any]:
+        return [self.encode(item) for item in values]
+
+    def _tensor(self, value: torch.Tensor) -> Any:
         position = self._positions.get(id(value))
         plain = _unwrap(value)
         if type(plain) not in TENSORS:
-            return self._other_tensor(plain, depth)
+            return self._other_tensor(plain)
         if position is None:
             position = self._copy(plain)
             self._positions[id(value)] = position
@@ -183,7 +188,7 @@ class Encoder:
         parameter = isinstance(value, torch.nn.Parameter)
         return ("tensor", position, bool(value.requires_grad), str(plain.device), parameter)
 
-    def _other_tensor(self, value: Any, depth: int) -> Any:
+    def _other_tensor(self, value: Any) -> Any:
         """A tensor of a class of its own: what it is made of, or its numbers and attributes."""
         kind = type(value)
         if id(value) in self._objects:
@@ -193,14 +198,14 @@ class Encoder:
         self._alive.append(value)
         if hasattr(kind, "__tensor_flatten__"):
             names, made_with = value.__tensor_flatten__()
-            inner = [(name, self.encode(getattr(value, name), depth)) for name in names]
+            inner = [(name, self.encode(getattr(value, name))) for name in names]
             shape = [list(value.shape), list(value.stride()), bool(value.requires_grad)]
-            return ("flattened", number, *reference, inner, self.encode(made_with, depth), *shape)
+            return ("flattened", number, *reference, inner, self.encode(made_with), *shape)
         if not is_plain_tensor_class(kind):
             raise NotPlain(f"a tensor of type {_name(kind)} has no plain form")
         with disable_torch_function():
             position = self._copy(value.detach().as_subclass(torch.Tensor))
-        state = [(name, self.encode(item, depth)) for name, item in vars(value).items()]
+        state = [(name, self.encode(item)) for name, item in vars(value).items()]
         return ("subclass", number, *reference, position, bool(value.requires_grad), state)
 
     def _copy(self, plain: torch.Tensor) -> int:
@@ -213,8 +218,8 @@ class Encoder:
         self.tensors.append(plain.detach().clone().cpu())
         return len(self.tensors) - 1
 
-    def _sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> Any:
-        items = [self.encode(item, depth) for item in value]
+    def _sequence(self, value: list[Any] | tuple[Any, ...]) -> Any:
+        items = self._all(value)
         kind = type(value)
         if kind is list or kind is tuple:
             return (kind.__name__, items)
@@ -222,33 +227,23 @@ class Encoder:
             return ("namedtuple", *_reference(kind), items)
         raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
 
-    def _size(self, value: torch.Size, depth: int) -> Any:
-        del depth
-        return ("size", [int(item) for item in value])
-
-    def _set(self, value: set[Any] | frozenset[Any], depth: int) -> Any:
-        return (type(value).__name__, [self.encode(item, depth) for item in value])
-
-    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+    def _dict(self, value: dict[Any, Any]) -> Any:
         kind = type(value).__name__
         if type(value) not in (dict, *_DICTS):
             raise NotPlain(f"an argument of type {_name(type(value))} has no plain form")
-        pairs = [(self.encode(key, depth), self.encode(item, depth)) for key, item in value.items()]
+        pairs = [(self.encode(key), self.encode(item)) for key, item in value.items()]
         if isinstance(value, collections.defaultdict):
-            return (kind, pairs, self.encode(value.default_factory, depth))
+            return (kind, pairs, self.encode(value.default_factory))
         return (kind, pairs)
 
-    def _deque(self, value: collections.deque[Any], depth: int) -> Any:
-        return ("deque", [self.encode(item, depth) for item in value], value.maxlen)
-
-    def _view(self, value: Any, depth: int) -> Any:
+    def _view(self, value: Any) -> Any:
         kind = type(value).__name__.removeprefix("odict_").removeprefix("dict_")
         mapping = value.mapping.copy()
         if kind == "keys":  # what they lead to is not seen, and need not have a plain form
             mapping = type(mapping).fromkeys(value)
-        return ("view", kind, self.encode(mapping, depth))
+        return ("view", kind, self.encode(mapping))
 
-    def _numpy(self, value: Any, depth: int) -> Any:
+    def _numpy(self, value: Any) -> Any:
         """An array or a number of numpy, as the tensor that holds the same."""
         numpy = sys.modules["numpy"]
         array = isinstance(value, numpy.ndarray)
@@ -260,37 +255,21 @@ class Encoder:
             raise NotPlain(f"an argument of numpy, {value.dtype}, has no plain form") from None
         return ("array" if array else "number", self._copy(stored))
 
-    def _range(self, value: slice | range, depth: int) -> Any:
-        parts = [self.encode(item, depth) for item in (value.start, value.stop, value.step)]
-        return (type(value).__name__, parts)
-
-    def _torch_name(self, value: Any, depth: int) -> Any:
-        del depth
-        return ("device", str(value)) if isinstance(value, torch.device) else ("torch", str(value))
-
-    def _enum(self, value: enum.Enum, depth: int) -> Any:
-        del depth
-        return ("enum", *_reference(type(value)), value.name)
-
-    def _partial(self, value: functools.partial[Any], depth: int) -> Any:
-        parts = (value.func, tuple(value.args), dict(value.keywords))
-        return ("partial", [self.encode(part, depth) for part in parts])
-
-    def _method(self, value: types.MethodType, depth: int) -> Any:
+    def _method(self, value: types.MethodType) -> Any:
         name = value.__func__.__name__
         if getattr(type(value.__self__), name, None) is not value.__func__ and not isinstance(
             value.__self__, type
         ):
             raise NotPlain(f"the method {name} was attached to an object, not to its class")
-        return ("method", self.encode(value.__self__, depth), name)
+        return ("method", self.encode(value.__self__), name)
 
-    def _builtin(self, value: types.BuiltinFunctionType, depth: int) -> Any:
+    def _builtin(self, value: types.BuiltinFunctionType) -> Any:
         owner = value.__self__
         if owner is None or isinstance(owner, (type, types.ModuleType)):
             return ("named", *_reference(value))
-        return ("method", self.encode(owner, depth), value.__name__)
+        return ("method", self.encode(owner), value.__name__)
 
-    def _function(self, value: types.FunctionType, depth: int) -> Any:
+    def _function(self, value: types.FunctionType) -> Any:
         try:
             return ("named", *_reference(value))
         except NotPlain:
@@ -298,20 +277,20 @@ class Encoder:
         cells: list[Any] = []
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
-                cells.append(self.encode(cell.cell_contents, depth))
+                cells.append(self.encode(cell.cell_contents))
             except NotPlain as reason:
                 raise NotPlain(
                     f"the function {value.__qualname__} closes over {name}: {reason}"
                 ) from None
-        defaults = self.encode(value.__defaults__, depth)
-        keywords = self.encode(value.__kwdefaults__, depth)
+        defaults = self.encode(value.__defaults__)
+        keywords = self.encode(value.__kwdefaults__)
         code = value.__code__
         place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
-        variables = self._script_globals(value, depth)
+        variables = self._script_globals(value)
         extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
         return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
-    def _script_globals(self, value: types.FunctionType, depth: int) -> list[tuple[str, Any]]:
+    def _script_globals(self, value: types.FunctionType) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
         if not _is_script(value.__module__):
             return []
@@ -320,43 +299,25 @@ class Encoder:
         for name in value.__code__.co_names:
             item = value.__globals__.get(name, int)
             if not isinstance(item, definitions):
-                found.append((name, self.encode(item, depth)))
+                found.append((name, self.encode(item)))
         return found
 
-    def _named(self, value: Any, depth: int) -> Any:
-        del depth
-        return ("named", *_reference(value))
-
-    def _group(self, value: Any, depth: int) -> Any:
-        """A process group, as the ranks in it: it is made anew on ranks."""
-        del depth
-        return ("group", torch.distributed.get_process_group_ranks(value))
-
-    def _module(self, value: types.ModuleType, depth: int) -> Any:
-        del depth
-        return ("module", _home(value.__name__))
-
-    def _annotation(self, value: Any, depth: int) -> Any:
+    def _annotation(self, value: Any) -> Any:
         """``list[int]``, ``int | None`` and the like, by what they are of."""
         origin = typing.get_origin(value)
         items = [None if item is type(None) else item for item in typing.get_args(value)]
-        arguments = [self.encode(item, depth) for item in items]
+        arguments = [self.encode(item) for item in items]
         if origin in (typing.Union, types.UnionType):
             return ("union", arguments)
         if not arguments or not isinstance(origin, type):
             raise NotPlain(f"the annotation {value} has no plain form")
-        return ("generic", self.encode(origin, depth), arguments)
+        return ("generic", self.encode(origin), arguments)
 
-    def _ellipsis(self, value: types.EllipsisType, depth: int) -> Any:
-        del value, depth
-        return ("ellipsis",)
-
-    def _generator(self, value: torch.Generator, depth: int) -> Any:
-        del depth
+    def _generator(self, value: torch.Generator) -> Any:
         self.tensors.append(value.get_state())
         return ("generator", len(self.tensors) - 1, str(value.device))
 
-    def _object(self, value: Any, depth: int) -> Any:
+    def _object(self, value: Any) -> Any:
         kind = type(value)
         if id(value) in self._objects:
             return ("same", self._objects[id(value)])
@@ -372,32 +333,40 @@ class Encoder:
                 state.append((name, ("OrderedDict", [])))
                 continue
             try:
-                state.append((name, self.encode(item, depth)))
+                state.append((name, self.encode(item)))
             except NotPlain as reason:
                 raise NotPlain(f"{_name(kind)}.{name}: {reason}") from None
         return ("object", number, *reference, state)
 
 
-_ENCODERS: tuple[tuple[Any, Any], ...] = (
-    (torch.Size, Encoder._size),
-    (enum.Enum, Encoder._enum),
+_ENCODERS: tuple[tuple[Any, Callable[[Encoder, Any], Any]], ...] = (
+    (torch.Size, lambda self, value: ("size", [int(item) for item in value])),
+    (enum.Enum, lambda self, value: ("enum", *_reference(type(value)), value.name)),
     ((list, tuple), Encoder._sequence),
-    ((set, frozenset), Encoder._set),
+    ((set, frozenset), lambda self, value: (type(value).__name__, self._all(value))),
     (dict, Encoder._dict),
-    (collections.deque, Encoder._deque),
+    (collections.deque, lambda self, value: ("deque", self._all(value), value.maxlen)),
     (_VIEWS, Encoder._view),
-    ((slice, range), Encoder._range),
-    ((torch.dtype, torch.device, torch.layout, torch.memory_format), Encoder._torch_name),
+    (
+        (slice, range),
+        lambda self, v: (type(v).__name__, self._all((v.start, v.stop, v.step))),
+    ),
+    (torch.device, lambda self, value: ("device", str(value))),
+    ((torch.dtype, torch.layout, torch.memory_format), lambda self, v: ("torch", str(v))),
     (torch.Generator, Encoder._generator),
-    (_GROUPS, Encoder._group),
-    (types.EllipsisType, Encoder._ellipsis),
+    # A process group, as the ranks in it: it is made anew on ranks.
+    (_GROUPS, lambda self, v: ("group", torch.distributed.get_process_group_ranks(v))),
+    (types.EllipsisType, lambda self, value: ("ellipsis",)),
     (_ANNOTATIONS, Encoder._annotation),
-    (types.ModuleType, Encoder._module),
-    (functools.partial, Encoder._partial),
+    (types.ModuleType, lambda self, value: ("module", _home(value.__name__))),
+    (
+        functools.partial,
+        lambda self, v: ("partial", self._all((v.func, tuple(v.args), dict(v.keywords)))),
+    ),
     (types.MethodType, Encoder._method),
     (types.BuiltinFunctionType, Encoder._builtin),
     (types.FunctionType, Encoder._function),
-    (_NAMED, Encoder._named),
+    (_NAMED, lambda self, value: ("named", *_reference(value))),
 )
 
 

@@ -87,7 +87,9 @@ class Loader:
         return ", trust=True"
 
     def _extend_path(self) -> None:
-        _append_to_path(self._paths)
+        for folder in self._paths:
+            if folder not in sys.path and os.path.exists(folder):
+                sys.path.append(folder)
 
 
 class StrictLoader(Loader):
@@ -222,12 +224,6 @@ class StrictLoader(Loader):
     def _is_own_code(self, function: types.FunctionType) -> bool:
         file = os.path.realpath(function.__code__.co_filename)
         return file in self._scripts or (file == self._own_file(function.__module__ or ""))
-
-
-def _append_to_path(folders: Iterable[str]) -> None:
-    for folder in folders:
-        if folder not in sys.path and os.path.exists(folder):
-            sys.path.append(folder)
 
 
 def _locator(home: str, qualname: str) -> Locator:

@@ -2,7 +2,7 @@
 
 from pullback.recording.locator._find import find, load_module
 from pullback.recording.locator._locator import Locator
-from pullback.recording.locator._script import load_script, run_definitions
+from pullback.recording.locator._script import global_names, load_script, run_definitions
 from pullback.recording.locator._shims import shim
 from pullback.recording.locator._source import definition, derives_from_function, source_of
 
@@ -11,6 +11,7 @@ __all__ = [
     "definition",
     "derives_from_function",
     "find",
+    "global_names",
     "load_module",
     "load_script",
     "run_definitions",

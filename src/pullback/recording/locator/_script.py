@@ -18,7 +18,7 @@ from typing import Any
 from pullback.errors import ArgumentError
 from pullback.recording.locator._shims import shim
 
-__all__ = ["load_script", "run_definitions"]
+__all__ = ["global_names", "load_script", "run_definitions"]
 
 
 def load_script(file: str, wanted: str | None) -> types.ModuleType:
@@ -94,7 +94,7 @@ def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
             if number in chosen or not (names & _bound(statement) or _always(statement)):
                 continue
             chosen.add(number)
-            names |= _global_names(statement)
+            names |= global_names(statement)
         if len(chosen) == grown:
             return [statements[number] for number in sorted(chosen)]
 
@@ -112,7 +112,7 @@ def _always(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and "sys.path." in ast.unparse(statement)
 
 
-def _global_names(statement: ast.stmt) -> set[str]:
+def global_names(statement: ast.stmt) -> set[str]:
     """Return the global names that a statement, or a function inside it, reads."""
     pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
     names: set[str] = set()

@@ -169,10 +169,9 @@ class Flow(TorchFunctionMode):
             return
         first = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
         roots = list(tensors_in((first,)))
-        for root in roots:
-            live, cuts = self.origin(root)
-            self.reached |= live
-            self.decisive |= cuts
+        live, cuts = self._union(roots)
+        self.reached |= live
+        self.decisive |= cuts
         self.roots += 1
         if name == "backward":
             self._on_backward(roots)
@@ -184,11 +183,7 @@ class Flow(TorchFunctionMode):
         if kwargs:
             given.extend(tensors_in(kwargs.values()))
         writes = _writes(name, func, kwargs)
-        live = cuts = 0
-        for tensor in given:
-            its_live, its_cuts = self.origin(tensor)
-            live |= its_live
-            cuts |= its_cuts
+        live, cuts = self._union(given)
         if not live and not cuts:
             if self._written and not writes:
                 self._forget(given, output)
@@ -198,7 +193,7 @@ class Flow(TorchFunctionMode):
             return
         made = list(tensors_in((output,)))
         if writes:
-            self._write(name, args, kwargs, live, cuts)
+            self._write(name, args, kwargs)
             made += [kwargs["out"]] if isinstance(kwargs.get("out"), torch.Tensor) else []
             made += [args[0]] if args and isinstance(args[0], torch.Tensor) else []
         elif self._written:
@@ -241,19 +236,13 @@ class Flow(TorchFunctionMode):
         for number in bits(cuts):
             self.cuts[number].left = True
 
-    def _write(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], live: int, cuts: int
-    ) -> None:
+    def _write(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Values were written to memory that another tensor may share, which sees no history."""
         target = kwargs.get("out", args[0] if args else None)
         if not isinstance(target, torch.Tensor):
             return
         values = [t for t in tensors_in((*args[1:], *kwargs.values())) if t is not target]
-        live = cuts = 0
-        for tensor in values:
-            its_live, its_cuts = self.origin(tensor)
-            live |= its_live
-            cuts |= its_cuts
+        live, cuts = self._union(values)
         if live:
             cuts |= self._cut(name, live)
         if cuts:
@@ -267,6 +256,14 @@ class Flow(TorchFunctionMode):
             place = storage_of(tensor)
             if place not in old:
                 self._written.pop(place, None)
+
+    def _union(self, tensors: Iterable[Any]) -> tuple[int, int]:
+        live = cuts = 0
+        for tensor in tensors:
+            its_live, its_cuts = self.origin(tensor)
+            live |= its_live
+            cuts |= its_cuts
+        return live, cuts
 
     def origin(self, tensor: Any) -> tuple[int, int]:
         """The bits of the leaves that a tensor's gradient reaches, and of the cuts before it."""

@@ -54,14 +54,16 @@ class Names:
         """Take a module that is called."""
         self._modules.add(module)
 
-    def update(self) -> None:
-        """Name every parameter of the modules that are alive, as they are put together now."""
-        for name, parameter, owner in self._walk():
-            self._name(parameter, name, owner)
+    def update(self) -> list[tuple[str, Any, Any]]:
+        """Name every parameter of the modules that are alive, as they are put together now.
 
-    def current(self) -> list[tuple[str, Any, Any]]:
-        """Name, parameter and the module that holds it, for every module that is alive."""
-        return list(self._walk())
+        Returns:
+            Name, parameter and the module that holds it.
+        """
+        found = list(self._walk())
+        for name, parameter, owner in found:
+            self._name(parameter, name, owner)
+        return found
 
     def name_of(self, parameter: Any) -> str:
         """The name of a parameter, or an empty text."""

@@ -9,7 +9,7 @@ This file is also loaded by path into programs that have no pullback (``_recorde
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from pullback.recording.training._flow import NOTE, bits
 __all__ = ["Stop", "Stops"]
 
 
-class Stop:
+class Stop(NamedTuple):
     """Where a gradient ends.
 
     Arguments:
@@ -27,8 +27,8 @@ class Stop:
         place: ``"file:line"``, or an empty text where it is not known.
     """
 
-    def __init__(self, operation: str, place: str) -> None:
-        self.operation, self.place = operation, place
+    operation: str
+    place: str
 
 
 class Stops:

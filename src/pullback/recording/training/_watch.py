@@ -204,9 +204,9 @@ class TrainingWatch:
 
     def _look(self, optimizer: Any, count: int, *, close: bool) -> None:
         if close:
-            self._names.update()
+            named = self._names.update()
             self._look_at_all(optimizer, count)
-            self._look_at_free()
+            self._look_at_free(named)
             self._looked()
         else:
             for held in self._suspects[optimizer]:
@@ -260,8 +260,8 @@ class TrainingWatch:
             held.first = count
         held.lapsed = held.lapsed or bool(held.first and not alive)
 
-    def _look_at_free(self) -> None:
-        for name, parameter, owner in self._names.current():
+    def _look_at_free(self, named: list[tuple[str, Any, Any]]) -> None:
+        for name, parameter, owner in named:
             if parameter.grad is None or not parameter.requires_grad or id(parameter) in self._held:
                 continue
             free = self._free.get(id(parameter))
