@@ -358,6 +358,34 @@ def test_a_cause_is_known_to_the_process_that_compiles(monkeypatch):
     assert not report["vmap"].cause
 
 
+class Workspace(torch.autograd.Function):
+    """Keeps on its ctx a buffer that calls of one shape share."""
+
+    buffers: typing.ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        gate = Workspace.buffers.setdefault(x.shape, torch.empty(x.shape, dtype=x.dtype))
+        torch.sigmoid(x.detach(), out=gate)
+        ctx.gate = gate
+        ctx.save_for_backward(x)
+        return x * gate
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * ctx.gate * (1 + x * (1 - ctx.gate))
+
+
+def test_a_buffer_that_calls_share_is_told_before_the_attribute_that_holds_it():
+    report = check(Workspace, X, clauses=("saved", "state", "hooks"))
+    cause = report.causes[0]
+    assert cause.clause == "state"
+    assert "What forward leaves on its ctx is overwritten by the next call" in cause.detail
+    assert "in each call" in cause.hint
+    assert [finding.clause for finding in report.causes] == ["state", "saved"]
+
+
 def test_two_faults_are_two_findings():
     class Both(ChangesCotangent):
         @staticmethod
@@ -566,6 +594,19 @@ class KeepsHalf(torch.autograd.Function):
         return g * ctx.saved_tensors[0].double().cos()
 
 
+class KeepsFloat16(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y.half())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y = ctx.saved_tensors[0].to(g)
+        return y * (g - (g * y).sum(-1, keepdim=True))
+
+
 class TakesRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, index):
@@ -616,6 +657,34 @@ class ForgetsTemperature(torch.autograd.Function):
         return g * (ctx.saved_tensors[0] / ctx.temperature).cos(), None
 
 
+class LossOfKept(torch.autograd.Function):
+    """The mean over the targets that are not ignored; over all of them in backward."""
+
+    @staticmethod
+    def forward(ctx, scores, target):
+        ctx.save_for_backward(scores, target)
+        return torch.nn.functional.cross_entropy(scores, target)
+
+    @staticmethod
+    def backward(ctx, g):
+        scores, target = ctx.saved_tensors
+        kept = target >= 0
+        hot = torch.nn.functional.one_hot(target.clamp(min=0), scores.shape[1])
+        return g * (scores.softmax(1) - hot) * kept[:, None] / len(target), None
+
+
+class MeanOfMasked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(x, mask)
+        return (x.square() * mask).sum() / mask.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors
+        return g * 2 * x * mask, None
+
+
 class SumsBefore(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -630,7 +699,8 @@ Z = torch.complex(X, X.flip(0))
 SQUARE = X[:3]
 PLANTED = {
     "epsilon": (ForgetsEpsilon, (X.abs() + 0.4, 1e-2), "a small constant (args[1] = 0.01)"),
-    "precision": (KeepsHalf, (X,), "a lower precision"),
+    "precision": (KeepsHalf, (X,), "reads ctx.saved_tensors[0] in bfloat16, a lower precision"),
+    "half": (KeepsFloat16, (X,), "reads ctx.saved_tensors[0] in float16, a lower precision"),
     "repeated": (
         TakesRows,
         (X, torch.tensor([0, 2, 2])),
@@ -639,6 +709,16 @@ PLANTED = {
     "conjugate": (WithoutConjugate, (Z, Z + 1), "with args[1] where its complex conjugate is"),
     "root": (Scores, (X, X + 1), "expected / sqrt(3), and 3 is the size of dimension 1"),
     "number": (ForgetsTemperature, (X, 2.5), "Got is 2.5 x expected, and args[1] is 2.5."),
+    "kept": (
+        LossOfKept,
+        (torch.randn(7, 5), torch.tensor([0, 2, -100, 1, 4, -100, 3])),
+        "Got is 5 / 7 x expected, and 5 of the 7 entries of args[1] are not negative.",
+    ),
+    "masked": (
+        MeanOfMasked,
+        (torch.randn(23), torch.arange(23) % 3 != 0),
+        "Got is 15 x expected, and 15 of the 23 entries of args[1] are not zero.",
+    ),
     "exclusive": (SumsBefore, (X,), "The term of the cotangent of output 0 is missing."),
     "mean of two": (
         ScalesChannels,

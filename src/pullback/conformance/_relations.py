@@ -12,10 +12,12 @@ import torch
 
 from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "lowered"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
+# How many times the rounding of an operand may be found in what is computed of it.
+_OPERATIONS = 8
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
 
@@ -49,6 +51,13 @@ def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
         tail = f"and {size} is the size of {name}."
         yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
         yield size, f"Got is {size} x {sign}expected, {tail}"
+    for name, (some, every) in difference.counts.items():
+        tail = f"and {some} of the {every} {name}."
+        yield some / every, f"Got is {sign}{some} / {every} x expected, {tail}"
+        yield every / some, f"Got is {sign}{every} / {some} x expected, {tail}"
+        if some > 2:
+            yield some, f"Got is {some} x {sign}expected, {tail}"
+            yield 1 / some, f"Got is {sign}expected / {some}, {tail}"
     for whole in _WHOLE:
         yield whole, f"Got is {whole} x {sign}expected."
         yield 1 / whole, f"Got is {sign}expected / {whole}."
@@ -267,6 +276,18 @@ def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
+def lowered(pair: Pair) -> Iterator[Said]:
+    """Off by no more than what backward reads is rounded by."""
+    gap = float((pair.got - pair.expected)[pair.known].abs().max() / pair.size)
+    for name, dtype in pair.difference.lowered.items():
+        if _NOTHING < gap <= _OPERATIONS * torch.finfo(dtype).eps:
+            yield (
+                f"Backward reads {name} in {str(dtype).removeprefix('torch.')}, a lower precision "
+                f"than that of the arguments: got is off by {100 * gap:.2g} % of the largest entry "
+                "at most."
+            )
+
+
 def _nearly(pair: Pair) -> Iterator[Said]:
     """Off by little at most entries."""
     gaps = (pair.got - pair.expected)[pair.known].abs() / pair.size
@@ -287,6 +308,6 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _repeated, _blocks,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _nearly, _repeated, _blocks,
     _signs, _offset, _multiples,
 )  # fmt: skip
