@@ -31,7 +31,7 @@ class Difference:
         numbers: numbers among the arguments, that may be such factors too.
         indices: tensors of indices among the arguments.
         counts: how many entries of an argument are used, and of how many, by what these are.
-        lowered: what backward reads in a lower precision than that of the arguments, with its dtype.
+        lowered: dtypes of what backward reads in a lower precision than that of the arguments.
         close: how far apart equal numbers may be, beside the largest.
     """
 

@@ -308,6 +308,6 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _nearly, _repeated, _blocks,
-    _signs, _offset, _multiples,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _nearly, _repeated,
+    _blocks, _signs, _offset, _multiples,
 )  # fmt: skip

@@ -116,7 +116,7 @@ def _unmarked(probe: Probe) -> Finding | None:
     """An output with history whose cotangent backward ignores although forward depends on it.
 
     A surrogate stands for the derivative of outputs that jump. What moves smoothly beside them, a
-    distance or a scale, and gets no gradient is forgotten or meant as a constant: a mark says which.
+    distance or a scale, and gets no gradient is forgotten, or meant as a constant and not marked.
     """
     if probe.intent == "nonlinear" or len(probe.outputs) < 2:
         return None

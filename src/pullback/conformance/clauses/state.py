@@ -169,6 +169,7 @@ def _broken(
         place=probe.path(place),
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
         given=given,
+        said="",  # numbers of two calls, which no relation holds between
         repro=[
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
