@@ -5,6 +5,7 @@ true.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -159,6 +160,33 @@ def _multiples(pair: Pair) -> Iterator[Said]:
                 )
 
 
+def _statistics(pair: Pair) -> Iterator[Said]:
+    """Off by a multiple of a tensor and a constant: a statistic of it is taken for a constant.
+
+    The derivative of a variance by x_i is a multiple of x_i - mean(x), that of a mean a constant.
+    """
+    if pair.got.is_complex() or not bool(pair.known.all()):
+        return
+    error = pair.got - pair.expected
+    for name, tensor in pair.takes(pair.difference.factors):
+        for dims, where in ((list(range(error.ndim)), ""), ([-1], " along its last dimension")):
+            if math.prod(error.shape[d] for d in dims) < 5:
+                continue
+            away = tensor - tensor.mean(dims, keepdim=True)
+            norm = away.square().sum(dims, keepdim=True)
+            if not bool(norm.all()):
+                continue
+            share = (error * away).sum(dims, keepdim=True) / norm
+            constant = error.mean(dims, keepdim=True).expand_as(error)
+            if are_close(error, share * away + constant, pair.difference.close) and not are_close(
+                error, constant, pair.difference.close
+            ):
+                yield (
+                    f"Got is off by a multiple of {name} and a constant{where}: the derivative "
+                    "through its mean, variance or the like is missing."
+                )
+
+
 def _rows(pair: Pair) -> Iterator[Said]:
     """The same numbers all along a dimension."""
     got, expected = pair.got, pair.expected
@@ -297,7 +325,7 @@ def _nearly(pair: Pair) -> Iterator[Said]:
         what = f" ({small[0]})" if small else ""
         yield (
             f"Got is off by {100 * gap:.2g} % of the largest entry at most: a small constant{what} "
-            "that is left out of one of the two, a lower precision, or a tolerance."
+            "or term that is left out of one of the two, a lower precision, or a tolerance."
         )
 
 
@@ -308,6 +336,6 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _nearly, _repeated,
-    _blocks, _signs, _offset, _multiples,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
+    _repeated, _blocks, _signs, _offset, _multiples,
 )  # fmt: skip
