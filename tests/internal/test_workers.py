@@ -100,6 +100,34 @@ def test_what_the_first_call_loads_is_loaded_once(module, tmp_path) -> None:
     assert run(module, tmp_path / "again")[1]["warmed"] == "ab"
 
 
+ORIGINAL = """
+import sys
+from pathlib import Path
+
+import torch
+
+from pullback.internal._processes import supervise
+from pullback.internal._workers import prepare_worker, start_worker
+
+sys.path.insert(0, sys.argv[1])
+prepare_worker("worker_of_a_test", as_copy=True)
+supervise(start_worker("worker_of_a_test", Path(sys.argv[2]), warm=True), lambda: "")
+"""
+
+
+@linux
+def test_workers_may_be_copies_of_a_command_that_has_imported_torch(module, tmp_path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    words = [sys.executable, "-c", ORIGINAL, str(tmp_path), str(folder)]
+    done = subprocess.run(words, input="typed", capture_output=True, text=True, check=True)
+    said = json.loads((folder / "said.json").read_text())
+    assert (said["torch"], said["threads"], said["argv"], said["input"]) == (True, 1, 1, "")
+    assert (said["warmed"], said["beside"], said["group"]) == ("ab", False, True)
+    assert done.stdout == ""
+    assert not is_alive(said["parent"])
+
+
 @linux
 def test_other_variables_have_another_server(module, tmp_path, monkeypatch) -> None:
     _, first = run(module, tmp_path / "one")

@@ -29,6 +29,20 @@ def test_no_emoji_and_no_markup(name, capsys):
     assert broken(name).to_text(verbose=True).count(name) == 3
 
 
+def test_later_causes_are_told_by_their_mend_and_all_of_them_when_asked(capsys):
+    findings = [
+        Finding(c, Verdict.BROKEN, c, f"1 {c}", "2", hint=f"do {c}") for c in ("form", "state")
+    ]
+    report = Report("m:F", "exact", False, tuple(findings), 0)
+    print_problems(report, "", make_console())
+    out = capsys.readouterr().out
+    assert "1 form" in out
+    assert "1 state" not in out
+    assert "do state" in out
+    print_problems(report, "", make_console(), verbose=True)
+    assert "1 state" in capsys.readouterr().out
+
+
 def test_colours_are_forced_into_a_log_and_no_cursor(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("COLUMNS", raising=False)

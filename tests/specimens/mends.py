@@ -60,6 +60,12 @@ def cut(ctx, cotangent):
     return (ctx.saved_tensors[0].cos() * cotangent).clamp(-0.1, 0.1)
 
 
+def squeezed(ctx, cotangent):
+    slope = ctx.saved_tensors[0].cos().squeeze()
+    slope = slope if slope.ndim > 1 else slope.cumsum(0)
+    return slope.view(cotangent.shape) * cotangent
+
+
 # double ------------------------------------------------------------------------------------------
 
 
@@ -586,6 +592,10 @@ MENDS = [
     Mend("derivative", with_(Sine, backward=half), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
          with_(Sine, backward=half, gradient="surrogate"), 'gradient = "surrogate"'),
+    Mend("derivative", with_(Sine, backward=squeezed), Sine, "Name the dimension",
+         lambda: (normal(1, 4),)),
+    Mend("sizes", with_(Sine, backward=squeezed), Sine, "Name the dimension",
+         lambda: (normal(3, 4),)),
     Mend("linear", with_(Sine, backward=cut), Sine, "Make backward linear"),
     Mend("linear", with_(Sine, backward=cut), with_(Sine, backward=cut, gradient="nonlinear"),
          'gradient = "nonlinear"'),

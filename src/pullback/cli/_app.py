@@ -1,5 +1,6 @@
 """The commands and their options. Nothing heavy is imported until a command runs."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,9 +63,12 @@ def _check(**given: Any) -> int:
     options.refuse_values()
     refuse_misread(options.targets)
     options.refuse_conflicts()
-    _prepare_check(options)
+    require_tensor("pullback check")
+    is_new = "torch" not in sys.modules
     from pullback.cli._check import run_check  # imports torch
 
+    if options.isolate is not False:
+        _prepare_workers(options, as_copy=is_new)
     return run_check(options)
 
 
@@ -73,16 +77,12 @@ _check.__signature__ = options_signature(Options)  # type: ignore[attr-defined]
 app.command("check")(_check)
 
 
-def _prepare_check(options: Options) -> None:
-    require_tensor("pullback check")
-    if options.isolate is not False:
-        chosen = options.clauses
-        named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
-        compiling = "compile" in (named or ("compile",)) and "compile" not in (
-            options.without or ""
-        )
-        # Both import torch at the same time.
-        prepare_worker("pullback.conformance._worker", compiling, named)
+def _prepare_workers(options: Options, *, as_copy: bool) -> None:
+    """Load what a check loads while the program runs, or inputs are looked for."""
+    chosen = options.clauses
+    named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
+    compiling = "compile" in (named or ("compile",)) and "compile" not in (options.without or "")
+    prepare_worker("pullback.conformance._worker", compiling, named, as_copy=as_copy)
 
 
 @app.command("verify")

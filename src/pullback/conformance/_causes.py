@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pullback.conformance._mends import MENDS, Mend, mended
 from pullback.conformance._probe import Probe
-from pullback.report import Finding
+from pullback.report import Finding, Verdict
 
 __all__ = ["fold"]
 
@@ -50,7 +50,7 @@ def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Fi
         if not healed:
             return
         healed += [
-            id_ for id_ in left if id_ in _SLOW and not again(id_, best.probe).verdict.is_bad
+            id_ for id_ in left if id_ in _SLOW and _is_kept(again(id_, best.probe), best.mend)
         ]
         first = best.mend.clause if best.mend.clause in healed else healed[0]
         yield _told(failed[first], best.mend)
@@ -66,7 +66,7 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
     if subject is None:
         return None
     there = replace(probe, subject=subject)
-    if again(mend.clause, there).verdict.is_bad:
+    if not _is_kept(again(mend.clause, there), mend):
         return None
     others = [
         id_
@@ -74,8 +74,15 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
         if id_ != mend.clause and id_ not in _SLOW and (not mend.of or id_ in mend.of)
     ]
     return _Cause(
-        mend, there, [mend.clause, *(id_ for id_ in others if not again(id_, there).verdict.is_bad)]
-    )
+        mend, there,
+        [mend.clause, *(id_ for id_ in others if _is_kept(again(id_, there), mend))],
+    )  # fmt: skip
+
+
+def _is_kept(finding: Finding, mend: Mend) -> bool:
+    """Whether a clause holds now: what is refused instead was wrong for a cause that is left."""
+    refused = finding.verdict is Verdict.LACKING and not mend.without_rule
+    return not (finding.verdict.is_bad or refused)
 
 
 def _told(finding: Finding, mend: Mend) -> Finding:

@@ -7,9 +7,9 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,8 @@ from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
 from pullback.conformance._explain import Difference, explain
+from pullback.conformance._held import context_tensors
+from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._pair import are_close
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._shown import window
@@ -300,8 +302,8 @@ def _difference(
         others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
     parts |= {f"the {name}": w for name, w in cotangents.items()}
-    arguments = zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True)
-    indices = {path: v for path, v in arguments if v.dtype == torch.int64 and v.numel()}
+    arguments = dict(zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True))
+    indices = {path: v for path, v in arguments.items() if v.dtype == torch.int64 and v.numel()}
     return Difference(
         expected,
         got,
@@ -317,8 +319,38 @@ def _difference(
         },
         numbers=_numbers(at.probe.inputs.with_points(at.points)),
         indices=indices,
+        counts=_counts(arguments),
+        lowered=_lowered(at),
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
     )
+
+
+def _counts(arguments: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
+    """How many entries of targets and masks count, where not all of them do."""
+    plain = {
+        path: v for path, v in arguments.items() if not (v.is_floating_point() or v.is_complex())
+    }
+    found = {f"entries of {path} are not negative": v >= 0 for path, v in plain.items()}
+    found |= {f"entries of {path} are not zero": v != 0 for path, v in plain.items()}
+    counts = {said: (int(used.sum()), used.numel()) for said, used in found.items()}
+    return {said: (some, every) for said, (some, every) in counts.items() if 0 < some < every}
+
+
+def _lowered(at: _At) -> dict[str, torch.dtype]:
+    """What forward left for backward in a lower precision than that of the arguments."""
+    least = torch.finfo(at.probe.dtype).eps
+    outputs = at.probe.evaluate(at.probe.leaves(at.points))
+    found: dict[str, Any] = {}
+    for node in custom_nodes(outputs):
+        found |= {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(node.saved_tensors)}
+        found |= {held.path: held.value for held in context_tensors(node)}
+    return {
+        path: value.dtype
+        for path, value in found.items()
+        if isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and torch.finfo(value.dtype).eps > least
+    }
 
 
 def _numbers(inputs: Arguments) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance._pair import Difference, Pair, first_true
-from pullback.conformance._relations import RULES
+from pullback.conformance._relations import RULES, lowered
 
 __all__ = ["Difference", "explain"]
 
@@ -35,7 +35,7 @@ def explain(difference: Difference) -> str:
     if pair is None:
         return _not_finite(difference)
     if pair.equal(pair.got):
-        return ""
+        return first_true(pair, (lowered,))
     return first_true(pair, RULES)
 
 

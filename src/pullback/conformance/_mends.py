@@ -31,6 +31,7 @@ class Mend:
         hint: how the author mends it, where it says more than the clause.
         said: what the Function does, where it says more than the clause.
         of: the clauses whose breach may follow from this one; any, where none is named.
+        without_rule: whether a rule is taken away, so that what it is for is refused.
     """
 
     clause: str
@@ -38,6 +39,7 @@ class Mend:
     hint: str = ""
     said: str = ""
     of: Sequence[str] = ()
+    without_rule: bool = False
 
 
 def mended(subject: Subject, mend: Mend) -> Subject | None:
@@ -370,10 +372,16 @@ MENDS: Sequence[Mend] = (
     Mend("state", [_of_the_call],
          "Keep it on its ctx (ctx.save_for_backward), not on the class that all calls share.",
          "What forward leaves on the class is read by backward."),
+    Mend("state", [_restored],
+         "Allocate it in each call, or compute it again in backward: a buffer that calls share "
+         "holds what the latest one wrote.",
+         "What forward leaves on its ctx is overwritten by the next call."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
-    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
-    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
+    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch"),
+         without_rule=True),
+    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap"),
+         without_rule=True),
     Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],
          "Call .contiguous() on the cotangent before backward reads its memory; it comes expanded "
          "from sum() and transposed from a product.",

@@ -30,6 +30,8 @@ class Difference:
         factors: tensors of the same shape that may be missing as a factor, or one too many.
         numbers: numbers among the arguments, that may be such factors too.
         indices: tensors of indices among the arguments.
+        counts: how many entries of an argument are used, and of how many, by what these are.
+        lowered: dtypes of what backward reads in a lower precision than that of the arguments.
         close: how far apart equal numbers may be, beside the largest.
     """
 
@@ -43,6 +45,8 @@ class Difference:
     factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
     indices: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lowered: Mapping[str, torch.dtype] = field(default_factory=dict)
     close: float = CLOSE
 
 

@@ -5,6 +5,7 @@ true.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,10 +13,12 @@ import torch
 
 from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "lowered"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
+# How many times the rounding of an operand may be found in what is computed of it.
+_OPERATIONS = 8
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
 
@@ -49,6 +52,13 @@ def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
         tail = f"and {size} is the size of {name}."
         yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
         yield size, f"Got is {size} x {sign}expected, {tail}"
+    for name, (some, every) in difference.counts.items():
+        tail = f"and {some} of the {every} {name}."
+        yield some / every, f"Got is {sign}{some} / {every} x expected, {tail}"
+        yield every / some, f"Got is {sign}{every} / {some} x expected, {tail}"
+        if some > 2:
+            yield some, f"Got is {some} x {sign}expected, {tail}"
+            yield 1 / some, f"Got is {sign}expected / {some}, {tail}"
     for whole in _WHOLE:
         yield whole, f"Got is {whole} x {sign}expected."
         yield 1 / whole, f"Got is {sign}expected / {whole}."
@@ -147,6 +157,33 @@ def _multiples(pair: Pair) -> Iterator[Said]:
                 yield (
                     f"Got is off by a multiple of {name}, by another one for each row along "
                     f"dimension {dim}: the sum that this term is multiplied by is wrong."
+                )
+
+
+def _statistics(pair: Pair) -> Iterator[Said]:
+    """Off by a multiple of a tensor and a constant: a statistic of it is taken for a constant.
+
+    The derivative of a variance by x_i is a multiple of x_i - mean(x), that of a mean a constant.
+    """
+    if pair.got.is_complex() or not bool(pair.known.all()):
+        return
+    error = pair.got - pair.expected
+    for name, tensor in pair.takes(pair.difference.factors):
+        for dims, where in ((list(range(error.ndim)), ""), ([-1], " along its last dimension")):
+            if math.prod(error.shape[d] for d in dims) < 5:
+                continue
+            away = tensor - tensor.mean(dims, keepdim=True)
+            norm = away.square().sum(dims, keepdim=True)
+            if not bool(norm.all()):
+                continue
+            share = (error * away).sum(dims, keepdim=True) / norm
+            constant = error.mean(dims, keepdim=True).expand_as(error)
+            if are_close(error, share * away + constant, pair.difference.close) and not are_close(
+                error, constant, pair.difference.close
+            ):
+                yield (
+                    f"Got is off by a multiple of {name} and a constant{where}: the derivative "
+                    "through its mean, variance or the like is missing."
                 )
 
 
@@ -267,6 +304,18 @@ def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
+def lowered(pair: Pair) -> Iterator[Said]:
+    """Off by no more than what backward reads is rounded by."""
+    gap = float((pair.got - pair.expected)[pair.known].abs().max() / pair.size)
+    for name, dtype in pair.difference.lowered.items():
+        if _NOTHING < gap <= _OPERATIONS * torch.finfo(dtype).eps:
+            yield (
+                f"Backward reads {name} in {str(dtype).removeprefix('torch.')}, a lower precision "
+                f"than that of the arguments: got is off by {100 * gap:.2g} % of the largest entry "
+                "at most."
+            )
+
+
 def _nearly(pair: Pair) -> Iterator[Said]:
     """Off by little at most entries."""
     gaps = (pair.got - pair.expected)[pair.known].abs() / pair.size
@@ -276,7 +325,7 @@ def _nearly(pair: Pair) -> Iterator[Said]:
         what = f" ({small[0]})" if small else ""
         yield (
             f"Got is off by {100 * gap:.2g} % of the largest entry at most: a small constant{what} "
-            "that is left out of one of the two, a lower precision, or a tolerance."
+            "or term that is left out of one of the two, a lower precision, or a tolerance."
         )
 
 
@@ -287,6 +336,6 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, _nearly, _repeated, _blocks,
-    _signs, _offset, _multiples,
+    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
+    _repeated, _blocks, _signs, _offset, _multiples,
 )  # fmt: skip

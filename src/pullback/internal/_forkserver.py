@@ -1,10 +1,11 @@
 """The fork server: a process that has imported torch, and is copied for each worker.
 
 It imports what workers of ours need and does nothing else: it has no other thread, no device and no
-module of anybody else, so a copy of it is as good as a fresh process. It is asked for a copy, and
-to end it. While nobody asks it runs once what workers run, for what is loaded at the first call
-only: torch's compiler takes seconds. It ends with the process that started it, or where nobody
-has asked for long, and all its copies with it.
+module of anybody else, so a copy of it is as good as a fresh process. It is a process of its own,
+or a copy of a command of ours that has only just imported torch, which spares one import. It is
+asked for a copy, and to end it. While nobody asks it runs once what workers run, for what is loaded
+at the first call only: torch's compiler takes seconds. It ends with the process that started it, or
+where nobody has asked for long, and all its copies with it.
 """
 
 import contextlib
@@ -17,15 +18,16 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pullback.internal._processes import Child, start_copy
+from pullback.internal._processes import Child, compiler_variables, start_copy
 
-__all__ = ["main"]
+__all__ = ["main", "serve_as_copy"]
 
 _IDLE_SECONDS = 60.0
 # What torch imports at the first call that needs it, as most do: sympy.
@@ -115,6 +117,18 @@ def _import(name: str) -> ModuleType:
         with contextlib.suppress(ImportError):
             importlib.import_module(_AT_FIRST)
     return module
+
+
+def serve_as_copy(connection: Connection) -> None:
+    """Serve the process that this one is a copy of, which has imported torch and done no more.
+
+    Arguments:
+        connection: to the original.
+    """
+    del sys.argv[1:]
+    warnings.simplefilter("ignore")
+    os.environ |= {"PULLBACK_PARENT": str(os.getppid()), **compiler_variables()}
+    _Server(connection).serve(os.getppid())
 
 
 def main() -> None:

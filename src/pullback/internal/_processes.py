@@ -25,6 +25,7 @@ __all__ = [
     "STOP",
     "Child",
     "Stopped",
+    "compiler_variables",
     "count_cores",
     "describe_end",
     "die_with",
@@ -39,7 +40,7 @@ __all__ = [
 STOP = threading.Event()
 """Set when this process is asked to end: every supervised process is killed at once."""
 
-_POLL = 0.01
+_POLL = 0.03
 _LOG_BYTES = 2**20
 _TAIL = 4096
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -107,7 +108,7 @@ def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> 
     Temporary files that it leaves go with the folder. It reads from a descriptor, or nothing.
     """
     paths = os.pathsep.join(import_path())
-    variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **_compiler()}
+    variables = {"PYTHONPATH": paths, "TMPDIR": temporary_place(folder), **compiler_variables()}
     variables["PULLBACK_PARENT"] = str(os.getpid())
     log = folder / "errors.txt"
     # -P: a file beside a recording that somebody sent may have the name of a standard module.
@@ -251,7 +252,7 @@ def die_with(parent: int) -> None:
     end_with_parent()
 
 
-def _compiler() -> dict[str, str]:
+def compiler_variables() -> dict[str, str]:
     """Keep the cache of torch's compiler where it would be without us; start no pool for it."""
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     place = os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")

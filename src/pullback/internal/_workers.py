@@ -20,11 +20,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from pullback.internal._forkserver import serve_as_copy
 from pullback.internal._processes import (
     STOP,
     Child,
     Stopped,
     import_path,
+    start_copy,
     start_module,
     temporary_place,
 )
@@ -58,15 +60,21 @@ def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
     return start_module(module, folder)
 
 
-def prepare_worker(module: str, *arguments: object) -> None:
+def prepare_worker(module: str, *arguments: object, as_copy: bool = False) -> None:
     """Begin to import a module for workers that will be started soon.
 
     Then its ``warm(*arguments)``, a generator, is run part by part while nobody asks for a worker:
     it loads what the first call loads, so that no worker does.
+
+    Arguments:
+        module: the full name of a module.
+        arguments: what its ``warm`` takes.
+        as_copy: whether workers may be copies of this process as it is now: it has imported torch,
+            and has not computed or loaded anything of anybody else.
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _lock:
-            _current().tell({"prepare": module, "with": arguments})
+            _current(as_copy).tell({"prepare": module, "with": arguments})
 
 
 class _Gone(Exception):
@@ -76,12 +84,20 @@ class _Gone(Exception):
 class _Server:
     """The server as this process sees it. It ends when nothing here refers to it any more."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], *, as_copy: bool = False) -> None:
         self.environment = environment
         self._connection, theirs = Pipe()
         folder = Path(tempfile.mkdtemp(prefix="pullback-"))
+
+        def serve() -> None:
+            self._connection.close()  # so that the end of the original is heard
+            serve_as_copy(theirs)
+
         with theirs:
-            self._process = start_module(_SERVER, folder, stdin=theirs.fileno())
+            if as_copy:
+                self._process = start_copy(serve, folder)
+            else:
+                self._process = start_module(_SERVER, folder, stdin=theirs.fileno())
         self._asking = threading.RLock()
         self._copies: set[int] = set()
         self.close = weakref.finalize(
@@ -176,7 +192,7 @@ _lock = threading.Lock()
 _servers: list[_Server] = []  # one, or none yet
 
 
-def _current() -> _Server:
+def _current(as_copy: bool = False) -> _Server:
     """The server that knows the variables of this process; torch reads some at its import.
 
     Where they have changed there is another; the one before ends with its last copy.
@@ -185,7 +201,7 @@ def _current() -> _Server:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     if not _servers or _servers[0].environment != environment or _servers[0].is_gone():
-        _servers[:] = [_Server(environment)]
+        _servers[:] = [_Server(environment, as_copy=as_copy)]
     return _servers[0]
 
 

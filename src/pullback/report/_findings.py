@@ -9,8 +9,8 @@ from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
 
-_BEYOND_TRAINING = ("double", "once", "forward", "forward-over-forward", "transforms", "vmap",
-                    "compositions")  # fmt: skip
+_BEYOND_TRAINING = ("saved", "double", "once", "forward", "forward-over-forward", "transforms",
+                    "vmap", "compositions")  # fmt: skip
 
 
 @dataclass(frozen=True)

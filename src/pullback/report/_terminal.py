@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pullback.report._findings import Finding, Findings
+from pullback.report._findings import Findings
 from pullback.report._verdict import SIGNS, Verdict
 
 __all__ = ["make_console", "print_problems", "print_table", "short_names"]
@@ -164,6 +164,9 @@ def print_problems(
 ) -> None:
     """Print a finding for each cause, and the command line that runs it again.
 
+    The first cause is printed with its numbers, others with their mend alone: a fault is mended
+    before the next one is looked at, and often takes others with it.
+
     Arguments:
         report: what was found.
         rerun: a command line, or an empty text.
@@ -171,7 +174,7 @@ def print_problems(
         verbose: print each finding, with the table of its entries and its script.
     """
     intent = f" (gradient: {report.gradient})" if report.gradient else ""
-    for finding in report.problems if verbose else report.causes:
+    for number, finding in enumerate(report.problems if verbose else report.causes):
         # The first line says all that a mend needs: which Function, and what is wrong with it.
         console.print(
             Text.assemble(
@@ -180,18 +183,19 @@ def print_problems(
                 f". {finding.detail}",
             )
         )  # fmt: skip
-        _print_facts(finding, report.same_cause(finding), console, verbose=verbose)
+        facts = [("mend", finding.hint)] if number and not verbose else finding.facts
+        more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+        _print_facts([*facts, ("and", report.same_cause(finding)), *more], console)
     if rerun:
         console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
     console.print()
 
 
-def _print_facts(finding: Finding, others: str, console: Console, *, verbose: bool) -> None:
+def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=10, justify="right", style="dim")
     table.add_column(overflow="fold")
-    more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
-    for label, text in [*finding.facts, ("and", others), *more]:
+    for label, text in facts:
         if text:
             table.add_row(Text(label), Text(text))
     console.print(table)

@@ -161,6 +161,8 @@ class Linear(torch.autograd.Function):
 
 RIGHT = [
     Specimen(Softmax, lambda: (normal(3, 4),)),
+    # Rows that are all equal are in no order.
+    Specimen(Softmax, lambda: (normal(1, 4, seed=3).detach().expand(6, 4).requires_grad_(),)),
     Specimen(BatchNorm, lambda: (normal(5, 4),)),
     Specimen(Running, lambda: (normal(4, 3),)),
     Specimen(LaggedByTwo, lambda: (normal(4, 3),)),

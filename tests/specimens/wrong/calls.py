@@ -136,6 +136,23 @@ class IgnoresOneOutput(torch.autograd.Function):
         return x.cos() * first
 
 
+class NearestCode(torch.autograd.Function):
+    """Straight through to the entries; how far each was from its code is returned as well."""
+
+    @staticmethod
+    def forward(ctx, x, codes):
+        far, index = (x[:, None, :] - codes).square().sum(-1).min(1)
+        ctx.save_for_backward(index)
+        ctx.count = len(codes)
+        return codes[index], far
+
+    @staticmethod
+    def backward(ctx, cotangent, unused):
+        (index,) = ctx.saved_tensors
+        by_codes = cotangent.new_zeros(ctx.count, cotangent.shape[1])
+        return cotangent, by_codes.index_add(0, index, cotangent)
+
+
 class CountsItsCalls(torch.autograd.Function):
     calls = 0
 
@@ -253,6 +270,7 @@ SPECIMENS = [
     Specimen(MarksAnotherTensor, lambda: (normal(3, 4),), "non-differentiable"),
     Specimen(MarksADifferentiable, lambda: (normal(3, 4),), "non-differentiable"),
     Specimen(IgnoresOneOutput, lambda: (normal(3),), "non-differentiable"),
+    Specimen(NearestCode, lambda: (normal(6, 3), normal(4, 3, seed=2)), "non-differentiable"),
     Specimen(CountsItsCalls, lambda: (normal(3),), "deterministic"),
     Specimen(PrivateRandomness, lambda: (normal(3),), "deterministic"),
     Specimen(SavedOnTheClass, lambda: (normal(3),), "state"),

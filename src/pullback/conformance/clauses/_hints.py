@@ -1,12 +1,16 @@
 """What several clauses say about how to mend a Function."""
 
-__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "SCALAR", "TRACE"]
+__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "SCALAR", "SINGLE", "TRACE"]
 
 COMPLETE = "Write Function from pullback instead, or use pullback.complete(F)."
 DERIVE = (
     "Write Function from pullback, which derives it from backward, or use pullback.complete(F)."
 )
 SAVE = "Pass it to ctx.save_for_backward (inputs, outputs and intermediates alike)."
+SINGLE = (
+    "Name the dimension that is meant, as in squeeze(-1): squeeze() takes away every dimension of "
+    "size one, and a test of ndim or of a size then takes another path."
+)
 TRACE = (
     "Use torch operations in forward and backward, register kernels with torch.library.custom_op "
     "and register_fake, or use pullback.complete(F)."

@@ -171,12 +171,16 @@ def _broken(whole: _Batch, name: str, index: torch.Tensor, size: float, place: i
         f"Row {int(index[row])} has another {what} {name} than in a batch of {whole.count}, where "
         f"rows do not depend on each other: it is off by {float(rows[row].max()):.3g}.",
         expected=expected[row], got=got[row], place=f"row {int(index[row])}",
+        given={
+            "w": [w if w.ndim and len(w) == whole.count else torch.zeros_like(w)
+                  for w in whole.weights]
+        },
         repro=[
             f"index = {_written(index, whole.count)}",
             f"size = torch.tensor([1.0] + [{size}] * {len(index) - 1}, dtype=torch.float64)",
-            "w = [torch.randn_like(y) for y in outs()]; n = len(outs()[0])",
+            "n = len(outs()[0])",
             "g = torch.autograd.grad(outs(), xs, w)",
-            "print('in the batch', [t[index] for t in (*outs(), *g) if len(t) == n])",
+            "print('in the batch', [t[index] for t in (*outs(), *g) if t.ndim and len(t) == n])",
             "def take(a):",
             "    if not isinstance(a, torch.Tensor) or not a.ndim or len(a) != n: return a",
             "    b = a.detach()[index] * (size.view(-1, *[1] * (a.ndim - 1)) if "
@@ -185,7 +189,8 @@ def _broken(whole: _Batch, name: str, index: torch.Tensor, size: float, place: i
             "args = tree_map(take, args)",
             "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and "
             "a.requires_grad]",
-            f"print({name!r}, outs(), torch.autograd.grad(outs(), xs, [v[index] for v in w]))",
+            "w = [v[index] if v.ndim and len(v) == n else v for v in w]",
+            f"print({name!r}, outs(), torch.autograd.grad(outs(), xs, w))",
         ],
     )  # fmt: skip
 

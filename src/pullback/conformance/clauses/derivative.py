@@ -1,11 +1,16 @@
 """`derivative`: backward is the transpose of the derivative of forward (intent `exact`)."""
 
+from contextlib import suppress
 from dataclasses import replace
+
+import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._items import data
 from pullback.conformance._probe import Probe
 from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
 
 __all__ = ["derivative"]
@@ -78,9 +83,29 @@ def _forgotten(probe: Probe) -> list[str]:
 _CLOSE = 1e-3
 
 
+def _of_one_row(probe: Probe) -> bool:
+    """Whether the arguments hold one row, and backward is right beside a second one."""
+    chosen, given = data(probe), probe.inputs
+    if not chosen or len(given.values[chosen[0]]) != 1:
+        return False
+    pairs = zip(given.values, given.with_points(probe.point(2)).values, strict=True)
+    two = given.with_values(
+        [torch.cat([a, b]) if k in chosen else a for k, (a, b) in enumerate(pairs)]
+    )
+    with suppress(Exception):  # refused there
+        trial = decide(lambda number: try_derivative(probe.at(two), number))
+        return trial is not None and trial.match == "match"
+    return False
+
+
 def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
+    place = "every input at once" if only is None else probe.path(only)
+    if _of_one_row(probe):
+        return wrong_derivative(
+            probe, trial, only, detail=f"{_WRONG} It is for two rows, not for one.", place=place,
+            hint=SINGLE,
+        )  # fmt: skip
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
     hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
-    place = "every input at once" if only is None else probe.path(only)
     return wrong_derivative(probe, trial, only, detail=_WRONG, place=place, hint=hint)

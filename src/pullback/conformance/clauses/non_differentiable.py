@@ -17,6 +17,7 @@ from pullback.conformance._nodes import (
     watched_marks,
 )
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
 __all__ = ["non_differentiable"]
@@ -112,8 +113,12 @@ def _dropped(nodes: list[Any], every: Tensors) -> int | None:
 
 
 def _unmarked(probe: Probe) -> Finding | None:
-    """An output with history whose cotangent backward ignores although forward depends on it."""
-    if probe.intent != "exact" or len(probe.outputs) < 2:
+    """An output with history whose cotangent backward ignores although forward depends on it.
+
+    A surrogate stands for the derivative of outputs that jump. What moves smoothly beside them, a
+    distance or a scale, and gets no gradient is forgotten, or meant as a constant and not marked.
+    """
+    if probe.intent == "nonlinear" or len(probe.outputs) < 2:
         return None
     for k in probe.outputs:
         alone = replace(probe, outputs=(k,))
@@ -124,13 +129,12 @@ def _unmarked(probe: Probe) -> Finding | None:
             continue
         trial = decide(lambda number, alone=alone: try_derivative(alone, number))
         if trial is not None and trial.match == "mismatch":
-            return _broken(
-                probe,
-                f"Output {k} carries history, but backward ignores its cotangent.",
-                f"a derivative of {trial.estimate.value:.6g} (finite differences), or a mark",
-                "zero",
-                "Differentiate the output, or declare it with ctx.mark_non_differentiable.",
-            )
+            return wrong_derivative(
+                alone, trial,
+                detail=f"Output {k} carries history, but backward ignores its cotangent.",
+                place="every input at once",
+                hint="Differentiate the output, or declare it with ctx.mark_non_differentiable.",
+            )  # fmt: skip
     return None
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance.clauses._hints import SINGLE
 from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
@@ -129,11 +130,24 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
                 return None
             if wrong is not None:
                 return already(probe, _GIVEN) or _broken(
-                    other, f"{size} of {resizing.where}", wrong
-                )
+                    other, f"{size} of {resizing.where}", wrong,
+                    SINGLE if size == 1 and _is_right_at_two(probe, tried) else "",
+                )  # fmt: skip
             if settled:
                 tried.right.append(size)
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+
+
+def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
+    """Whether what is wrong at size 1 is so for a size of one, not for less than a block."""
+    inputs = tried.resizing.at(2)
+    if inputs is None:
+        return False
+    other = probe.at(inputs)
+    with suppress(Exception):  # refused there
+        settled, wrong = _judge(other, Run.of(other), tried.resizing.places, tried)
+        return settled and wrong is None
+    return False
 
 
 @contextmanager
@@ -321,10 +335,10 @@ def _is_part(probe: Probe, small: Tensors, large: Tensors, size: int, largest: i
     return probe.differ(small, [_cut(b, a) for a, b in zip(small, large, strict=True)], 1e4) is None
 
 
-def _broken(probe: Probe, size: str, trial: Trial) -> Finding:
+def _broken(probe: Probe, size: str, trial: Trial, hint: str = "") -> Finding:
     return wrong_derivative(
         probe, trial, detail=f"Backward is wrong at size {size}, and not as it was given.",
-        place=size.partition(" of ")[2],
+        place=size.partition(" of ")[2], hint=hint,
     )  # fmt: skip
 
 

@@ -159,6 +159,7 @@ def _unlike(  # noqa: PLR0917 - what one comparison takes
         f"A gradient is wrong while {what} is under way: calls share state.",
         hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
         given={"w": cotangents, "others": others},
+        said="",  # numbers of two calls, which no relation holds between
         repro=[
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",

@@ -67,7 +67,7 @@ def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -
     said = f"vmap with in_dims={dims} gives other numbers than a loop."
     return probe.unlike(
         [*got, *gradients], [*expected, *slopes], said, outputs=len(expected), looser=1e4,
-        repro=_repro(dims),
+        given={"new": batched, "w": cotangents}, repro=_repro(probe, dims),
     )  # fmt: skip
 
 
@@ -88,14 +88,22 @@ def _loop(
     return stacked, slopes, [torch.stack(parts) for parts in zip(*cotangents, strict=True)]
 
 
-def _repro(dims: tuple[int | None, ...]) -> list[str]:
+def _repro(probe: Probe, dims: tuple[int | None, ...]) -> list[str]:
+    """Lines that print outputs and gradients of the batch that was judged, and of the loop."""
+    how = f"randomness={'same' if probe.random else 'error'!r}"
     return [
-        "def f(*new): return [y for y in tree_leaves(call(*["
-        "next((n for x, n in zip(xs, new) if x is a), a) for a in args], **kwargs))]",
+        "def f(*new):",
+        f"    torch.manual_seed({probe.seed})" if probe.random else "",
+        "    found = call(*[next((n for x, n in zip(xs, new) if x is a), a) for a in args], "
+        "**kwargs)",
+        "    ys = [y for y in tree_leaves(found) if isinstance(y, torch.Tensor)]",
+        f"    return tuple(ys[k] for k in {list(probe.outputs)})",
         f"dims = {dims}",
-        "new = [x.detach() if d is None else torch.stack([x.detach() * (1 + 0.1 * k) "
-        "for k in range(3)], d) for x, d in zip(xs, dims)]",
-        "print('vmap', torch.func.vmap(lambda *n: tuple(f(*n)), in_dims=dims)(*new))",
-        "print('loop', [f(*[x if d is None else x.select(d, k) for x, d in zip(new, dims)]) "
-        "for k in range(3)])",
+        "new = [x.requires_grad_() for x in new]",
+        f"ys = torch.func.vmap(f, in_dims=dims, {how})(*new)",
+        "print('vmap', ys, torch.autograd.grad(ys, new, w, allow_unused=True))",
+        "items = [[x if d is None else x.select(d, k) for x, d in zip(new, dims)] "
+        f"for k in range({_BATCH})]",
+        "ys = [torch.stack(y) for y in zip(*[f(*item) for item in items])]",
+        "print('loop', ys, torch.autograd.grad(ys, new, w, allow_unused=True))",
     ]
