@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import sys
 
 import pytest
@@ -33,6 +34,29 @@ def test_a_forward_that_dies_of_a_fake_tensor_crashes_and_the_check_goes_on():
     assert report["fake"].verdict is Verdict.CRASHES
     assert "SIGSEGV" in report["fake"].detail
     assert report["derivative"].verdict is Verdict.HOLDS
+
+
+class EndsInACopy(torch.autograd.Function):
+    """Has threads that a copy of the process has not, as numba's kernels have on several cores."""
+
+    owner = os.getpid()
+
+    @staticmethod
+    def forward(ctx, x):
+        if os.getpid() != EndsInACopy.owner:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 2
+
+
+@pytest.mark.parametrize("clause", ["index-width", "fake"])
+def test_what_ends_in_a_copy_in_any_case_is_not_blamed(clause):
+    finding = check(EndsInACopy, normal(3), clauses=clause)[clause]
+    assert finding.verdict is Verdict.SKIPPED
+    assert "as given too" in finding.detail
 
 
 class EndsInItsMetaKernel(torch.autograd.Function):

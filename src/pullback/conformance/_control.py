@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
-__all__ = ["already", "is_foreign", "is_wrong"]
+__all__ = ["already", "dies_in_a_copy", "is_foreign", "is_wrong"]
 
 
 def is_wrong(probe: Probe) -> bool:
@@ -35,3 +37,17 @@ def already(probe: Probe, where: str) -> Finding | None:
     if probe.intent != "exact" or not is_wrong(probe):
         return None
     return probe.skipped(f"The derivative is wrong {where} already.")
+
+
+def dies_in_a_copy(probe: Probe) -> bool:
+    """Whether a copy of the process ends with the arguments as they are.
+
+    So it does where threads have been started that a copy has not, as those of OpenMP by numba.
+    """
+    try:
+        forked(lambda: len(Run.of(probe).every))
+    except ProcessDied:
+        return True
+    except Exception:  # an error is no end
+        return False
+    return False

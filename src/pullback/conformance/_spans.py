@@ -16,7 +16,7 @@ import torch
 from pullback.conformance import _tree
 from pullback.conformance._probe import Probe
 
-__all__ = ["has_basis", "is_basis", "spans"]
+__all__ = ["has_basis", "has_own_span", "is_basis", "spans"]
 
 
 def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
@@ -31,6 +31,26 @@ def is_basis(y: torch.Tensor) -> bool:
     columns = _upright(y)
     eye = torch.eye(columns.shape[-1], dtype=y.dtype, device=y.device)
     return bool((columns.mH @ columns - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def has_own_span(
+    given: Sequence[torch.Tensor], found: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> bool:
+    """Whether bases as given are bases elsewhere too, of spans that have derivatives there.
+
+    A basis of everything says nothing of its span; and where vectors of one singular value are on
+    both sides of it, the span is any of many, which backward says by a NaN.
+
+    Arguments:
+        given: the outputs as the arguments are given.
+        found: the outputs elsewhere.
+        gradients: what backward answers there.
+    """
+    pairs = zip(given, found, strict=True)
+    if not any(is_basis(y.detach()) for y in given):
+        return True
+    whole = any(is_basis(y) and z.ndim > 1 and z.shape[-2] == z.shape[-1] for y, z in pairs)
+    return not whole and all(bool(g.isfinite().all()) for g in gradients)
 
 
 def _upright(y: torch.Tensor) -> torch.Tensor:

@@ -152,3 +152,21 @@ def test_what_is_wrong_everywhere_is_left_to_derivative():
             return 2 * ctx.saved_tensors[0].cos() * cotangent
 
     assert check(Wrong, normal(4), clauses="values")["values"].verdict == "skipped"
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.saved_tensors[0].cos()
+
+
+def test_no_other_value_is_tried_where_calls_are_slow(monkeypatch):
+    assert check(Sine, normal(3, 4), clauses="values")["values"].verdict == "holds"
+    monkeypatch.setattr("pullback.conformance.clauses.values._SECONDS", 0.0)
+    finding = check(Sine, normal(3, 4), clauses="values")["values"]
+    assert "calls are slow" in finding.detail, finding

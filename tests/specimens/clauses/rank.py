@@ -184,11 +184,29 @@ class CrossEntropy(torch.autograd.Function):
         return cotangent * (y.exp() - chosen) / labels.numel(), None
 
 
+class LearntStep(torch.autograd.Function):
+    """Rounding with a step for each row, whose gradient is scaled by the number of entries, so that
+    weights of any size learn it as fast: https://arxiv.org/abs/1902.08153"""
+
+    @staticmethod
+    def forward(ctx, x, step):
+        ctx.save_for_backward(x, step)
+        return (x / step).round() * step
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, step = ctx.saved_tensors
+        levels = x / step
+        slope = (levels.round() - levels) / x.numel() ** 0.5
+        return cotangent, (cotangent * slope).sum(-1, keepdim=True)
+
+
 def rows():
     return normal(3, 5), normal(4, 5, seed=2), normal(4, seed=3)
 
 
 LABELS = torch.tensor([0, 2, 2, 1])
+STEPS = torch.tensor([[0.3], [0.5], [0.4]], dtype=torch.float64)
 
 RIGHT = [
     Specimen(Softmax, lambda: (normal(3, 4),)),
@@ -198,6 +216,7 @@ RIGHT = [
     Specimen(Centred, lambda: (normal(3, 4),)),
     Specimen(OfTheDimension, lambda: (normal(4),)),
     Specimen(CrossEntropy, lambda: (normal(4, 3), LABELS)),
+    Specimen(LearntStep, lambda: (normal(3, 4), STEPS.clone().requires_grad_())),
 ]
 WRONG = [
     Specimen(SoftmaxOfRows, lambda: (normal(3, 4),), "rank"),

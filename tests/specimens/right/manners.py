@@ -147,6 +147,29 @@ class NullSpace(torch.autograd.Function):
         return -torch.linalg.pinv(a).mT @ cotangent @ basis.mT
 
 
+class LeastVectors(torch.autograd.Function):
+    """The two right singular vectors of the smallest singular values: a basis of their span, which
+    is everything where there are two. After kornia's five-point solver."""
+
+    @staticmethod
+    def forward(ctx, a):
+        _, values, vh = torch.linalg.svd(a)
+        vectors = vh.mT.contiguous()
+        squares = values.new_zeros(a.shape[-1])
+        squares[: len(values)] = values.square()
+        ctx.save_for_backward(a, squares, vectors)
+        return vectors[:, -2:].contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent):
+        a, squares, vectors = ctx.saved_tensors
+        others, kept = vectors[:, :-2], vectors[:, -2:]
+        gaps = squares[-2:] - squares[:-2, None]
+        turned = others @ (others.mT @ cotangent / gaps) @ kept.mT
+        return a @ (turned + turned.mT)
+
+
 class NullRows(torch.autograd.Function):
     """The same basis as rows, as `torch.linalg.svd` has it."""
 
@@ -276,6 +299,7 @@ SPECIMENS = [
     Specimen(ReadsWhenNeeded, lambda: (normal(3), normal(3, seed=2).detach())),
     Specimen(SavesInVain, lambda: (normal(7),)),
     Specimen(NullSpace, lambda: (normal(2, 5),)),
+    Specimen(LeastVectors, lambda: (normal(3, 5),)),
     Specimen(NullRows, lambda: (normal(2, 5),)),
     Specimen(FirstEigenvector, lambda: (symmetric(4),)),
     Specimen(Levels, lambda: (normal(20), 1000)),

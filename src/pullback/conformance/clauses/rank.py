@@ -1,6 +1,6 @@
 """`rank`: right at every number of dimensions that forward takes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -68,6 +68,8 @@ def rank(probe: Probe) -> Finding:
             found = _judge(probe, made)
             if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
                 found = "not told: so few are wrong with the dimensions that were given too"
+            if isinstance(found, Finding) and _depends_on_company(probe):
+                found = "not told: a row has another gradient alone than beside those given"
             if isinstance(found, Finding):
                 return found
             said[made.name] = found
@@ -160,17 +162,56 @@ def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
 
 
 def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding | str:
-    """Gradients of data are those of the items; what is shared gets their sum."""
+    """A finding where gradients are not those of the items."""
+    found = _another(probe, made.chosen, run, items, torch.stack)
+    if found is None:
+        return _RIGHT
+    n, expected = found
+    return _broken(
+        probe, made, expected, run.gradients[n], f"the gradient of {probe.path(n)}",
+        given={"w": run.cotangents}, repro=_item_by_item(made, n),
+    )  # fmt: skip
+
+
+def _another(
+    probe: Probe, chosen: tuple[int, ...], run: Run, items: list[Run],
+    join: Callable[[Tensors], torch.Tensor],
+) -> tuple[int, torch.Tensor] | None:  # fmt: skip
+    """Which gradient is not made of the items' own: those of data joined, of what is shared summed.
+
+    Returns:
+        Its number and what it should be.
+    """
     for n, k in enumerate(probe.inputs.differentiable):
         every = [item.gradients[n] for item in items]
-        expected = torch.stack(every) if k in made.chosen else sum(every[1:], every[0])
-        got = run.gradients[n]
-        if probe.differ([got.reshape(expected.shape)], [expected], 1e4) is not None:
-            return _broken(
-                probe, made, expected, got, f"the gradient of {probe.path(n)}",
-                given={"w": run.cotangents}, repro=_item_by_item(made, n),
-            )  # fmt: skip
-    return _RIGHT
+        expected = join(every) if k in chosen else sum(every[1:], every[0])
+        if probe.differ([run.gradients[n].reshape(expected.shape)], [expected], 1e4) is not None:
+            return n, expected
+    return None
+
+
+def _depends_on_company(probe: Probe) -> bool:
+    """Whether a row has another gradient alone than beside the others, as it was given already.
+
+    So it has where a surrogate is scaled by how many entries there are; more items are more of
+    them. Only a surrogate may: where forward treats rows apart, its derivative does.
+    """
+    chosen = data(probe)
+    if probe.intent != "surrogate" or not chosen or len(probe.inputs.values[chosen[0]]) < 2:
+        return False
+    cuts = [slice(1), slice(1, None)]
+    whole = Run.of(probe)
+    parts = []
+    for cut in cuts:
+        rows = changed(probe.inputs, chosen, lambda v, cut=cut: v[cut])
+        try:
+            part = Run.of(probe.at(rows), [w[cut] for w in whole.cotangents])
+        except Exception:  # the rows are of something that has as many
+            return False
+        if not _agree(probe, part.outputs, [y[cut] for y in whole.outputs]):
+            return False
+        parts.append(part)
+    return _another(probe, chosen, whole, parts, torch.cat) is not None
 
 
 def _is_first_alone(probe: Probe, made: _Made) -> bool:

@@ -17,6 +17,7 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
+from pullback.conformance._spans import has_own_span
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
@@ -101,6 +102,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
     given = resizing.size
     wanted = sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given})
     runs: dict[int, Run] = {}
+    shown = probe.output_values()
     slow = False
     for size in wanted:
         started = time.process_time()  # what else the machine does is no fault of the code
@@ -123,7 +125,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             return _never_written(other, size, resizing, unwritten)
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
-        if probe.intent == "exact":
+        if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
             settled, wrong = _judge(other, run, resizing.places, tried)
             if wrong is not None and is_foreign(probe, resizing.control()):
                 tried.foreign = True

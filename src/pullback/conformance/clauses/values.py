@@ -1,6 +1,7 @@
 """The clause `values`."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,8 @@ from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
 
+# Of work, after which no other value is tried: an iteration may converge slowly there.
+_SECONDS = 10.0
 _ENTRIES = 3  # looked at one by one, in each input
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
@@ -47,8 +50,9 @@ def values(probe: Probe) -> Finding:
     right: list[str] = []
     untidy: list[Finding] = []
     ended = ""
+    end = time.process_time() + _SECONDS
     try:
-        for name, finding in _look(probe):
+        for name, finding in _look(probe, end):
             if finding is None:
                 right.append(name)
             elif finding.verdict is not Verdict.UNTIDY:
@@ -57,6 +61,8 @@ def values(probe: Probe) -> Finding:
                 untidy.append(finding)
     except NoEnd:  # nor will others end, and each takes as long
         ended = " Nothing more was tried: a call does not end there."
+    if time.process_time() > end:
+        ended = " Nothing more was tried: calls are slow."
     if untidy:
         return untidy[0]
     if not right:
@@ -66,9 +72,11 @@ def values(probe: Probe) -> Finding:
     return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.{ended}")
 
 
-def _look(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
-    """Each special value that the function takes, and what is wrong there."""
+def _look(probe: Probe, end: float) -> Iterator[tuple[str, Finding | None]]:
+    """Each special value that the function takes, and what is wrong there; none after ``end``."""
     for name, inputs in specials(probe.inputs):
+        if time.process_time() > end:
+            return
         other = replace(probe, inputs=inputs)
         try:
             run = Run.of(other)
