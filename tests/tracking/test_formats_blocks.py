@@ -12,6 +12,7 @@ from pullback.tracking import simulate_format
 from pullback.tracking.formats import (
     ProductFormats,
     Recipe,
+    ScaledFormat,
     find_format,
     round_values,
 )
@@ -175,3 +176,12 @@ def test_the_noise_of_a_gradient_is_that_of_its_rounding(name):
         expected = 10 * (g.double().square().sum() / lost.square().sum()).log10()
         assert found.decibels == pytest.approx(float(expected))
     assert measured["stochastic"] < measured["nearest"] - 2
+
+
+def test_a_delayed_scale_of_complex_values_comes_of_their_parts():
+    delayed = ScaledFormat("delayed", find_format("E4M3"), history=1)
+    x, one = torch.tensor([[3.0 + 4.0j]]), torch.eye(1, dtype=torch.complex64)
+    recipe = Recipe({"*": ProductFormats(activation=delayed)})
+    model = simulate_format(Product(torch.matmul), recipe=recipe)
+    torch.testing.assert_close(model(x, one), model(x, one))
+    torch.testing.assert_close(model(x, one).imag, torch.tensor([[4.0]]))

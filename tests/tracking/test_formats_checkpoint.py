@@ -6,7 +6,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import UnsupportedError
-from pullback.tracking.formats import simulate_format
+from pullback.tracking.formats import E4M3, ScaledFormat, simulate_format
+
+DELAYED = ScaledFormat("delayed", E4M3, history=4)
 
 
 class Part(nn.Module):
@@ -64,6 +66,8 @@ def test_what_is_computed_again_is_measured_once(reentrant, within):
 @pytest.mark.parametrize(
     ("reentrant", "settings", "match"),
     [
+        (False, {"forward": DELAYED}, "does not delay"),
+        (True, {"forward": DELAYED}, "does not delay"),
         (False, {"rounding": "stochastic", "generator": torch.Generator()}, "same noise"),
         (True, {"rounding": "stochastic", "generator": torch.Generator()}, "same noise"),
         (True, {"rounding": "stochastic", "forward": "MXFP4"}, "same noise"),

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pickle
 
 import pytest
 import torch
@@ -247,6 +248,81 @@ def test_a_recipe_holds_for_what_a_checkpoint_computes_again():
     torch.testing.assert_close(*gradients)
 
 
+def test_delayed_scales_come_of_the_past():
+    kept = ScaledFormat("delayed", E4M3, history=2)
+    layer = nn.Linear(4, 4, bias=False)
+    simulated = simulate_format(layer, recipe=Recipe({"*": ProductFormats(activation=kept)}))
+    one, ten = torch.randn(3, 4), 10 * torch.randn(3, 4)
+    current = layer(round_values(one, find_format("E4M3 tensor")))
+    torch.testing.assert_close(simulated(one), current)  # nothing is known yet
+    scale = one.abs().max() / 448
+    torch.testing.assert_close(simulated(ten), layer(round_values(ten / scale, E4M3) * scale))
+    scale = ten.abs().max() / 448  # the larger of the last two
+    torch.testing.assert_close(simulated(one), layer(round_values(one / scale, E4M3) * scale))
+    simulated.eval()
+    before = simulated(one)
+    simulated(1000 * ten)
+    torch.testing.assert_close(simulated(one), before)
+
+
+def test_delayed_scales_of_gradients():
+    kept = ScaledFormat("delayed", E4M3, history=1)
+    layer, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4, requires_grad=True)
+    simulated = simulate_format(layer, backward=kept)
+    g = torch.randn(3, 4)
+    simulated(x).backward(g)
+    x.grad = None
+    simulated(x).backward(100 * g)  # as much as the last one reached, and no more
+    scale = g.abs().max() / 448
+    torch.testing.assert_close(x.grad, round_values(100 * g / scale, E4M3) * scale @ layer.weight)
+    with pytest.raises(UnsupportedError, match="checkpointing"):
+        simulate_format(
+            Product(lambda t: checkpoint(layer, t, use_reentrant=False)),
+            forward=kept,
+        )(x)
+
+
+class OtherWay(nn.Module):
+    """Multiplies once more while it trains: by a layer, or by a product of its own."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.aux, self.main = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.kind = kind
+
+    def product(self, x, layer):
+        return layer(x) if self.kind == "layers" else functional.linear(x, layer.weight)
+
+    def forward(self, x):
+        if self.training:
+            self.product(x, self.aux)
+        return self.product(x, self.main)
+
+
+@pytest.mark.parametrize("kind", ["layers", "functions"])
+def test_a_delayed_scale_is_that_of_its_own_product_whichever_way_a_pass_takes(kind):
+    model = OtherWay(kind)
+    model.aux.weight.data.fill_(0.01)
+    model.main.weight.data.fill_(10.0)
+    simulated = simulate_format(model, forward=ScaledFormat("delayed", E4M3, history=16))
+    simulated(torch.ones(2, 8))
+    simulated.eval()
+    torch.testing.assert_close(simulated(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+    model.main.weight.data.fill_(40.0)  # beyond what the product has seen
+    torch.testing.assert_close(simulated(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+    again = pickle.loads(pickle.dumps(simulated))
+    torch.testing.assert_close(again(torch.ones(2, 8)), torch.full((2, 8), 80.0))
+
+
+def test_the_two_products_of_attention_have_a_scale_each():
+    delayed = ScaledFormat("delayed", E4M3, history=4)
+    recipe = Recipe({"*": ProductFormats(activation=delayed, gradient="MXFP8 E5M2")})
+    attend = simulate_format(Product(functional.scaled_dot_product_attention), recipe=recipe)
+    q, v = 100 * torch.ones(1, 4, 32), torch.ones(1, 4, 32)
+    for _ in range(2):  # a quarter is exact under a scale of its own, not under that of a hundred
+        torch.testing.assert_close(attend(q, q, v), v)
+
+
 @pytest.mark.parametrize("formats", ["MXFP4", "int8 tensor"])
 def test_the_noise_of_each_layer(formats):
     model, x = sequential(), torch.randn(64, 5)
@@ -281,6 +357,7 @@ def test_bad_settings():
         (lambda: ScaledFormat("x", E4M3, per=0), ArgumentError),
         (lambda: ScaledFormat("x", E4M3, per="row"), ArgumentError),
         (lambda: ScaledFormat("x", E4M3, scale="E5M2"), ArgumentError),
+        (lambda: ScaledFormat("x", E4M3, per=32, history=4), ArgumentError),
         (lambda: Recipe({}), ArgumentTypeError),
         (lambda: Recipe({"a": "E4M3"}), ArgumentTypeError),
         (lambda: ProductFormats(weight="E9M9"), ArgumentError),
@@ -290,6 +367,10 @@ def test_bad_settings():
             ArgumentError,
         ),
         (lambda: simulate_format(torch.ones(2), forward="E4M3", measure=True), ArgumentTypeError),
+        (
+            lambda: simulate_format(torch.ones(2), forward=ScaledFormat("x", E4M3, history=2)),
+            UnsupportedError,
+        ),
     ):
         with pytest.raises(error):
             call()

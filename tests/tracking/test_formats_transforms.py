@@ -1,4 +1,4 @@
-"""What a simulated model measures under the transforms of `torch.func`."""
+"""What a simulated model measures and remembers under the transforms of `torch.func`."""
 
 import copy
 
@@ -8,7 +8,9 @@ from torch import nn
 from torch.func import functional_call
 
 from pullback.errors import UnsupportedError
-from pullback.tracking.formats import simulate_format
+from pullback.tracking.formats import E4M3, ScaledFormat, simulate_format
+
+DELAYED = ScaledFormat("delayed", E4M3, history=4)
 
 
 def simulated(**settings):
@@ -59,6 +61,25 @@ def test_noise_is_that_of_the_whole_batch(way):
     assert rows(model) == known
     assert loss(model, x.detach()).isfinite()
     copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_delayed_scales_are_those_of_the_whole_batch(way):
+    known = []
+    for each in ("plain", way):
+        model, x = simulated(forward=DELAYED, backward=DELAYED, measure=False)
+        for scale in (1, 10):
+            take(each, model, (scale * x).detach())
+        known.append([*model.products.delayed._seen.values()])
+        assert loss(model, x.detach()).isfinite()
+        copy.deepcopy(model)
+    assert len(known[0]) == 6
+    # A scale by example differs from that of the batch in the first pass alone.
+    for one, other in zip(*known, strict=True):
+        assert type(other) is torch.Tensor
+        assert other.shape == (2,)
+        assert not other.requires_grad
+        torch.testing.assert_close(one[:1], other[:1], rtol=0.1, atol=0)
 
 
 def test_weights_by_example_are_measured_all():

@@ -7,7 +7,9 @@ kernels, and refuses a product that the first did not enter, however it was call
 
 import contextlib
 import functools
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from pullback.internal._open import open_function
 from pullback.internal.torch import (
     TorchDispatchMode,
     answering,
+    base_of,
     called_from,
     current_graph_task_id,
     never_compile,
@@ -38,7 +41,7 @@ from pullback.tracking.formats._products import (
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
 from pullback.tracking.formats._roles import Weights
-from pullback.tracking.formats._rounding import ProductRounding
+from pullback.tracking.formats._rounding import ProductRounding, Spot
 
 __all__ = ["rounding_products"]
 
@@ -69,6 +72,7 @@ class _ProductMode(TorchFunctionMode):
         self.products = products
         self.path = list(path)  # the modules that are running, the innermost last
         self.names: dict[str, list[str]] = {}  # by the first, all of a module
+        self.counts: Counter[tuple[str, str]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
@@ -131,18 +135,19 @@ class _ProductMode(TorchFunctionMode):
         if formats.follows_dimension:
             multiply = functools.partial(self.multiply_blocks, formats)
             return multiply_by(multiply, func, args, kwargs)
-        module = self.path[-1]
+        spot = self.spot(formats, (*args, *kwargs.values()))
+        places = itertools.count()
 
         def replace(x: Tensor, name: str) -> Tensor:
             self.check_factor(x)
             role = self.role(x, formats, name == "weight")
-            return self.products.factor(x, formats, role, module)
+            return self.products.factor(x, formats, role, spot._replace(factor=next(places)))
 
         args, kwargs = replace_factors(func, args, kwargs, replace)
         name = func.__name__
         in_place = name.endswith("_") and not name.endswith("__")
         product = getattr(Tensor, name[:-1]) if in_place else func
-        result = self.products.result(self.run(product, args, kwargs), formats, module)
+        result = self.products.result(self.run(product, args, kwargs), formats, spot)
         # What is changed in place is used under its own name: its gradient is rounded as well.
         return args[0].copy_(result) if in_place else result
 
@@ -159,6 +164,27 @@ class _ProductMode(TorchFunctionMode):
         alike = formats.weight == formats.activation and self.products.meter is None
         return "weight" if named or alike or self.weights.hold(x) else "activation"
 
+    def spot(self, formats: ProductFormats, args: Iterable[object]) -> Spot:
+        """Where the product of some arguments that is called now is."""
+        name = self.path[-1]
+        parameter = self.parameter_of(args) if formats.remembers else ""
+        self.counts[name, parameter] += 1
+        return Spot(name, self.counts[name, parameter], parameter=parameter)
+
+    def parameter_of(self, args: Iterable[object]) -> str:
+        """The name of the first parameter of the model among some arguments, or views of it."""
+        for each in args:
+            if isinstance(each, Tensor):
+                whole = each if isinstance(each, nn.Parameter) else base_of(each)
+                if whole in self.parameters:
+                    return self.parameters[whole]
+        return ""
+
+    @functools.cached_property
+    def parameters(self) -> dict[Tensor | None, str]:
+        """The names of the model's parameters."""
+        return {each: name for name, each in self.model.named_parameters()}
+
     def multiply_blocks(
         self, formats: ProductFormats, a: Tensor, b: Tensor, named: bool = False
     ) -> Tensor:
@@ -166,7 +192,8 @@ class _ProductMode(TorchFunctionMode):
         for factor in (a, b):
             self.check_factor(factor)
         roles = self.role(a, formats), self.role(b, formats, named)
-        return self.run(self.products.multiply_blocks, (a, b, formats, roles, self.path[-1]), {})
+        spot = self.spot(formats, (a, b))
+        return self.run(self.products.multiply_blocks, (a, b, formats, roles, spot), {})
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
@@ -186,7 +213,7 @@ class _ProductMode(TorchFunctionMode):
     def module_names(self) -> dict[nn.Module, list[str]]:
         """The modules whose products go by their name, each with all of its names."""
         recipe = self.products.recipe
-        if self.products.meter is None and set(recipe.rules) == {"*"}:
+        if self.products.meter is None and set(recipe.rules) == {"*"} and not recipe.remembers:
             return {}
         names: dict[nn.Module, list[str]] = {}
         for name, part in self.model.named_modules(remove_duplicate=False):
@@ -266,6 +293,8 @@ class _ProductMode(TorchFunctionMode):
 
     def check_rerun(self, reentrant: bool = False) -> None:
         """Refuse to run again where the numbers would be others."""
+        if self.products.recipe.remembers:
+            raise _refusal_of_delay()
         drawn = self.products.rounding == "stochastic"
         if drawn and (reentrant or self.products.generator is not None):
             raise UnsupportedError(
@@ -281,6 +310,9 @@ class _ProductMode(TorchFunctionMode):
         generator = self.products.generator
         state = None if generator is None else generator.get_state()
         path = list(self.path)
+        formats = self.formats()
+        if formats is not None and formats.remembers:
+            raise _refusal_of_delay()
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -295,6 +327,14 @@ class _ProductMode(TorchFunctionMode):
                     generator.set_state(after)
 
         return run
+
+
+def _refusal_of_delay() -> UnsupportedError:
+    return UnsupportedError(
+        "simulate_format does not delay scales under activation checkpointing, which would "
+        "compute again with later ones.",
+        mend="Use a ScaledFormat without history, or no checkpointing.",
+    )
 
 
 class _Sentinel(TorchDispatchMode):

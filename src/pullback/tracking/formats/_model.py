@@ -58,6 +58,7 @@ class SimulatedFormat(nn.Module):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with simulated products."""
+        self.products.training = self.training
         with rounding_products(self.model, self.products):
             output = self.model(*args, **kwargs)
         check_output(output)
@@ -198,6 +199,12 @@ def simulate_format(
             given=f"a {type(target).__name__}",
         )
     check_tensor(target, "simulate_format")
+    if everywhere.remembers:
+        raise UnsupportedError(
+            "A single tensor has no past that its scale could come of.",
+            given="a ScaledFormat with a history",
+            mend="Use one without, or simulate a module.",
+        )
     for rule, chosen in (
         (RoundGradientFunction, everywhere.of("gradient")),
         (RoundValueFunction, everywhere.of("activation")),

@@ -56,6 +56,12 @@ class ProductFormats:
         found = (self.weight, self.activation, self.gradient)
         return any(isinstance(each, ScaledFormat) and each.per != "tensor" for each in found)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a scale comes of what was seen before."""
+        found = (self.weight, self.activation, self.gradient)
+        return any(isinstance(each, ScaledFormat) and each.history > 0 for each in found)
+
 
 class Recipe:
     """Formats by the names of modules; the first rule that fits decides, and holds for all within.
@@ -95,6 +101,11 @@ class Recipe:
             if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*"):
                 return formats
         return None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a scale comes of what was seen before."""
+        return any(formats is not None and formats.remembers for formats in self.rules.values())
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse a pattern that fits none of a model's modules.

@@ -1,12 +1,13 @@
 """`ProductRounding`: how the factors of a model's products, and their gradients, are rounded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import get_unwrapped, is_batchedtensor, is_recomputing
+from pullback.internal.torch import get_unwrapped, innermost, is_batchedtensor, is_recomputing
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
@@ -15,17 +16,77 @@ from pullback.tracking.formats._round import (
     Rounding,
     RoundValueFunction,
     draw_noise,
+    parts_of,
     round_values,
 )
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
-__all__ = ["ProductRounding"]
+__all__ = ["ProductRounding", "Spot"]
+
+
+class Spot(NamedTuple):
+    """A factor of a product, the same at each pass of a model.
+
+    Arguments:
+        module: the name of the innermost module whose forward runs, ``""`` for the whole model.
+        product: the number of the product, among those of the pass in this module with this
+            parameter.
+        factor: the number of the factor.
+        parameter: the name of the parameter that the product multiplies by, ``""`` if by none, or
+            if that is not asked for. It tells products of one module apart of which some passes
+            call only a few.
+    """
+
+    module: str
+    product: int
+    factor: int = 0
+    parameter: str = ""
+
+    @property
+    def of_gradient(self) -> "Spot":
+        """That of the gradient of the product."""
+        return self._replace(factor=-1)
+
+
+class DelayedScales:
+    """The largest magnitudes that were seen at each spot, the last ones only.
+
+    Source: Micikevicius et al., FP8 Formats for Deep Learning (2022), section 3.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Spot, Tensor] = {}
+
+    def fix(self, number_format: Format, spot: Spot) -> Format:
+        """The format with the scale that its past gives; at first with that of the values."""
+        if not isinstance(number_format, ScaledFormat) or not number_format.history:
+            return number_format
+        seen = self._seen.get(spot)
+        if seen is None:
+            return number_format
+        scale = innermost(number_format.scales(seen.unsqueeze(0)).squeeze())
+        return replace(number_format, chosen=scale)
+
+    def see(self, number_format: Format, spot: Spot, values: Tensor) -> None:
+        """Remember the largest magnitude of some values."""
+        if not isinstance(number_format, ScaledFormat) or not number_format.history:
+            return
+        values = parts_of(values.detach())
+        # Under vmap this is the peak of each example; what is kept is plain, and of all.
+        peak = _peak(innermost(_peak(values.abs().nan_to_num(0.0, 0.0, 0.0).to(torch.float64))))
+        known = self._seen.get(spot)
+        together = peak.unsqueeze(0) if known is None else torch.cat([known, peak.unsqueeze(0)])
+        self._seen[spot] = innermost(together[-number_format.history :].detach())
+
+
+def _peak(sizes: Tensor) -> Tensor:
+    return sizes.amax() if sizes.numel() else sizes.sum()
 
 
 @dataclass(eq=False)
 class ProductRounding:
-    """Rounds what the products of a model multiply, and measures what it saw.
+    """Rounds what the products of a model multiply, and remembers and measures what it saw.
 
     Arguments:
         recipe: the formats of the products of each module.
@@ -33,6 +94,7 @@ class ProductRounding:
         overflow: ``"saturate"`` or ``"cast"``.
         generator: where stochastic rounding draws from.
         meter: what measures the quantisation noise, if it is measured.
+        training: whether scales that come of the past are to learn from what is seen now.
     """
 
     recipe: Recipe
@@ -40,13 +102,15 @@ class ProductRounding:
     overflow: Overflow
     generator: torch.Generator | None
     meter: NoiseMeter | None
+    training: bool = True
+    delayed: DelayedScales = field(default_factory=DelayedScales)
 
     def factor(
         self,
         x: Tensor,
         formats: ProductFormats,
         role: Role,
-        module: str,
+        spot: Spot,
         dim: int = -1,
         *,
         again: bool = False,
@@ -57,30 +121,34 @@ class ProductRounding:
             x: the factor.
             formats: those of the product's module.
             role: what it is.
-            module: the name of the innermost module whose forward runs, ``""`` for the whole model.
+            spot: where it is.
             dim: the dimension that channels and blocks follow.
             again: whether it was rounded before, for another product: it counts once.
         """
         wanted = formats.of(role)
         if wanted is None:
             return x
-        rounded = RoundValueFunction.apply(x, self._noise(x), wanted.along(dim), self.overflow)
+        chosen = self.delayed.fix(wanted.along(dim), spot)
+        rounded = RoundValueFunction.apply(x, self._noise(x), chosen, self.overflow)
+        if self.training:
+            self.delayed.see(wanted, spot, x)
         if self.meter is not None and not again and not is_recomputing():
-            self.meter.add(module, role, str(wanted), x, rounded)
+            self.meter.add(spot.module, role, str(wanted), x, rounded)
         return rounded
 
-    def result(self, x: Tensor, formats: ProductFormats, module: str) -> Tensor:
+    def result(self, x: Tensor, formats: ProductFormats, spot: Spot) -> Tensor:
         """Return a product whose gradient will be rounded."""
         wanted = formats.of("gradient")
         if wanted is None:
             return x
         noise = self._noise(x)
-        y = RoundGradientFunction.apply(x, noise, wanted, self.overflow)
-        self._measure_gradient(y, wanted, noise, module)
+        chosen = self.delayed.fix(wanted, spot.of_gradient)
+        y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
+        self._see_gradient(y, wanted, chosen, noise, spot)
         return y.clone()  # a custom Function's view must not be changed in place, a product may be
 
     def multiply_blocks(
-        self, a: Tensor, b: Tensor, formats: ProductFormats, roles: tuple[Role, Role], module: str
+        self, a: Tensor, b: Tensor, formats: ProductFormats, roles: tuple[Role, Role], spot: Spot
     ) -> Tensor:
         """Return the product of matrices whose factors are scaled along a dimension.
 
@@ -89,41 +157,47 @@ class ProductRounding:
             b: ``[..., k, n]``.
             formats: those of the product's module.
             roles: what the factors are.
-            module: as in `factor`.
+            spot: where the product is.
         """
-        first = self.factor(a, formats, roles[0], module, -1)
-        second = self.factor(b, formats, roles[1], module, -2)
+        first = self.factor(a, formats, roles[0], spot, -1)
+        second = self.factor(b, formats, roles[1], spot._replace(factor=1), -2)
         if not torch.is_grad_enabled():
             return first @ second
         again = (
-            self.factor(a, formats, roles[0], module, -2, again=True),
-            self.factor(b, formats, roles[1], module, -1, again=True),
+            self.factor(a, formats, roles[0], spot._replace(factor=2), -2, again=True),
+            self.factor(b, formats, roles[1], spot._replace(factor=3), -1, again=True),
         )
-        wanted, noise = formats.of("gradient"), None
+        wanted, noise, chosen = formats.of("gradient"), None, None
         if wanted is not None:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             noise = self._noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]))
-        y = BlockProductFunction.apply(first, second, *again, noise, wanted, self.overflow)
-        if wanted is not None:
-            self._measure_gradient(y, wanted.along(-1), noise, module)
+            chosen = self.delayed.fix(wanted, spot.of_gradient)
+        y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
+        if wanted is not None and chosen is not None:
+            self._see_gradient(y, wanted, chosen.along(-1), noise, spot)
         return y
 
     def _noise(self, x: Tensor) -> Tensor | None:
         return draw_noise(x, self.generator) if self.rounding == "stochastic" else None
 
-    def _measure_gradient(
-        self, y: Tensor, wanted: Format, noise: Tensor | None, module: str
+    def _see_gradient(
+        self, y: Tensor, wanted: Format, chosen: Format, noise: Tensor | None, spot: Spot
     ) -> None:
-        """When a gradient comes, measure what rounding loses."""
-        meter, given, y = self.meter, y, _below_vmap(y)
-        if not y.requires_grad or meter is None:
+        """When a gradient comes, remember how large it is and measure what rounding loses."""
+        meter, training = self.meter, self.training
+        delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
+        given, y = y, _below_vmap(y)
+        if not y.requires_grad or not (meter or delayed):
             return
 
         def see(gradient: Tensor) -> None:
-            rounded = round_values(gradient.detach(), wanted, noise, self.overflow)
-            meter.add(module, "gradient", str(wanted), gradient, rounded)
+            if training:
+                self.delayed.see(wanted, spot.of_gradient, gradient)
+            if meter is not None:
+                rounded = round_values(gradient.detach(), chosen, noise, self.overflow)
+                meter.add(spot.module, "gradient", str(wanted), gradient, rounded)
 
-        if given is not y and (noise is not None or isinstance(wanted, ScaledFormat)):
+        if given is not y and meter and (noise is not None or isinstance(chosen, ScaledFormat)):
             raise UnsupportedError(
                 "simulate_format measures how gradients are rounded for each example of vmap only "
                 "where they are taken within.",

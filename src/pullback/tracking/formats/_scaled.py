@@ -1,7 +1,7 @@
 """`ScaledFormat`: elements of a small format that share a scale, by tensor, channel or block."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -40,9 +40,13 @@ class ScaledFormat:
             nearest, under one float32 scale of the tensor (NVFP4).
         dim: the dimension that channels and blocks follow. In a product it is the one that is
             summed over, whatever is said here.
+        history: in a simulated model the scale comes of the largest magnitudes of this many passes
+            before ("delayed scaling"); 0 takes it of the values themselves. For tensors only.
+        chosen: the scale, where it was chosen before: a float64 scalar for the whole tensor.
 
     Raises:
-        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``.
+        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
+            where there is more than one scale.
         ArgumentTypeError: an element that is no `NumberFormat`.
 
     Example:
@@ -61,6 +65,8 @@ class ScaledFormat:
     per: Literal["tensor", "channel"] | int = "tensor"
     scale: Scale = "float32"
     dim: int = -1
+    history: int = 0
+    chosen: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.element, NumberFormat):
@@ -81,6 +87,13 @@ class ScaledFormat:
                 expected="'float32', 'E8M0' or 'E4M3'",
             )
 
+        if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
+            raise ArgumentError(
+                "Only the scale of a whole tensor can be delayed.",
+                given=f"history={self.history}, per={self.per!r}, scale={self.scale!r}",
+                expected="per='tensor', scale='float32' and a history of 0 or more passes",
+            )
+
     def along(self, dim: int) -> "ScaledFormat":
         """The same, with channels and blocks along another dimension."""
         return replace(self, dim=dim)
@@ -94,14 +107,15 @@ class ScaledFormat:
         Arguments:
             values: shape (...), floating.
             noise: for stochastic rounding, of the same shape.
-            overflow: of no effect here: elements saturate under a scale of their own, in torchao's
-                cast too.
+            overflow: of effect under a scale that was chosen before; under one of their own
+                elements saturate, in torchao's cast too.
         """
         wide = values.to(torch.float64)
         groups, back = self._group(wide)
-        scale = self.scales(groups)
+        scale = self.scales(groups) if self.chosen is None else self.chosen
+        overflow = "saturate" if self.chosen is None else overflow
         uniform = None if noise is None else self._group(noise)[0]
-        rounded = self.element.round(groups / scale, uniform)
+        rounded = self.element.round(groups / scale, uniform, overflow)
         return back(rounded * scale).to(values.dtype)
 
     def scales(self, groups: Tensor) -> Tensor:
