@@ -17,6 +17,7 @@ from pullback.trajectory import (
     State,
     backend_used,
     bspline,
+    concatenate,
     differentiate,
     integrate,
     minimum_duration,
@@ -25,6 +26,7 @@ from pullback.trajectory import (
     quintic,
     resample,
     rest,
+    unwrap,
 )
 
 X = torch.randn(2, 8, 3, dtype=torch.float64)
@@ -293,6 +295,10 @@ def test_values_of_a_subclass_are_checked(kind):
     refused(
         lambda: differentiate(X, 0.1, start=TABLE, start_index=far), ArgumentError, "out of range"
     )
+    there, elsewhere = (
+        Motion(*[made([[start], [start]])] * 4, torch.tensor(0.5)) for start in (0.0, 5.0)
+    )
+    refused(lambda: concatenate([there, elsewhere]), ArgumentError, "5 apart")
 
 
 def test_values_are_checked_while_operations_are_counted():
@@ -309,6 +315,7 @@ BEYOND = [
     lambda: Limits(velocity=HUGE),
     lambda: Limits(velocity=[1, HUGE, 1]),
     lambda: Limits(position=(-HUGE, 1)),
+    lambda: unwrap(POINTS, period=HUGE),
     lambda: differentiate(X, 0.1, start=State(velocity=HUGE)),
     lambda: differentiate(X, 0.1, start=State(velocity=[0, -HUGE, 0])),
     lambda: differentiate(X, Fraction(HUGE)),
@@ -322,6 +329,11 @@ BEYOND = [
 @pytest.mark.parametrize("place", range(len(BEYOND)))
 def test_numbers_that_no_float_holds(place):
     refused(BEYOND[place], ArgumentError)
+
+
+@pytest.mark.parametrize("wrong", [None, [], 3, (motion for motion in [MOTION]), [MOTION, None]])
+def test_what_is_no_sequence_of_motions(wrong):
+    refused(lambda: concatenate(wrong), ArgumentTypeError, "Only motions")
 
 
 def test_a_preconditioner_on_no_device():

@@ -84,9 +84,11 @@ RUNS = {
     "Motion": lambda: curve().times,
     "plot": lambda: [plot(curve(), Limits(velocity=1.0)) and x],
     "backend_used": lambda: [backend_used(x) and threads_used(x) and x],
-    "to_joint_trajectory": lambda: [torch.tensor(point["positions"], **CPU) for point in
-                                    to_joint_trajectory(curve(), ["a", "b"])["points"]],
-    "write_csv": lambda: [write_csv(curve(), FILE) or x],
+    "unwrap": lambda: unwrap(9 * points, joints=[1]),
+    "concatenate": lambda: concatenate([curve()[:7], curve()[6:]]),
+    "to_joint_trajectory": lambda: from_joint_trajectory(
+        to_joint_trajectory(curve(), ["a", "b"])),
+    "write_csv": lambda: (write_csv(curve(), FILE), read_csv(FILE))[1],
     "read_urdf_limits": lambda: [read_urdf_limits(ROBOT)[1].velocity],
 }
 MISSING = set(PUBLIC) - set(RUNS) - set(ALIKE)
@@ -111,6 +113,8 @@ ALIKE = {
     "free": "minimum_jerk",
     "hold": "differentiate",
     "rest": "bspline",
+    "from_joint_trajectory": "to_joint_trajectory",
+    "read_csv": "write_csv",
 }
 
 

@@ -1,22 +1,25 @@
-"""Motions moved and written for others; starts, steps and states that are kept."""
+"""Motions cut, joined, moved, written and read; angles that turn without end."""
 
-import csv
-from pathlib import Path
+import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import (
     Motion,
     State,
+    concatenate,
     differentiate,
+    from_joint_trajectory,
     integrate,
     minimum_jerk,
     quintic,
+    read_csv,
     resample,
     to_joint_trajectory,
+    unwrap,
     write_csv,
 )
 
@@ -30,25 +33,6 @@ def same(one: Motion, other: Motion, **options: float) -> None:
         torch.testing.assert_close(getattr(one, part), getattr(other, part), **options)
 
 
-def written(motion: Motion, path: Path) -> Tensor:
-    """The numbers of a file, whose first row must name them."""
-    write_csv(motion, path)
-    with path.open(newline="") as file:
-        head, *rows = csv.reader(file)
-    assert head == ["time", *(f"{part}_{joint}" for part in PARTS for joint in range(motion.dof))]
-    return torch.tensor([[float(value) for value in row] for row in rows], dtype=torch.float64)
-
-
-def seconds(stamp: dict[str, int]) -> float:
-    return stamp["sec"] + stamp["nanosec"] / 1e9
-
-
-def since_start(motion: Motion) -> Tensor:
-    points = to_joint_trajectory(motion, ["a"] * motion.dof)["points"]
-    times = [seconds(point["time_from_start"]) for point in points]
-    return torch.tensor(times, dtype=torch.float64)
-
-
 def test_the_absolute_start_is_kept() -> None:
     times = torch.linspace(3.2, 4.8, 9, dtype=torch.float64)
     motion = quintic(POINTS, TIMES).sample(times)
@@ -57,6 +41,32 @@ def test_the_absolute_start_is_kept() -> None:
     planned = minimum_jerk(POINTS, TIMES, samples=41)
     torch.testing.assert_close(planned.times[[0, -1]], torch.tensor([3.0, 5.0]).double())
     assert minimum_jerk(POINTS, duration=2.0, samples=41).times[0] == 0
+
+
+def test_a_motion_is_cut_and_joined() -> None:
+    for motion in (
+        minimum_jerk(POINTS, TIMES, samples=41),
+        quintic(POINTS, TIMES).sample([3.0, 3.1, 3.5, 4.0, 4.6, 5.0]),
+        minimum_jerk(POINTS.expand(3, 3, 2), torch.tensor([TIMES] * 3).double(), samples=21),
+    ):
+        assert len(motion) == motion.horizon
+        middle = motion.horizon // 2
+        first, last = motion[: middle + 1], motion[middle:]
+        torch.testing.assert_close(last.times, motion.times[..., middle:])
+        same(concatenate([first, last]), motion)
+        same(motion[-3:][1:], motion[-2:])
+    with pytest.raises(ArgumentTypeError, match="cut by a slice"):
+        motion[3]
+    with pytest.raises(ArgumentTypeError, match="cut by a slice"):
+        motion[::2]
+    with pytest.raises(ArgumentError, match="No sample is left"):
+        motion[5:5]
+    with pytest.raises(ArgumentError, match="begins elsewhere"):
+        concatenate([last, first])
+    with pytest.raises(ArgumentTypeError, match="Only motions"):
+        concatenate([])
+    with pytest.raises(ArgumentError, match="different kinds"):
+        concatenate([first, last.to(dtype=torch.float32)])
 
 
 def test_a_motion_goes_elsewhere() -> None:
@@ -91,6 +101,7 @@ def test_an_instant_of_a_clock_survives_in_float32() -> None:
         minimum_jerk(POINTS, times, samples=21).to(torch.float32),
         quintic(POINTS.float(), times).sample(times[0] + torch.arange(21).double() * step),
         resample(motion, step),
+        from_joint_trajectory(to_joint_trajectory(motion, ["a", "b"]), torch.float32),
     ):
         assert found.position.dtype == torch.float32
         assert found.times[0] == times[0]
@@ -98,34 +109,72 @@ def test_an_instant_of_a_clock_survives_in_float32() -> None:
             found.times.diff(), torch.full((20,), step, dtype=torch.float64), rtol=0, atol=1e-6
         )
     whole = minimum_jerk(POINTS, times, samples=21)
-    assert to_joint_trajectory(whole, ["a", "b"])["header"]["stamp"]["sec"] == int(CLOCK) + 3
-    torch.testing.assert_close(since_start(whole).diff(), whole.dt.expand(20), rtol=0, atol=1e-9)
+    again = from_joint_trajectory(to_joint_trajectory(whole, ["a", "b"]))
+    torch.testing.assert_close(again.dt, whole.dt.expand(20), rtol=0, atol=1e-9)
 
 
-def test_csv_holds_every_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("message", [[], None, "points"])
+def test_a_message_is_a_dictionary(message: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="not a dictionary"):
+        from_joint_trajectory(message)
+    with pytest.raises(ArgumentError, match="one name for each"):
+        to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), "ab")
+
+
+def test_csv_gives_back_every_bit(tmp_path) -> None:
     motion = quintic(POINTS, TIMES).sample([3.0, 3.1, 3.5, 4.0, 5.0])
-    table = written(motion, tmp_path / "motion.csv")
-    assert torch.equal(table[:, 1:], torch.cat([getattr(motion, part) for part in PARTS], dim=-1))
-    torch.testing.assert_close(table[:, 0], motion.times, rtol=0, atol=1e-15)
+    write_csv(motion, tmp_path / "motion.csv")
+    again = read_csv(tmp_path / "motion.csv")
+    for part in PARTS:
+        assert torch.equal(getattr(again, part), getattr(motion, part))
+    torch.testing.assert_close(again.times, motion.times, rtol=0, atol=1e-15)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "empty.csv").write_text("")
+    for name in ("other.csv", "empty.csv"):
+        with pytest.raises(ArgumentError, match="does not hold a motion"):
+            read_csv(tmp_path / name)
+    (tmp_path / "text.csv").write_text(
+        "time,position_0,velocity_0,acceleration_0,jerk_0\n0,a,0,0,0"
+    )
+    with pytest.raises(ArgumentError, match="no number"):
+        read_csv(tmp_path / "text.csv")
     with pytest.raises(ArgumentError, match="not a batch"):
         write_csv(minimum_jerk(POINTS.expand(2, 3, 2), 1.0, samples=21), tmp_path / "x.csv")
 
 
-def test_a_message_of_ros_holds_the_motion() -> None:
+def test_a_message_of_ros_gives_back_the_motion() -> None:
     motion = minimum_jerk(POINTS, TIMES, samples=41)
     message = to_joint_trajectory(motion, ["shoulder", "elbow"], frame_id="base")
     assert message["header"] == {"stamp": {"sec": 3, "nanosec": 0}, "frame_id": "base"}
-    assert message["joint_names"] == ["shoulder", "elbow"]
     assert set(message["points"][0]) == {
         "positions", "velocities", "accelerations", "effort", "time_from_start",
     }  # fmt: skip
-    for name, part in zip(("positions", "velocities", "accelerations"), PARTS, strict=False):
-        told = torch.tensor([point[name] for point in message["points"]], dtype=torch.float64)
-        assert torch.equal(told, getattr(motion, part))
-    torch.testing.assert_close(3 + since_start(motion), motion.times, rtol=0, atol=1e-9)
-    for names in (["elbow"], "ab"):
-        with pytest.raises(ArgumentError, match="one name for each joint"):
-            to_joint_trajectory(motion, names)
+    same(from_joint_trajectory(message), motion, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ArgumentError, match="one name for each joint"):
+        to_joint_trajectory(motion, ["elbow"])
+    bare = {"points": [{**point, "accelerations": []} for point in message["points"]]}
+    with pytest.raises(ArgumentError, match="without accelerations"):
+        from_joint_trajectory(bare)
+    turned = {**message, "points": message["points"][::-1]}
+    with pytest.raises(ArgumentError, match="do not increase"):
+        from_joint_trajectory(turned)
+
+
+def test_angles_are_unwrapped() -> None:
+    turning = torch.linspace(0, 20, 200, dtype=torch.float64)[:, None].repeat(1, 2)
+    wrapped = (turning + math.pi).remainder(2 * math.pi) - math.pi
+    torch.testing.assert_close(unwrap(wrapped), turning)
+    one = unwrap(wrapped, joints=[1])
+    torch.testing.assert_close(one[:, 1], turning[:, 1])
+    torch.testing.assert_close(one[:, 0], wrapped[:, 0])
+    speed = differentiate(unwrap(wrapped), 0.1).velocity
+    torch.testing.assert_close(speed, torch.full_like(speed, 200 / 199), rtol=1e-9, atol=1e-9)
+    assert torch.autograd.gradcheck(unwrap, wrapped[:40:8].requires_grad_())
+    for wrong in ({"period": 0.0}, {"joints": [2]}, {"joints": [-1]}):
+        with pytest.raises(ArgumentError):
+            unwrap(wrapped, **wrong)
+    with pytest.raises(ArgumentTypeError):
+        unwrap(torch.zeros(3, 2, dtype=torch.int64))
 
 
 def test_states_take_lists() -> None:
@@ -168,7 +217,136 @@ def test_an_even_step_of_float32_stays_even(tmp_path, listed: bool) -> None:
     still = torch.zeros(20_000, 1)
     step = torch.tensor(1e-3)
     motion = Motion(still, still, still, still, step.expand(19_999) if listed else step)
-    for times in (written(motion, tmp_path / "even.csv")[:, 0], since_start(motion)):
+    write_csv(motion, tmp_path / "even.csv")
+    for found in (
+        read_csv(tmp_path / "even.csv"),
+        from_joint_trajectory(to_joint_trajectory(motion, ["a"])),
+    ):
         # Nanoseconds are 1e-6 of the step, float32 rounds it by 5e-8 of it.
-        steps = times.diff()
-        torch.testing.assert_close(steps, torch.full_like(steps, 1e-3), rtol=2e-6, atol=0)
+        torch.testing.assert_close(found.dt, torch.full_like(found.dt, 1e-3), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 100.0])
+def test_plans_through_one_point_meet_there(scale: float) -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        points = scale * torch.randn(3, 3, generator=generator, dtype=torch.float64)
+        first, second = minimum_jerk(points[:2], 2.0), minimum_jerk(points[1:], 2.0)
+        assert concatenate([first, second]).horizon == 511
+        apart = minimum_jerk(points[1:] + 1e-9 * scale, 2.0)
+        with pytest.raises(ArgumentError, match="begins elsewhere"):
+            concatenate([first, apart])
+
+
+def test_joints_that_do_not_turn_keep_what_is_not_finite() -> None:
+    samples = torch.tensor([[0.0, 0.0], [math.nan, 7.0], [math.inf, 1.0], [1.0, 7.0]])
+    found = unwrap(samples, joints=[1])
+    assert torch.equal(found[:, 0].nan_to_num(nan=9.0), samples[:, 0].nan_to_num(nan=9.0))
+    torch.testing.assert_close(found[:, 1], unwrap(samples[:, 1:])[:, 0])
+    assert torch.equal(unwrap(samples[:, 1:], joints=[]), samples[:, 1:])
+    for joints in (0, iter([1]), "1", torch.tensor([1])):
+        with pytest.raises(ArgumentTypeError, match="joints are not a list"):
+            unwrap(samples, joints=joints)  # pyrefly: ignore
+    with pytest.raises(ArgumentError, match="no such joint"):
+        unwrap(samples, joints=[True])
+
+
+HEAD = "time,position_0,velocity_0,acceleration_0,jerk_0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("time\n0\n1\n", "does not hold a motion"),
+        (HEAD + "0,1,2,3\n1,1,2,3\n", "rows of another length"),
+        (HEAD + "0,1,2,3,4\n1,1,2,3,4,5\n", "rows of another length"),
+        (HEAD + "1,1,2,3,4\n0,1,2,3,4\n", "do not increase"),
+        (HEAD + "0,1,2,3,4\n0,1,2,3,4\n", "do not increase"),
+        (HEAD + "0,1,2,3,4\nnan,1,2,3,4\n", "do not increase"),
+        (HEAD + "nan,1,2,3,4\n", "do not increase"),
+    ],
+)
+def test_files_that_hold_no_motion_are_refused(tmp_path, text: str, words: str) -> None:
+    (tmp_path / "file.csv").write_text(text)
+    with pytest.raises(ArgumentError, match=words):
+        read_csv(tmp_path / "file.csv")
+
+
+def test_a_single_sample_is_written_and_read(tmp_path) -> None:
+    single = minimum_jerk(POINTS, TIMES, samples=21)[3:4]
+    write_csv(single, tmp_path / "one.csv")
+    same(read_csv(tmp_path / "one.csv"), single)
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        read_csv(tmp_path / "one.csv", torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"time_from_start": None}, "no stamp"),
+        ({"time_from_start": {"secs": 1, "nsecs": 0}}, "no stamp"),
+        ({"time_from_start": {"sec": "1", "nanosec": 0}}, "no stamp"),
+        ({"time_from_start": {"sec": math.nan, "nanosec": 0}}, "do not increase"),
+        ({"positions": [1.0, 2.0, 3.0]}, "rows of another length"),
+        ({"accelerations": [1.0]}, "rows of another length"),
+        ({"velocities": ["fast", "slow"]}, "no number"),
+        ({"velocities": None}, "without velocities"),
+    ],
+)
+def test_messages_that_hold_no_motion_are_refused(change: dict[str, Any], words: str) -> None:
+    message = to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), ["a", "b"])
+    points = [*message["points"][:-1], {**message["points"][-1], **change}]
+    with pytest.raises(ArgumentError, match=words):
+        from_joint_trajectory({**message, "points": points})
+
+
+def test_what_surrounds_the_points_of_a_message_is_checked() -> None:
+    message = to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), ["a", "b"])
+    bare = from_joint_trajectory({"points": message["points"]})
+    assert bare.times[0] == 0
+    for change, words in (
+        ({"points": ["here", "there"]}, "not a dictionary"),
+        ({"points": None}, "whole motion"),
+        ({"header": {"stamp": {}}}, "no stamp"),
+        ({"header": 3}, "no stamp"),
+        ({"joint_names": ["a"]}, "rows of another length"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            from_joint_trajectory({**message, **change})
+    with pytest.raises(ArgumentTypeError, match="floating dtype"):
+        from_joint_trajectory(message, torch.int32)
+
+
+def test_unwrap_compiles_with_and_without_joints():
+    angles = 5 * torch.randn(2, 9, 2, dtype=torch.float64)
+    for chosen in ({}, {"joints": [0]}):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, chosen=chosen: unwrap(x, **chosen), backend="aot_eager")
+        torch.testing.assert_close(compiled(angles), unwrap(angles, **chosen))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time\xe9,position_0\n"])
+def test_a_file_that_is_not_text(tmp_path, content):
+    path = tmp_path / "motion.csv"
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="not text"):
+        read_csv(path)
+
+
+def test_numbers_of_a_message_that_no_float_holds():
+    def message(huge, second):
+        points = [
+            {
+                "positions": [0.0],
+                "velocities": [huge],
+                "accelerations": [0.0],
+                "time_from_start": {"sec": sec, "nanosec": 0},
+            }
+            for sec in (0, second)
+        ]
+        return {"joint_names": ["a"], "points": points}
+
+    assert from_joint_trajectory(message(0.0, 1)).horizon == 2
+    for wrong in (message(10**400, 1), message(0.0, 10**400)):
+        with pytest.raises(ArgumentError):
+            from_joint_trajectory(wrong)

@@ -176,12 +176,13 @@ def test_numbers_for_times_become_tensors() -> None:
     still = torch.zeros(3, 1)
     motion = Motion(still, still, still, still, 0.5, start_time=2)  # pyrefly: ignore
     assert motion.times.tolist() == [2.0, 2.5, 3.0]
+    assert motion[1:].times.tolist() == [2.5, 3.0]
     assert (motion.dt.dtype, motion.times.dtype) == (torch.float32, torch.float64)
 
 
 def test_compiled_once_for_sizes_that_vary():
     def jerk(x):
-        return differentiate(x, 0.1).jerk
+        return differentiate(x, 0.1)[1:4].jerk
 
     torch._dynamo.reset()
     compiled = torch.compile(jerk, fullgraph=True, backend="eager")
@@ -258,5 +259,11 @@ def test_a_motion_says_where_vmap_maps():
     x = torch.randn(3, 9, 2, **F64)
     many = differentiate(x, 0.1)
     where = Motion(0, 0, 0, 0, None)
-    got = torch.func.vmap(lambda motion: motion.position, in_dims=(where,))(many)
-    assert torch.equal(got, x)
+    got = torch.func.vmap(lambda motion: motion[2:].position, in_dims=(where,))(many)
+    assert torch.equal(got, x[:, 2:])
+
+
+def test_a_motion_is_cut_between_whole_samples():
+    for wrong in (slice(1.5, 3), slice("a", None)):
+        with pytest.raises(ArgumentTypeError, match="whole samples"):
+            motion(5, 2)[wrong]

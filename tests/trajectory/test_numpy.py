@@ -15,6 +15,7 @@ from pullback.trajectory import (
     minimum_jerk,
     minimum_time,
     resample,
+    unwrap,
 )
 
 POINTS = torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
@@ -42,6 +43,7 @@ def test_seconds(kind) -> None:
     assert torch.equal(timed, Motion(*parts, dt=2.0, start_time=2.0).times)
     limited = minimum_time(POINTS, Limits(velocity=(-two, two), jerk=two), samples=32)
     equal(limited, minimum_time(POINTS, Limits(velocity=2.0, jerk=2.0), samples=32))
+    assert torch.equal(unwrap(SAMPLES, period=two), unwrap(SAMPLES, period=2.0))
     weighted = Preconditioner(np.int64(9), two)
     assert torch.equal(weighted.invert(SAMPLES), Preconditioner(9, 2.0).invert(SAMPLES))
 
@@ -55,6 +57,8 @@ def test_arrays() -> None:
     expected = minimum_jerk(POINTS, duration=4.0, limits=Limits(velocity=[3.0, 5.0]), samples=32)
     for limits in (Limits(velocity=most), Limits(velocity=(-most, most))):
         equal(minimum_jerk(POINTS, duration=4.0, limits=limits, samples=32), expected)
+    turned = unwrap(5 * SAMPLES, joints=np.arange(1))
+    assert torch.equal(turned, unwrap(5 * SAMPLES, joints=[0]))
 
 
 def test_what_is_no_number_is_refused() -> None:

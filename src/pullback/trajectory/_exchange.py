@@ -1,7 +1,8 @@
 """Motions as others write them: comma-separated values, and ROS's `JointTrajectory`."""
 
 import csv
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
-from pullback.trajectory._motion import Motion
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._checks import wide_dtype
+from pullback.trajectory._motion import Motion, check_dtype
+from pullback.trajectory._plain import plain
 from pullback.trajectory._state import PARTS
 
-__all__ = ["to_joint_trajectory", "write_csv"]
+__all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
 
+_STAMP = ("sec", "nanosec")
 _NANO = 1_000_000_000
 
 
@@ -36,8 +40,7 @@ def _exact_times(motion: Motion) -> Tensor:
 def write_csv(motion: Motion, path: str | Path) -> None:
     """Write a motion with a row for each sample: time, and four columns for each joint.
 
-    The first row names them: ``time``, ``position_0``, ... and ``jerk_0``, ...; numbers are written
-    so that they are read back as they were.
+    Numbers are written so that they are read back as they were.
 
     Arguments:
         motion: ``[horizon, dof]``.
@@ -48,14 +51,13 @@ def write_csv(motion: Motion, path: str | Path) -> None:
 
     Example:
         >>> import tempfile, torch
-        >>> from pathlib import Path
-        >>> from pullback.trajectory import minimum_jerk, write_csv
-        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 4.0, samples=9)
+        >>> from pullback.trajectory import minimum_jerk, read_csv, write_csv
+        >>> motion = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=9)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_csv(motion, folder + "/motion.csv")
-        ...     lines = Path(folder, "motion.csv").read_text().splitlines()
-        >>> len(lines), lines[0], lines[2].split(",")[0]
-        (10, 'time,position_0,velocity_0,acceleration_0,jerk_0', '0.5')
+        ...     again = read_csv(folder + "/motion.csv", dtype=torch.float32)
+        >>> torch.equal(again.position, motion.position)
+        True
     """
     _check_single(motion)
     columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in PARTS)]
@@ -65,6 +67,79 @@ def write_csv(motion: Motion, path: str | Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["time", *names])
         writer.writerows([repr(value) for value in row] for row in rows.tolist())
+
+
+def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
+    """Read a motion that `write_csv` has written.
+
+    Arguments:
+        path: the file.
+        dtype: of the motion.
+
+    Raises:
+        ArgumentError: other columns, rows that do not fit them, something that is no number, or
+            times that do not increase.
+        ArgumentTypeError: a dtype that is not floating.
+    """
+    check_dtype(dtype)
+    try:
+        with Path(path).open(newline="") as file:
+            head, *rows = list(csv.reader(file)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArgumentError(
+            "The file is not text with comma-separated values.", given=str(error)
+        ) from error
+    dof = (len(head) - 1) // len(PARTS)
+    names = [f"{part}_{joint}" for part in PARTS for joint in range(dof)]
+    if not rows or not dof or head != ["time", *names]:
+        raise ArgumentError(
+            "The file does not hold a motion.",
+            given=", ".join(head[:6]) or "an empty file",
+            expected="columns time, position_0, ..., velocity_0, ..., acceleration_0, ..., jerk_0",
+        )
+    table = _table("file", rows, len(head))
+    parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
+    times = table[:, 0]
+    _check_times("file", times)
+    return Motion(*parts, dt=times.diff().to(wide_dtype(dtype)), start_time=times[0])
+
+
+def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
+    try:
+        lists = [[float(value) for value in row] for row in rows]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"The {what} holds something that is no number.", given=str(error)
+        ) from error
+    widths = {len(row) for row in lists}
+    if widths != {width}:
+        raise ArgumentError(
+            f"The {what} has rows of another length than it says.",
+            given=f"rows of {', '.join(map(str, sorted(widths)))} numbers",
+            expected=f"{width} numbers in each",
+        )
+    return torch.tensor(lists, dtype=torch.float64, device="cpu")
+
+
+def _check_times(what: str, times: Tensor) -> None:
+    if not bool(torch.isfinite(times).all() and (times.diff() > 0).all()):
+        raise ArgumentError(
+            f"The times of the {what} do not increase.",
+            given=str(times[:8].tolist()),
+            expected="finite seconds, each later than the one before",
+        )
+
+
+def _nanoseconds(stamp: Any) -> float:
+    given: list[Any] = [stamp.get(k) for k in _STAMP] if isinstance(stamp, Mapping) else [None]
+    if not all(isinstance(part, numbers.Real) for part in given):
+        raise ArgumentError(
+            "A time of the message is missing, or is no stamp.",
+            given=repr(stamp),
+            expected='{"sec": 1, "nanosec": 500000000}',
+        )
+    seconds, nanos = map(plain, given)
+    return seconds * _NANO + nanos
 
 
 def _stamp(seconds: float) -> dict[str, int]:
@@ -123,3 +198,57 @@ def to_joint_trajectory(
         "joint_names": list(joint_names),
         "points": points,
     }
+
+
+def _length(sequence: Any) -> int:
+    return len(sequence) if hasattr(sequence, "__len__") else 0
+
+
+def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Motion:
+    """A motion from a dictionary in the form of ROS 2's ``trajectory_msgs/JointTrajectory``.
+
+    The jerk of a sample is that by which its acceleration reaches the next one.
+
+    Arguments:
+        message: with positions, velocities and accelerations at every point, two points or more.
+        dtype: of the motion.
+
+    Raises:
+        ArgumentTypeError: the message is not a dictionary, or the dtype is not floating.
+        ArgumentError: something is missing or no number, points are of different numbers of
+            joints, or times do not increase.
+    """
+    check_dtype(dtype)
+    if not isinstance(message, Mapping):
+        raise ArgumentTypeError(
+            "The message is not a dictionary.",
+            given=type(message).__name__,
+            expected='{"joint_names": [...], "points": [...]}',
+        )
+    points = message.get("points") or ()
+    if not all(isinstance(point, Mapping) for point in points):
+        raise ArgumentError("A point of the message is not a dictionary.", given=repr(points[:1]))
+    names = ("positions", "velocities", "accelerations")
+    missing = [name for name in names if not all(_length(point.get(name)) for point in points)]
+    if len(points) < 2 or missing:
+        raise ArgumentError(
+            "The message does not hold a whole motion.",
+            given=f"{len(points)} points" + (f", some without {missing[0]}" if missing else ""),
+            expected="positions, velocities and accelerations at two points or more",
+            mend="Pass the positions to differentiate, with the steps between them.",
+        )
+    header = message.get("header") or {}
+    head = header.get("stamp") if isinstance(header, Mapping) else header
+    begin = 0.0 if head is None else _nanoseconds(head) / _NANO
+    nanos = [_nanoseconds(point.get("time_from_start")) for point in points]
+    since = torch.tensor([nano / _NANO for nano in nanos], dtype=torch.float64, device="cpu")
+    _check_times("message", since)
+    width = _length(message.get("joint_names")) or _length(points[0]["positions"])
+    parts = [_table("message", [point[name] for point in points], width) for name in names]
+    jerk = parts[2].diff(dim=0) / since.diff()[:, None]
+    parts.append(torch.cat([jerk, jerk[-1:]]))
+    return Motion(
+        *(part.to(dtype) for part in parts),
+        dt=since.diff().to(wide_dtype(dtype)),
+        start_time=since[0] + begin,
+    )

@@ -1,5 +1,7 @@
 """`Motion`: positions and their time derivatives at the samples of a trajectory."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,13 +10,19 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._between import excess_between
-from pullback.trajectory._checks import check_floating, check_named_device, fits_within, wide_dtype
+from pullback.trajectory._checks import (
+    check_floating,
+    check_named_device,
+    concrete,
+    fits_within,
+    wide_dtype,
+)
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._pytree import register_dataclass
 from pullback.trajectory._seconds import check_range, check_steps, check_steps_shape, take_seconds
 from pullback.trajectory._state import PARTS
 
-__all__ = ["Motion", "make_motion"]
+__all__ = ["Motion", "check_dtype", "concatenate", "make_motion"]
 
 _FIELDS = (*PARTS, "dt", "start_time")
 
@@ -48,8 +56,8 @@ class Motion:
         >>> motion = Motion(still, still, still, still, torch.tensor(0.5))
         >>> motion.horizon, motion.dof, motion.times.tolist()
         (5, 7, [0.0, 0.5, 1.0, 1.5, 2.0])
-        >>> motion.to(dtype=torch.float64).dt.dtype
-        torch.float64
+        >>> motion[2:].times.tolist(), motion[:3].to(dtype=torch.float64).dt.dtype
+        ([1.0, 1.5, 2.0], torch.float64)
     """
 
     position: Tensor
@@ -105,6 +113,33 @@ class Motion:
             since = torch.nn.functional.pad(self.dt.cumsum(-1), (1, 0))
         return since if self.start_time is None else self.start_time.unsqueeze(-1) + since
 
+    def __len__(self) -> int:
+        return self.horizon
+
+    def __getitem__(self, samples: slice) -> "Motion":
+        """Some samples in a row, at the times that they have: ``motion[10:20]``."""
+        if not isinstance(samples, slice) or samples.step not in (None, 1):
+            raise ArgumentTypeError(
+                "A motion is cut by a slice of its samples.",
+                given=repr(samples),
+                expected="motion[first:last], all samples in between",
+                mend="Index its parts, or call resample for other steps.",
+            )
+        try:
+            first, last, _ = samples.indices(self.horizon)
+        except TypeError:
+            raise ArgumentTypeError(
+                "A motion is cut between whole samples.",
+                given=repr(samples),
+                expected="motion[1:3]",
+            ) from None
+        if last <= first:
+            raise ArgumentError("No sample is left.", given=f"{samples} of {self.horizon} samples")
+        parts = [getattr(self, name)[..., first:last, :] for name in PARTS]
+        dt = self.dt[..., first : last - 1] if self.dt.ndim else self.dt
+        since = self.start_time if not first else self.times[..., first]
+        return Motion(*parts, dt=dt, start_time=since)
+
     def violations(self, limits: Limits) -> dict[str, Tensor]:
         """How far the motion goes beyond each limit, at samples and between them.
 
@@ -155,10 +190,8 @@ class Motion:
             if dtype is not None:
                 raise ArgumentError("Two dtypes are given.", given=f"{device} and {dtype}")
             device, dtype = None, device
-        if not (dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)):
-            raise ArgumentTypeError(
-                "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
-            )
+        if dtype is not None:
+            check_dtype(dtype)
         check_named_device(device)
         parts = {name: getattr(self, name).to(device=device, dtype=dtype) for name in PARTS}
         steps = self.dt.to(device=device, dtype=None if dtype is None else wide_dtype(dtype))
@@ -191,6 +224,77 @@ def _take_start(start: Any, position: Tensor) -> Tensor:
     most = torch.finfo(torch.float64).max
     check_range("start_time of a motion", time, -most, most, "finite seconds")
     return time
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse what is not a floating dtype."""
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ArgumentTypeError(
+            "A motion has a floating dtype.", given=repr(dtype), expected="torch.float64, ..."
+        )
+
+
+def concatenate(motions: Sequence[Motion]) -> Motion:
+    """Motions one after another: each begins at the instant and place where the last one ends.
+
+    The sample that two of them share is that of the later one. The start time is that of the first.
+
+    Arguments:
+        motions: of one batch shape, dof, dtype and device.
+
+    Raises:
+        ArgumentError: none, or one that begins elsewhere than the one before it ends.
+        ArgumentTypeError: something that is not a motion.
+
+    Example:
+        >>> import torch
+        >>> from pullback.trajectory import concatenate, minimum_jerk
+        >>> there = minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, samples=11)
+        >>> back = minimum_jerk(torch.tensor([[1.0], [0.0]]), 2.0, samples=11)
+        >>> both = concatenate([there, back])
+        >>> both.horizon, round(both.times[-1].item(), 6)
+        (21, 3.0)
+    """
+    listed = list(motions) if isinstance(motions, Sequence) else []
+    if not listed or not all(isinstance(motion, Motion) for motion in listed):
+        raise ArgumentTypeError(
+            "Only motions can be concatenated.",
+            given=repr([type(motion).__name__ for motion in listed] or type(motions).__name__),
+            expected="a sequence of Motion, one at least",
+        )
+    for before, after in itertools.pairwise(motions):
+        _check_meeting(before, after)
+    pieces = [*(motion[:-1] for motion in motions[:-1] if motion.horizon > 1), motions[-1]]
+    parts = [torch.cat([getattr(piece, name) for piece in pieces], dim=-2) for name in PARTS]
+    batch = motions[0].position.shape[:-2]
+    steps = [m.dt if m.dt.ndim else m.dt.expand(m.horizon - 1) for m in motions]
+    together = (
+        [step.expand(*batch, -1) for step in steps] if any(s.ndim > 1 for s in steps) else steps
+    )
+    return Motion(*parts, dt=torch.cat(together, dim=-1), start_time=motions[0].start_time)
+
+
+def _check_meeting(before: Motion, after: Motion) -> None:
+    end, begin = before.position[..., -1, :].detach(), after.position[..., 0, :].detach()
+    alike = end.shape == begin.shape and end.dtype == begin.dtype and end.device == begin.device
+    if not alike:
+        raise ArgumentError(
+            "Motions of different kinds cannot be concatenated.",
+            given=f"{tuple(end.shape)} {end.dtype} on {end.device} before "
+            f"{tuple(begin.shape)} {begin.dtype} on {begin.device}",
+            expected="one batch shape, dof, dtype and device",
+        )
+    apart = concrete((end - begin).abs())
+    # What a plan rounds goes with the farthest that it reaches; in float64 a solve loses more.
+    reached = torch.maximum(*(m.position.detach().abs().amax(-2) for m in (before, after)))
+    room = max(64 * torch.finfo(end.dtype).eps, 1e-12) * (1 + reached)
+    reach = concrete(room)
+    if apart is not None and reach is not None and bool((apart > reach).any()):
+        raise ArgumentError(
+            "A motion begins elsewhere than the one before it ends.",
+            given=f"up to {float(apart.max()):.3g} apart",
+            mend="Plan the later motion from the last position of the earlier one.",
+        )
 
 
 def _is_constant(name: str, part: Any) -> bool:
