@@ -107,9 +107,9 @@ def test_weights_of_any_kind(scheme, tables):
     x, values = torch.randn(3, 30, 7).double(), torch.randn(3, 3, 7).double()
     grads = tuple(torch.randn(3, 30, 7).double() for _ in range(4))
     for k in range(3):
-        for n in range(layout.width):  # inside rows weigh no boundary values
+        for n in range(layout.geometry.width):  # inside rows weigh no boundary values
             table = usual.repeat(tables, 1, 1, 1)
-            table[-1, layout.left, k, n] += 1
+            table[-1, layout.geometry.left, k, n] += 1
             got = _cpu.apply(x, values, table, layout.geometry)
             torch.testing.assert_close(got, _reference.apply(x, values, table, layout.geometry))
             got = _cpu.apply_adjoint(grads, table, layout.geometry)

@@ -1,7 +1,5 @@
 """`Limits`: where a joint may be, and how fast, how hard and how suddenly it may move."""
 
-import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._checks import check_fit, concrete
-from pullback.trajectory._plain import plain
+from pullback.trajectory._plain import are_numbers, plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "check_limits", "range_of"]
@@ -57,16 +55,11 @@ class Limits:
     between: bool = False
 
     def __post_init__(self) -> None:
-        for kind in KINDS:
+        for kind in self.given:
             value = getattr(self, kind)
-            if isinstance(value, tuple):
-                value = _pair(kind, value)
-                object.__setattr__(self, kind, value)
-                _check_pair(kind, value)
-            elif value is not None:
-                value = _number(kind, value)
-                object.__setattr__(self, kind, value)
-                _check_magnitude(kind, value)
+            value = _pair(kind, value) if isinstance(value, tuple) else _number(kind, value)
+            object.__setattr__(self, kind, value)
+            _check_range(kind, value)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -77,10 +70,10 @@ class Limits:
 def _number(kind: str, value: Any) -> Any:
     """One end: a float, or a tensor; anything that may stand for one in a pytree is let through."""
     value = plain(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if are_numbers(value) and not isinstance(value, (list, tuple)):
         return float(value)
     if isinstance(value, list):
-        if not _are_numbers(value):  # tensors would lose their gradients
+        if not are_numbers(value):  # tensors would lose their gradients
             raise _no_number(kind, value)
         try:
             return torch.tensor(value, dtype=torch.float64, device="cpu")
@@ -90,12 +83,6 @@ def _number(kind: str, value: Any) -> Any:
     if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
         raise _no_number(kind, value)
     return value
-
-
-def _are_numbers(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_are_numbers, value))
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _no_number(kind: str, value: Any) -> ArgumentTypeError:
@@ -122,45 +109,19 @@ def _pair(kind: str, value: tuple[Any, ...]) -> tuple[Any, Any]:
     return lower, upper
 
 
-def _known(value: Any) -> Tensor | None:
+def _check_range(kind: str, value: Any) -> None:
+    """Refuse a magnitude that is not positive, a range that is empty, and ends that do not fit."""
+    ends = value if isinstance(value, tuple) else (0.0, value)
     # Inside a pytree a leaf may be anything (an in_dim, a marker): only tensors are read.
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float64, device="cpu")
-    return concrete(value) if isinstance(value, Tensor) else None
-
-
-def _check_magnitude(kind: str, value: Any) -> None:
-    known = _known(value)
-    if known is not None and not bool(((known > 0) & torch.isfinite(known)).all()):
-        raise ArgumentError(
-            f"The limit on {kind} must be positive.",
-            given=repr(value),
-            expected="a finite magnitude > 0, a pair (lower, upper), or None for no limit",
-        )
-
-
-def _check_pair(kind: str, value: tuple[Any, Any]) -> None:
-    lower, upper = value
-    if isinstance(lower, Tensor) and isinstance(upper, Tensor):
-        _check_alike(kind, lower, upper)
-        # Below vmap the two may be batched unlike each other, so they are compared above it.
-        ordered = concrete((lower < upper) & torch.isfinite(lower) & torch.isfinite(upper))
-    elif isinstance(lower, float) and isinstance(upper, float):
-        ordered = torch.tensor(-math.inf < lower < upper < math.inf, device="cpu")
-    else:  # something that stands for a tensor
+    if not all(isinstance(end, (float, Tensor)) for end in ends):
         return
-    if ordered is not None and not bool(ordered.all()):
-        raise ArgumentError(
-            f"The range of {kind} is empty or not finite.",
-            given=repr(value),
-            expected="lower < upper, both finite",
-        )
-
-
-def _check_alike(kind: str, lower: Tensor, upper: Tensor) -> None:
+    lower, upper = (
+        end if isinstance(end, Tensor) else torch.tensor(end, dtype=torch.float64, device="cpu")
+        for end in ends
+    )
     try:
         broadcast_shapes(lower.shape, upper.shape)
-        fits = lower.device == upper.device
+        fits = lower.device == upper.device or not isinstance(value, tuple)
     except RuntimeError:
         fits = False
     if not fits:
@@ -169,6 +130,21 @@ def _check_alike(kind: str, lower: Tensor, upper: Tensor) -> None:
             given=f"{tuple(lower.shape)} on {lower.device}, {tuple(upper.shape)} on {upper.device}",
             expected="shapes that broadcast, on one device",
         )
+    # Below vmap the two may be batched unlike each other, so they are compared above it.
+    ordered = concrete((lower < upper) & torch.isfinite(lower) & torch.isfinite(upper))
+    if ordered is None or bool(ordered.all()):
+        return
+    if isinstance(value, tuple):
+        raise ArgumentError(
+            f"The range of {kind} is empty or not finite.",
+            given=repr(value),
+            expected="lower < upper, both finite",
+        )
+    raise ArgumentError(
+        f"The limit on {kind} must be positive.",
+        given=repr(value),
+        expected="a finite magnitude > 0, a pair (lower, upper), or None for no limit",
+    )
 
 
 def check_limits(limits: Any, like: Tensor) -> None:
@@ -186,12 +162,11 @@ def check_limits(limits: Any, like: Tensor) -> None:
         )
     for kind in limits.given:
         value = getattr(limits, kind)
-        for end in value if isinstance(value, tuple) else (value,):
-            if not isinstance(end, (float, Tensor)):
-                raise _no_number(kind, end)
-        # Again, since what a transform has made from a pytree is not constructed.
-        (_check_pair if isinstance(value, tuple) else _check_magnitude)(kind, value)
-        for end in value if isinstance(value, tuple) else (value,):
+        ends = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(end, (float, Tensor)) for end in ends):
+            raise _no_number(kind, value)
+        _check_range(kind, value)  # again: what a transform makes from a pytree is not constructed
+        for end in ends:
             if isinstance(end, Tensor) and end.dim():
                 check_fit(f"limit on {kind}", end, like)
 

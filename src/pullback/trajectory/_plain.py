@@ -1,13 +1,14 @@
 """Numbers and arrays of NumPy's as Python's own, and numbers beyond floating point as infinite."""
 
 import math
+import numbers
 import sys
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-__all__ = ["plain"]
+__all__ = ["are_numbers", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -28,3 +29,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, (int, Fraction)) and abs(value) > sys.float_info.max:
         return math.inf if value > 0 else -math.inf
     return value
+
+
+def are_numbers(value: Any) -> bool:
+    """Whether something is a real number, which a truth is not, or lists of them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(are_numbers, value))
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

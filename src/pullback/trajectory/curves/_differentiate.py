@@ -114,7 +114,7 @@ def differentiate(
     if weights is None:
         weights = _table(layout, dt, position, count, dtype)
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Levels.apply(lines, values, weights, "stencil", code, chosen)
+    parts = Levels.apply(weights, "stencil", code, chosen, False, lines, values)
     if len(batch) != 1:
         parts = tuple(part.reshape(shape) for part in parts)
     sampled, velocity, acceleration, jerk = parts
@@ -146,13 +146,13 @@ def _orders(state: State) -> tuple[int, ...]:
 
 
 def _check_horizon(horizon: int, layout: Layout) -> None:
-    if horizon < layout.width:
+    if horizon < layout.geometry.width:
         raise ArgumentError(
             f"The horizon is too short for the scheme {layout.scheme!r}.",
             given=f"{horizon} samples",
-            expected=f"at least {layout.width} samples",
+            expected=f"at least {layout.geometry.width} samples",
             mend="Add samples, or use scheme='backward', which needs 4."
-            if layout.width - horizon == 1 and layout.scheme == "central"
+            if layout.geometry.width - horizon == 1 and layout.scheme == "central"
             else "Add samples.",
         )
 

@@ -94,7 +94,7 @@ def integrate(
     initial = torch.stack(rows, 1)
     table = _table(method, dt, control, count, dtype)
     lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
-    outputs = Levels.apply(lines, initial, table, "accumulate", str(level), chosen)
+    outputs = Levels.apply(table, "accumulate", str(level), chosen, False, lines, initial)
     if len(batch) != 1:
         outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)

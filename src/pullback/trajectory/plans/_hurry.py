@@ -1,12 +1,4 @@
-"""Segments of a motion that hurries: which of them to shorten, and whether limits can be kept.
-
-Let ``T(w)`` be the least duration of a motion whose segments take parts ``w`` of it. At the least
-``T`` it is the same for each segment to be longer by a second: the gradient of what limits the
-motion is alike in all of them. Near ``T(w)`` the cost ``J`` of the least motion within limits grows
-without bound in relation to its own size, and for each joint ``-d log J / dw`` points along that
-gradient, the more the nearer the joint is to what it cannot do; so joints count by the fourth power
-of ``-d log J / d log T``, which is 5 where nothing limits them.
-"""
+"""Segments of a motion that hurries: which of them to shorten, and whether limits can be kept."""
 
 from dataclasses import dataclass
 
@@ -16,22 +8,18 @@ from torch import Tensor
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory._state import State
 from pullback.trajectory.plans._plan import Plan, make_plan
-from pullback.trajectory.plans._rows import keep_limits, miss_limits
+from pullback.trajectory.plans._rows import miss_limits
 from pullback.trajectory.plans._within import combine
 
 __all__ = ["Hurry", "moved_apart"]
 
 # Neighbouring points keep this many samples apart.
 _APART = 1.5
-_ROUNDS = 16
+_ROUNDS = 96
 # How much shorter what is tried is than the best.
 _GAINS = (0.04, 0.01, 0.002, 0.0003)
-# The pressure is looked at where a motion has so much time to spare: with much of it, that of all
-# limits which are near; with little, that of those which are met.
-_SPARE = (0.06, 0.015, 0.004)
-_STRIDE, _LEAST_STRIDE = 0.5, 0.01
-_SHARPNESS = 4
-_WANDER = 0.05
+# How far proportions are changed at first, and at least.
+_STRIDE, _LEAST_STRIDE = 0.05, 0.001
 # A segment becomes no shorter at once.
 _SHRINK = 0.2
 
@@ -73,63 +61,28 @@ class Hurry:
         return broken | ~self._is_fast_enough(plan, step)
 
     def improve(self, widths: Tensor) -> Tensor:
-        """Widths near these, which are kept, whose sum is shorter."""
-        for spare in _SPARE if widths.shape[-1] > 1 else ():
-            stride = torch.full_like(widths[..., :1], _STRIDE)
-            for _ in range(_ROUNDS):
-                change = stride * (self._pressure(widths * (1 + spare)) - 1)
-                shorter, fits = self._try(widths, change)
-                widths = torch.where(fits, shorter, widths)
-                stride = torch.where(fits, 1.3 * stride, 0.5 * stride)
-                if bool((stride < _LEAST_STRIDE).all()):
-                    break
-        return self._wander(widths)
+        """Widths near these, which are kept, whose sum is shorter: by chance, always the same.
 
-    def _wander(self, widths: Tensor) -> Tensor:
-        """The same by chance, always the same: where several joints press, no way is theirs all."""
-        stride = torch.full_like(widths[..., :1], _WANDER)
-        draw = torch.Generator("cpu").manual_seed(0)  # the same numbers whatever the device
-        for _ in range(_ROUNDS * len(_SPARE) if widths.shape[-1] > 1 else 0):
-            count = widths.shape[-1]
-            way = torch.randn(count, generator=draw, dtype=widths.dtype, device="cpu")
-            shorter, fits = self._try(widths, stride * way.to(widths.device))
-            widths = torch.where(fits, shorter, widths)
-            stride = torch.where(fits, 1.3 * stride, (0.9 * stride).clamp(min=_LEAST_STRIDE / 10))
-        return widths
-
-    def _try(self, widths: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """The shortest of some with other proportions, and whether limits are kept by any."""
-        tried = widths * (1 + change).clamp(min=_SHRINK)
-        tried = moved_apart(tried / tried.sum(-1, keepdim=True), self.samples)
-        tried = tried * widths.sum(-1, keepdim=True)
+        Where several joints press no slope is theirs all, so none is followed: steps that find
+        something get longer and others shorter.
+        """
+        stride = torch.full_like(widths[..., :1], _STRIDE)
         gains = torch.tensor(_GAINS, dtype=widths.dtype, device=widths.device)
         gains = gains.reshape(-1, *(1,) * widths.dim())
-        plan = self.plan(tried * (1 - gains))
-        fits = self.kept(plan, plan.step).unsqueeze(-1)
-        gain = torch.where(fits, gains, 0.0).amax(0)
-        return tried * (1 - gain), fits.any(0)
-
-    def _pressure(self, widths: Tensor) -> Tensor:
-        """How much each segment's time is worth, one where all are alike."""
-        with torch.enable_grad():
-            free = widths.detach().requires_grad_()
-            plan = self.plan(free)
-            x = combine(plan.basis(), plan.values(plan.step))
-            change, found = keep_limits(plan, x, self.limits, plan.step)
-            jerk = (x + change)[..., 3, :-1]
-            cost = jerk.square().sum(-1) * plan.step.unsqueeze(-1) ** -5
-            cost = cost.clamp(min=torch.finfo(cost.dtype).tiny).log()
-            slopes = [
-                torch.autograd.grad(one.sum(), free, retain_graph=True)[0]
-                for one in cost.unbind(-1)
-            ]
-        slope = -torch.stack(slopes, dim=-2)
-        hardness = (slope * widths.unsqueeze(-2)).sum(-1).clamp(min=0)
-        weight = (hardness / hardness.amax(-1, keepdim=True)) ** _SHARPNESS
-        total = (weight.unsqueeze(-1) * slope).sum(-2)
-        mean = (total * widths).sum(-1, keepdim=True) / widths.sum(-1, keepdim=True)
-        sound = found.all(-1, keepdim=True) & torch.isfinite(total / mean).all(-1, keepdim=True)
-        return torch.where(sound, total / mean, torch.ones_like(total))
+        draw = torch.Generator("cpu").manual_seed(0)  # the same numbers whatever the device
+        count = widths.shape[-1]
+        for _ in range(_ROUNDS if count > 1 else 0):
+            way = torch.randn(count, generator=draw, dtype=widths.dtype, device="cpu")
+            tried = widths * (1 + stride * way.to(widths.device)).clamp(min=_SHRINK)
+            share = moved_apart(tried / tried.sum(-1, keepdim=True), self.samples)
+            shorter = share * widths.sum(-1, keepdim=True) * (1 - gains)
+            plan = self.plan(shorter)
+            fits = self.kept(plan, plan.step).unsqueeze(-1)
+            best = torch.where(fits, gains, 0.0).argmax(0, keepdim=True)
+            found, fits = shorter.gather(0, best.expand(1, *widths.shape))[0], fits.any(0)
+            widths = torch.where(fits, found, widths)
+            stride = torch.where(fits, 1.3 * stride, (0.9 * stride).clamp(min=_LEAST_STRIDE))
+        return widths
 
     def _missed(self, plan: Plan, step: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

@@ -62,26 +62,6 @@ class Layout:
     goal: tuple[int, ...]
 
     @property
-    def before(self) -> int:
-        """How many samples before its row a window begins."""
-        return _SIZES[self.scheme][0]
-
-    @property
-    def width(self) -> int:
-        """The number of samples in a window, and so the least horizon."""
-        return _SIZES[self.scheme][1]
-
-    @property
-    def left(self) -> int:
-        """How many first rows have weights of their own."""
-        return _SIZES[self.scheme][2]
-
-    @property
-    def right(self) -> int:
-        """How many last rows have weights of their own."""
-        return _SIZES[self.scheme][3]
-
-    @property
     def conditions(self) -> int:
         """How many boundary values there are."""
         return len(self.start) + len(self.goal)
@@ -108,11 +88,13 @@ class Layout:
             order: 0 for a position, else the order of the boundary value.
         """
         if order == 0:
-            offset = {"left": 0, "inside": self.before, "right": self.width - 1}[side]
+            offset = {"left": 0, "inside": self.geometry.before, "right": self.geometry.width - 1}[
+                side
+            ]
             return sample + offset
         if side == "left":
-            return self.width + self.start.index(order)
-        return self.width + len(self.start) + self.goal.index(order)
+            return self.geometry.width + self.start.index(order)
+        return self.geometry.width + len(self.start) + self.goal.index(order)
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:
@@ -134,7 +116,7 @@ def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[
     sign = -1 if side == "right" else 1
     # The samples around the row come first, then what is given, then samples further inside.
     near = [0] if row == 0 else [0, 1, 2]
-    far = range(len(near), layout.width)
+    far = range(len(near), layout.geometry.width)
     known = [(0, known) for known in given if 0 < known <= order + 1]
     candidates = [(sign * sample, 0) for sample in near]
     candidates += known + [(sign * sample, 0) for sample in far]

@@ -38,7 +38,7 @@ def uniform_table(
     They are found in float64 and rounded.
     """
     constants = _constants(layout.scheme, list(layout.start), list(layout.goal))
-    orders = [0] * layout.width + list(layout.start) + list(layout.goal)
+    orders = [0] * layout.geometry.width + list(layout.start) + list(layout.goal)
     known = torch.tensor(orders, dtype=torch.float64, device="cpu")
     exponents = known - torch.tensor(ORDERS, dtype=torch.float64, device="cpu")[:, None]
     if device.type != "cpu":
@@ -55,14 +55,16 @@ def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
     inside = torch.nn.functional.pad(inside, (0, layout.conditions))
     # Inside rows are those with a whole window; backward, that includes the very last one.
     kept = inside if layout.scheme == "central" else inside[:, :-1]
-    first = _end_rows(layout, "left", layout.left, dt)
-    last = _end_rows(layout, "right", layout.right, dt)
+    first = _end_rows(layout, "left", layout.geometry.left, dt)
+    last = _end_rows(layout, "right", layout.geometry.right, dt)
     return torch.cat([first, kept, last], dim=1).to(dtype)
 
 
 @functools.cache
 def _uniform_constants(layout: Layout) -> tuple[float, ...]:
-    one = torch.ones(1, layout.left + layout.right, dtype=torch.float64, device="cpu")
+    one = torch.ones(
+        1, layout.geometry.left + layout.geometry.right, dtype=torch.float64, device="cpu"
+    )
     # Steps of one second over the least horizon with an inside row. What the solves round is
     # 1e-14, and the exact rationals are that many parts of a whole.
     near = nonuniform_table(layout, one, torch.float64) * _PARTS
@@ -84,8 +86,8 @@ def _(scheme: str, start: list[int], goal: list[int]) -> Tensor:
 
 
 def _constants_shape(layout: Layout) -> tuple[int, int, int, int]:
-    columns = layout.width + layout.conditions
-    return 1, layout.left + 1 + layout.right, len(ORDERS), columns
+    columns = layout.geometry.width + layout.conditions
+    return 1, layout.geometry.left + 1 + layout.geometry.right, len(ORDERS), columns
 
 
 def _divide_differences(dt: Tensor, order: int) -> Tensor:
@@ -130,24 +132,28 @@ def _central_rows(dt: Tensor) -> Tensor:
 
 def _end_rows(layout: Layout, side: Side, count: int, dt: Tensor) -> Tensor:
     """Weights of the first or last rows, ``[trajectories, count, 3, columns]``, by small solves."""
-    edge = dt[:, : layout.width - 1] if side == "left" else dt[:, -(layout.width - 1) :]
+    edge = (
+        dt[:, : layout.geometry.width - 1]
+        if side == "left"
+        else dt[:, -(layout.geometry.width - 1) :]
+    )
     # Times in units of the mean step near the end keep the systems well scaled.
     unit = edge.mean(-1, keepdim=True)
     times = torch.nn.functional.pad((edge / unit).cumsum(-1), (1, 0))
-    anchor = 0 if side == "left" else layout.width - 1
+    anchor = 0 if side == "left" else layout.geometry.width - 1
     rows = []
     for row in range(count) if side == "left" else reversed(range(count)):
-        now = times[:, row] if side == "left" else times[:, layout.width - 1 - row]
+        now = times[:, row] if side == "left" else times[:, layout.geometry.width - 1 - row]
         for order in ORDERS:
             chosen = choose_conditions(layout, side, row, order)
             weights = _solve_for_weights(chosen, times - now[:, None], anchor, order)
             orders = torch.tensor([known - order for _, known in chosen], device=dt.device)
             columns = [layout.column(side, sample, known) for sample, known in chosen]
             spread = torch.nn.functional.one_hot(
-                torch.tensor(columns, device=dt.device), layout.width + layout.conditions
+                torch.tensor(columns, device=dt.device), layout.geometry.width + layout.conditions
             ).to(dt.dtype)
             rows.append((weights * unit**orders) @ spread)
-    shape = (dt.shape[0], count, len(ORDERS), layout.width + layout.conditions)
+    shape = (dt.shape[0], count, len(ORDERS), layout.geometry.width + layout.conditions)
     return torch.stack(rows, dim=1).reshape(shape)
 
 
