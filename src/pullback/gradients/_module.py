@@ -70,7 +70,6 @@ def module_of(
         inputs: how many tensors come first.
         attributes: under which name an argument is kept whose own means something else.
     """
-    call = cast("Callable[..., Tensor]", function)
     everything = list(inspect.signature(function).parameters.values())
     given, own = everything[:inputs], inspect.Signature(everything[inputs:])
     name = "".join(word.capitalize() for word in function.__name__.split("_"))
@@ -89,7 +88,7 @@ def module_of(
 
     def forward(self: GradientModule[Any], *tensors: Tensor, **named: Tensor) -> Tensor:
         arguments = {argument: getattr(self, attribute) for argument, attribute in kept.items()}
-        return call(*tensors, **named, **arguments)
+        return function(*tensors, **named, **arguments)  # pyrefly: ignore - bound above
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     returns = inspect.signature(function).return_annotation
