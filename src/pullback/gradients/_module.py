@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, cast
 
 from torch import Tensor, nn
 
@@ -52,34 +52,14 @@ class GradientModule(nn.Module, Generic[P]):
         return not name.startswith("_") and name != "training"
 
 
-@overload
 def module_of(
     function: Callable[Concatenate[Tensor, P], Tensor],
-    example: str,
-    check: Callable[..., Any] = ...,
-    *,
-    inputs: Literal[1] = 1,
-    attributes: Mapping[str, str] | None = None,
-) -> type[GradientModule[P]]: ...
-
-
-@overload
-def module_of(
-    function: Callable[Concatenate[Tensor, Tensor, P], Tensor],
-    example: str,
-    *,
-    inputs: Literal[2],
-) -> type[GradientModule[P]]: ...
-
-
-def module_of(
-    function: Callable[..., Tensor],
     example: str,
     check: Callable[..., Any] = lambda **_: None,
     *,
     inputs: int = 1,
     attributes: Mapping[str, str] | None = None,
-) -> type[GradientModule[Any]]:
+) -> type[GradientModule[P]]:
     """Return the module of a function, whose arguments after the inputs it takes and keeps.
 
     Arguments:
@@ -108,7 +88,7 @@ def module_of(
 
     def forward(self: GradientModule[Any], *tensors: Tensor, **named: Tensor) -> Tensor:
         arguments = {argument: getattr(self, attribute) for argument, attribute in kept.items()}
-        return function(*tensors, **named, **arguments)
+        return function(*tensors, **named, **arguments)  # pyrefly: ignore - bound above
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     returns = inspect.signature(function).return_annotation

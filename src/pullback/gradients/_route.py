@@ -1,6 +1,7 @@
 """`stop_gradient`, `where_gradient`, `replace_gradient`: where the gradient goes."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -221,7 +222,7 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
 
 
 ReplaceGradient = module_of(
-    replace_gradient,
+    cast("Callable[[Tensor], Tensor]", replace_gradient),
     ">>> ReplaceGradient()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
     inputs=2,
 )

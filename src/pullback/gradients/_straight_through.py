@@ -1,5 +1,8 @@
 """`straight_through` and its ready decisions: a hard value with the gradient of a soft one."""
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -81,7 +84,7 @@ def _check_hard(hard: Tensor, soft: Tensor) -> None:
 
 
 StraightThrough = module_of(
-    straight_through,
+    cast("Callable[[Tensor], Tensor]", straight_through),
     ">>> StraightThrough()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
     inputs=2,
 )
