@@ -18,9 +18,8 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape._function import Function
 from pullback.tape._layout import batch_in
 from pullback.tape._mode import mode
-from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._spaces import TEXT
+from pullback.tape._spaces import NUMBER, TEXT
 from pullback.tape._structures import Concatenate
 from pullback.tape._variable import Variable, data_of, describe, wrap
 

@@ -16,8 +16,8 @@ from typing import Any
 from pullback.tape._concurrency import drive, run
 from pullback.tape._mode import OFF, ON, running
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, plan
-from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import space_of
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["Pass"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["Feedback", "distinct", "gather", "notes_in", "notes_of"]
+__all__ = ["Feedback", "distinct", "gather", "held", "notes_in", "notes_of"]
 
 
 class Feedback(Variable):
@@ -95,3 +95,8 @@ def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
         if None not in parts:
             return tuple(note for part in parts if part is not None for note in part)
     return None
+
+
+def held(gradient: Any) -> Any:
+    """A gradient as a slot of a structured gradient holds it: feedback as it is, else its data."""
+    return gradient if isinstance(gradient, Feedback) or gradient is None else gradient._data

@@ -27,8 +27,8 @@ from pullback.tape._function import Function
 from pullback.tape._function_node import FunctionNode, settle
 from pullback.tape._mode import OFF, ON, Mode, mode, running
 from pullback.tape._node import AccumulateGrad, Edge, GradientEdge, Node, edge_of, plan
-from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import OPERATIONS, Space, space_of
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
 from pullback.tape._verbs import grad
 

@@ -1,15 +1,69 @@
-"""The spaces of texts, sequences and mappings, whose sums are operations on the tape."""
+"""The spaces of numbers, texts, sequences and mappings, and of values that no gradient flows to."""
 
+import functools
+import numbers
+import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from pullback.tape._feedback import Feedback, distinct, gather, notes_of
-from pullback.tape._numbers import NUMBER, held, outline
+from pullback.tape._feedback import Feedback, distinct, gather, held, notes_of
+from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._structures import Total, Unstack, assemble, union
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["TEXT"]
+__all__ = ["NUMBER", "TEXT"]
+
+
+class Number(Space):
+    """Real numbers; a gradient is a number."""
+
+    name = "number"
+    plain = True
+    settled = float
+
+    def zero(self) -> Any:
+        return wrap(0.0)
+
+    def total(self, gradients: Sequence[Any]) -> Any:
+        if mode.get() is OFF and len(gradients) > 2:  # nothing is recorded: add what they hold
+            return wrap(functools.reduce(operator.add, [g._data for g in gradients]))
+        return functools.reduce(operator.add, gradients)
+
+    def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
+        if isinstance(gradient, Variable) and space_of(gradient._data) is NUMBER:
+            return gradient
+        raise complain(f"a number Variable was expected, {outline(gradient)} was given")
+
+    def seed(self) -> Any:
+        return wrap(1.0)
+
+    def inner(self, gradient: Any, tangent: Any) -> Any:
+        return gradient * tangent
+
+
+class Constant(Space):
+    """Values that no gradient flows to: truth values, None, bytes."""
+
+    name = "constant"
+    differentiable = False
+    plain = True
+
+    def zero(self) -> Any:
+        return None
+
+
+def outline(gradient: Any) -> str:
+    """What was given in place of a gradient, in a few words."""
+    if isinstance(gradient, Feedback):
+        return "Feedback"
+    if isinstance(gradient, Variable):
+        data = gradient._data
+        size = f" of {len(data)}" if isinstance(data, list | tuple | dict) else ""
+        return f"a {type(data).__name__} Variable{size}"
+    if isinstance(gradient, list | tuple | dict):
+        return f"a {type(gradient).__name__} of {len(gradient)}"
+    return f"the {type(gradient).__name__} {gradient!r:.60}"
 
 
 class Text(Space):
@@ -162,7 +216,7 @@ def _lift(value: Any) -> Any:
     return wrap(value)
 
 
-TEXT = Text()
+NUMBER, CONSTANT, TEXT = Number(), Constant(), Text()
 
 
 def _structured(data: Any) -> Space:
@@ -178,7 +232,11 @@ def _slots(values: Collection[Any]) -> tuple[Space, ...]:
     return (TEXT,) * len(values) if kinds == {str} else tuple(map(space_of, values))
 
 
-for _kind in (str, Feedback):
-    register_space(_kind, TEXT)
-for _kind in (list, tuple, dict):
-    register_space(_kind, _structured)
+for _space, _kinds in (
+    (NUMBER, (float, int, numbers.Real)),
+    (CONSTANT, (bool, type(None), bytes)),
+    (TEXT, (str, Feedback)),
+    (_structured, (list, tuple, dict)),
+):
+    for _kind in _kinds:
+        register_space(_kind, _space)

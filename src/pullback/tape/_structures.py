@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
-from pullback.tape._feedback import Feedback, distinct, gather
+from pullback.tape._feedback import Feedback, distinct, gather, held
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
-from pullback.tape._numbers import NUMBER, held
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, data_of, describe, wrap
 
@@ -216,7 +215,7 @@ def _item(a: Variable, key: Any) -> Any:
         operation = getattr(space, "operation", None)
         if operation is not None:
             return operation("item", a, key)
-        if space is NUMBER or (space.textual and space.plain and a._requires_grad):
+        if space.name == "number" or (space.textual and space.plain and a._requires_grad):
             raise ArgumentTypeError(
                 f"A {space.name} on the tape has no entries.", given=f"{describe(a)}[{key!r}]",
                 mend="Slice its data inside a Function that answers for it.",

@@ -367,7 +367,7 @@ class Variable:
 
 
 def wrap(
-    data: Any, role: str = "", node: Any = None, output_nr: int = 0, kind: type[Any] = Variable
+    data: Any, role: str = "", node: Any = None, output_nr: int = 0, kind: Any = Variable
 ) -> Any:
     """A Variable of data whose type is known to be registered, made by a node or by none."""
     variable = kind.__new__(kind)

@@ -21,8 +21,8 @@ from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError,
 from pullback.tape._engine import Pass
 from pullback.tape._mode import enable_grad, mode, no_grad
 from pullback.tape._node import GradientEdge, Node, Output, count, edge_of
-from pullback.tape._numbers import NUMBER
 from pullback.tape._registry import Space, register_space, space_of
+from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
 
 try:

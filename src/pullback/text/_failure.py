@@ -57,16 +57,6 @@ def failure_in(data: Any) -> Failure | None:
     return None
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether an error is a model's or its provider's, as any has them now and then.
-
-    A wrong key, an unknown model and options that no server takes are the program's, and raise.
-    """
-    if not isinstance(error, ModelError):
-        return False
-    return isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG
-
-
 class Failures:
     """What failed so far, beside all that was asked.
 
@@ -165,9 +155,15 @@ def tolerating() -> AbstractContextManager[Failures]:
 
 
 def forgive(error: Exception, calls: Sequence[Call] = ()) -> Failure | None:
-    """What an error counts as where failures are tolerated; None where it is to be raised."""
+    """What an error counts as where failures are tolerated; None where it is to be raised.
+
+    Any model and provider has some now and then. A wrong key, an unknown model and options that no
+    server takes are the program's, and raise.
+    """
     now = _tolerance.get()
-    if now is None or not is_failure(error):
+    if now is None or not isinstance(error, ModelError):
+        return None
+    if not (isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG):
         return None
     return now.add(scrub(getattr(error, "what", str(error))), calls)
 

@@ -178,7 +178,7 @@ def prompt(name: str) -> Prompt:
     return known[name]
 
 
-def use_prompts(folder: str | Path) -> AbstractContextManager[dict[str, Prompt]]:
+def use_prompts(folder: str | Path) -> AbstractContextManager[Any]:
     """Send the prompts of a folder inside, in place of those of the same name.
 
     The field ``{fence}`` is a mark that is new for each request, for the tags around the data, so

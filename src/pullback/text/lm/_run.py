@@ -114,7 +114,7 @@ def account_of(budget: Account | int | None) -> Account | None:
     """The budget given, or that of the run under way, or None."""
     if isinstance(budget, int):
         return Account(calls=budget)
-    run = active()
+    run = current_run()
     return budget if budget is not None or run is None else run.account
 
 
@@ -126,7 +126,7 @@ def check_plan(plan: Plan, account: Account | None) -> None:
     Raises:
         BudgetError: it does not; nothing was sent.
     """
-    run = active()
+    run = current_run()
     if run is not None:
         run.expect(plan)
     made = 0 if run is not None and run.before else None  # what was paid for is not paid again
@@ -348,5 +348,4 @@ class Run:
 
 def current_run() -> Run | None:
     """The run under way in this process, or None: to tell it a plan, or to give it a graph."""
-    run = active()
-    return run if isinstance(run, Run) else None
+    return active()

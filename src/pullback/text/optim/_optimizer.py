@@ -7,6 +7,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
+from pullback.text._failure import attempted
 
 __all__ = ["Optimizer", "Version"]
 
@@ -103,6 +104,12 @@ class Optimizer:
     def step(self) -> None:
         """Change the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step.")
+
+    def attempt(self) -> str:
+        """Make a step; where a model fails at it, why nothing was proposed, else empty."""
+        with attempted() as tried:
+            self.step()
+        return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
 
     def record(self, score: float) -> None:
         """Say what was measured with the versions that the parameters have now."""

@@ -13,7 +13,7 @@ from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
-from pullback.text._failure import SHARE, Failures, attempted, tolerate
+from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module
 from pullback.text._sample import Trace, at_once, text_parameters, trace_sample
 from pullback.text.lm import Plan
@@ -171,8 +171,7 @@ class GepaProgram:
                 for path in components_to_update:
                     notes = [Variable(row["Feedback"]) for row in reflective_dataset[path]]
                     self.parameters[path].grad = notes
-                with attempted():  # where none is written, the texts are those from before
-                    self.writer.step()
+                self.writer.attempt()  # where none is written, the texts are those from before
                 return {path: self.parameters[path].data for path in components_to_update}
         except Exception as error:
             self.failure = error  # gepa goes on after what a proposal raises

@@ -8,7 +8,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.text._evaluation import finite, mean
-from pullback.text._failure import attempted, tolerating
+from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
 
@@ -135,10 +135,9 @@ class Validated:
         self.optimizer.record(start)
         if not told:
             return Outcome(False, start, None, "there was nothing to improve")
-        with attempted() as tried:
-            self.optimizer.step()
-        if tried.failure is not None:
-            return Outcome(False, start, None, f"nothing was proposed: {tried.failure.cause}")
+        failed = self.optimizer.attempt()
+        if failed:
+            return Outcome(False, start, None, failed)
         if self.optimizer.values() == before:
             return Outcome(False, start, None, "the proposal changes nothing")
         outcome = None

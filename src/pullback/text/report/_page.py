@@ -185,10 +185,11 @@ def render_run(journal: Journal) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Any] = {
         "clock": _clock, "short": _short, "part": lambda text: shorten(text, most),
         "message": lambda message: shorten(_message(message), most),
     }  # fmt: skip
+    environment.filters |= filters
     facts: dict[str, Any] = {
         "name": journal.path.name,
         "program": " ".join(notes.get("program", ())),
@@ -225,7 +226,8 @@ def _short(text: str, most: int = 30) -> str:
 def _message(message: Mapping[str, Any]) -> str:
     """The text of a message; an image is named, not shown, for it may lie elsewhere."""
     content, parts = message["content"], []
-    for block in [{"text": content}] if isinstance(content, str) else content:
+    blocks: Any = [{"text": content}] if isinstance(content, str) else content
+    for block in blocks:
         url = block.get("image_url", {}).get("url", "")
         named = f"[image, {len(url):,} characters]" if url.startswith("data:") else f"[image {url}]"
         parts.append(block.get("text", named))

@@ -13,7 +13,7 @@ from rich.console import Console
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
 from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
-from pullback.text._failure import SHARE, Failures, attempted, tolerate
+from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark
@@ -273,9 +273,7 @@ class _Run:
             self.account.propose()
         self.result.proposals += 1
         if not isinstance(self.optimizer, Validated):
-            with attempted() as tried:
-                self.optimizer.step()
-            return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
+            return self.optimizer.attempt()
         outcome = self.optimizer.step()
         if not isinstance(outcome, Outcome):
             return ""
