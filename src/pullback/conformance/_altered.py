@@ -6,12 +6,11 @@ wrong operand: a matrix where its transpose is meant, one tensor where another i
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
-from pullback.conformance._mends import Mend, mended, reading
 from pullback.conformance._probe import Probe, Tensors
 
 __all__ = ["read_otherwise"]
@@ -35,29 +34,30 @@ def read_otherwise(
     Returns:
         The sentence, or an empty text where no change that was tried makes backward right.
     """
-    saved: list[torch.Tensor] = []
-
-    def look(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        saved[:] = tensors
-        return tensors
-
-    if _answer(probe, points, weights, look) is None:
+    saved: Tensors = []
+    as_saved = _answer(probe, points, weights, lambda tensors: tensors, saved)
+    if probe.subject.function is None or as_saved is None:
         return ""
     names = _names(probe, points, saved)
     for change, said in _changes(saved, names):
-        found = _answer(probe, points, weights, change)
+        found = _answer(probe, points, weights, change, [])
         if found is not None and is_right(found):
             return f"Backward is right where it reads {said}."
     return ""
 
 
-def _answer(probe: Probe, points: Tensors, weights: Tensors, change: Change) -> Tensors | None:
-    """The gradients by a backward that reads other tensors than were saved."""
-    subject = mended(probe.subject, Mend(probe.clause, [reading(change)]))
-    if subject is None:
-        return None
+def _answer(
+    probe: Probe, points: Tensors, weights: Tensors, change: Change, saved: Tensors
+) -> Tensors | None:
+    """The gradients by a backward that reads other tensors than were saved, which are noted."""
+
+    def pack(tensor: torch.Tensor) -> int:
+        saved.append(tensor.detach())
+        return len(saved) - 1
+
     try:
-        return replace(probe, subject=subject).backward(points, weights)
+        with saved_tensors_hooks(pack, lambda number: change(saved)[number]):
+            return probe.backward(points, weights)
     except Exception:  # whatever does not take what it did not save
         return None
 

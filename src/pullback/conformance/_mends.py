@@ -13,7 +13,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "mended", "reading"]
+__all__ = ["MENDS", "Mend", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -216,19 +216,6 @@ def _with_all(ctx: Any, kept: Any) -> Any:
         leaves[place] = tensor
     own = pytree.tree_unflatten(leaves, form)
     return _Stand(ctx, saved_tensors=every[:count], **own)
-
-
-def reading(change: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> Undo:
-    """Backward reads other tensors than were saved.
-
-    Arguments:
-        change: makes them of those that were.
-    """
-
-    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        return method(_Stand(ctx, saved_tensors=tuple(change(ctx.saved_tensors))), *cotangents)
-
-    return lambda kind: _methods(kind, back=around)
 
 
 # Backward finds on its ctx what forward left there, however often it runs.

@@ -16,7 +16,6 @@ __all__ = [
     "custom_nodes",
     "edges",
     "lacks_rule",
-    "metadata",
     "returned",
     "unit_cotangents",
     "watched_marks",
@@ -72,16 +71,11 @@ def call_backward(node: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def metadata(node: Any) -> list[Any]:
-    """Shape, dtype and device of each output of the node's forward."""
-    return list(metadata_of(node))
-
-
 def unit_cotangents(node: Any) -> list[torch.Tensor]:
     """A cotangent of ones for each output, those that need not be differentiated too."""
     return [
         torch.ones(tuple(entry.shape), dtype=entry.dtype, device=entry.device)
-        for entry in metadata(node)
+        for entry in metadata_of(node)
     ]
 
 

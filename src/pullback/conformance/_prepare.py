@@ -144,7 +144,8 @@ def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
     """
 
     def run(given: Arguments) -> Arguments:
-        Probe(subject, given, given, seed=seed).run(_leaves(given))
+        there = Probe(subject, given, given, seed=seed)
+        there.run(there.leaves())
         return given
 
     try:
@@ -166,10 +167,6 @@ def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
     )
 
 
-def _leaves(arguments: Arguments) -> list[torch.Tensor]:
-    return [point.clone().requires_grad_() for point in arguments.points()]
-
-
 def _accumulates(probe: Probe) -> bool:
     """Whether ``.backward()`` works where `torch.autograd.grad` is refused."""
     return _fault(probe) is not None and _fault(replace(probe, accumulates=True)) is None
@@ -181,7 +178,7 @@ def _widen(probe: Probe) -> Arguments:
     wide = arguments.cast(torch.float64)
     probe = probe.at(wide)
     try:
-        outputs = probe.run(_leaves(wide))
+        outputs = probe.run(probe.leaves())
         floating = [y for y in outputs if is_continuous(y)]
         if any(torch.finfo(y.dtype).eps > torch.finfo(torch.float64).eps for y in floating):
             return arguments

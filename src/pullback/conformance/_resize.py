@@ -67,13 +67,8 @@ class Resizing:
                 yield found
 
     def _parts(self, size: int, *, first: bool) -> list[torch.Tensor]:
-        parts = []
-        for value, dims in zip(self.values, self.places, strict=True):
-            part = value
-            for dim in dims:
-                part = part.narrow(dim, 0 if first else part.shape[dim] - size, size)
-            parts.append(_inside(part, size) if size < self.size else part.contiguous())
-        return parts
+        pairs = zip(self.values, self.places, strict=True)
+        return [_part(value, dims, size, self.size, first=first) for value, dims in pairs]
 
     @property
     def where(self) -> str:
@@ -125,17 +120,21 @@ def together(
     values = list(arguments.values)
     for resizing, size in zip(found, sizes, strict=True):
         for k, dims in enumerate(resizing.places):
-            values[k] = _grown(values[k], dims, size, generator)
-            for dim in dims:
-                values[k] = values[k].narrow(dim, 0, size)
-            values[k] = _inside(values[k], size) if size < resizing.size else values[k].contiguous()
+            grown = _grown(values[k], dims, size, generator)
+            values[k] = _part(grown, dims, size, resizing.size)
     return _of_their_kind(arguments, values)
 
 
-def _inside(value: torch.Tensor, size: int) -> torch.Tensor:
-    """What was below a size as it was given is an index into it, or a length within."""
-    whole = value.dtype != torch.bool and not _is_number(value)
-    return (value.clamp(max=size - 1) if whole else value).contiguous()
+def _part(
+    value: torch.Tensor, dims: Sequence[int], size: int, given: int, *, first: bool = True
+) -> torch.Tensor:
+    """The first or the last entries along some dimensions."""
+    for dim in dims:
+        value = value.narrow(dim, 0 if first else value.shape[dim] - size, size)
+    if size < given and value.dtype != torch.bool and not _is_number(value):
+        # What was below a size as it was given is an index into it, or a length within.
+        value = value.clamp(max=size - 1)
+    return value.contiguous()
 
 
 def _of_their_kind(arguments: Arguments, made: Sequence[torch.Tensor]) -> Arguments | None:

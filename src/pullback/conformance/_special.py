@@ -108,14 +108,6 @@ def _tied(value: torch.Tensor) -> torch.Tensor:
     return flat.reshape(value.shape)
 
 
-def _constant(value: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(value, _typical(value) or 1.0)
-
-
-def _negative_zero(value: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(value, -0.0)
-
-
 def _masked(value: torch.Tensor) -> torch.Tensor:
     """Minus infinity in the first entry of each row, as an attention mask has it."""
     if value.is_complex() or not value.ndim or value.shape[-1] < 2:
@@ -128,9 +120,9 @@ def _masked(value: torch.Tensor) -> torch.Tensor:
 _CHANGES: dict[str, Change] = {
     "zeros": torch.zeros_like,
     "some zeros": lambda value: _every_other(value, torch.zeros_like),
-    "negative zeros": _negative_zero,
+    "negative zeros": lambda value: torch.full_like(value, -0.0),
     "equal neighbours": _tied,
-    "one value": _constant,
+    "one value": lambda value: torch.full_like(value, _typical(value) or 1.0),
     "large numbers": lambda value: value * 1e6,
     "small numbers": lambda value: value * 1e-8,
 }

@@ -9,7 +9,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace
 from pullback.errors import ArgumentError
-from pullback.recording.codec import Encoder, Loader, NotPlain, decode
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator
 
 __all__ = ["locate", "pack", "unpack"]
@@ -60,10 +60,9 @@ def pack(arguments: Arguments, path: Path) -> None:
         for k, value in enumerate(arguments.values)
     ]
     slots = iter(values)
-    encoder = Encoder(_UNLIMITED, expressions=True)
+    parts = (replace(part, slots) for part in (arguments.args, dict(arguments.kwargs)))
     try:
-        args = [encoder.encode(replace(value, slots)) for value in arguments.args]
-        named = [(k, encoder.encode(replace(v, slots))) for k, v in arguments.kwargs.items()]
+        call = Encoder(_UNLIMITED, expressions=True).encode_call(*parts)
     except NotPlain as reason:
         raise ArgumentError(
             "An argument cannot be handed to another process.",
@@ -71,7 +70,7 @@ def pack(arguments: Arguments, path: Path) -> None:
             expected="tensors, plain data, and what is found by its name",
             mend="Pass isolate=False.",
         ) from reason
-    torch.save({"args": args, "kwargs": named, "tensors": encoder.tensors}, path)
+    torch.save(call, path)
 
 
 def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -80,8 +79,4 @@ def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
     Returns:
         Positional and keyword arguments; the chosen tensors require a gradient.
     """
-    stored = torch.load(path, weights_only=True)
-    named = stored["kwargs"]
-    values = decode([*stored["args"], *(v for _, v in named)], stored["tensors"], Loader())
-    count = len(stored["args"])
-    return tuple(values[:count]), dict(zip((k for k, _ in named), values[count:], strict=True))
+    return decode_call(**torch.load(path, weights_only=True), loader=Loader())

@@ -52,12 +52,12 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def replace(value: Any, items: Iterator[torch.Tensor]) -> Any:
+def replace(value: Any, items: Iterator[Any]) -> Any:
     """A copy of nested containers whose tensors come from ``items``, in order.
 
     Arguments:
         value: a leaf, or nested dicts, lists and tuples.
-        items: the tensors to put in, as many as ``value`` has.
+        items: what stands for the tensors, as many as ``value`` has.
 
     Returns:
         New containers of the same types; leaves that are not tensors are shared.

@@ -210,10 +210,7 @@ def _differentiable(value: torch.Tensor) -> torch.Tensor:
 
 
 def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
-    encoder = Encoder(_CALL_BYTES)
-    arguments = [encoder.encode(item) for item in args]
-    content = {**_head(locator), "arguments": arguments, "keywords": [], "tensors": encoder.tensors}
-    torch.save(content, path)
+    torch.save({**_head(locator), **Encoder(_CALL_BYTES).encode_call(args, {})}, path)
 
 
 if __name__ == "__main__":

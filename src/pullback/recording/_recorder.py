@@ -269,11 +269,10 @@ def _encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call |
     encoder = codec.Encoder(limit)
     with _plain_torch(torch):
         try:
-            arguments = [encoder.encode(item) for item in args]
-            keywords = [(name, encoder.encode(item)) for name, item in kwargs.items()]
+            call = encoder.encode_call(args, kwargs)
         except codec.Traced:
             return None
-    return Call(arguments, keywords, encoder.tensors, encoder.bytes)
+    return Call(**call, size=encoder.bytes)
 
 
 def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:

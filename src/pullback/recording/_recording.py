@@ -19,7 +19,7 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._files import write_whole
-from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode, describe_fault
+from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
 
@@ -108,16 +108,13 @@ class RecordedFunction:
         """
         self.load()  # what is no Function is given no arguments
         call = self.calls[number]
-        nodes = [*call.arguments, *(item for _, item in call.keywords)]
-        values = decode(nodes, call.tensors, self.loader)
-        for place, value in enumerate(values):
+        args, keywords = decode_call(call.arguments, call.keywords, call.tensors, self.loader)
+        for place, value in enumerate([*args, *keywords.values()]):
             if path and type(value) is FunctionType and "<" in value.__qualname__:
                 what = f"{path!r}, {self.name!r}, {number}{self.loader.options()}"
                 module = "__import__('importlib').import_module('pullback.recording')"
                 setattr(value, EXPRESSION, f"{module}.load_call({what})[1][{place}]")
-        count = len(call.arguments)
-        names = (name for name, _ in call.keywords)
-        return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+        return args, keywords
 
 
 @dataclass

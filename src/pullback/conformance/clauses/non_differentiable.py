@@ -12,12 +12,12 @@ from pullback.conformance._nodes import (
     call_backward,
     custom_nodes,
     edges,
-    metadata,
     unit_cotangents,
     watched_marks,
 )
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.internal.torch import metadata_of
 from pullback.report import Finding
 
 __all__ = ["non_differentiable"]
@@ -98,7 +98,7 @@ def _no_history(probe: Probe, every: Tensors) -> Finding:
 def _dropped(nodes: list[Any], every: Tensors) -> int | None:
     """An output without history whose cotangent the raw backward nevertheless uses."""
     for node in nodes:
-        entries = metadata(node)
+        entries = metadata_of(node)
         if len(nodes) != 1 or len(entries) != len(every):
             continue  # which output is which is not known
         for k, y in enumerate(every):

@@ -27,7 +27,7 @@ from pullback.recording.codec._encode import (
 )
 from pullback.recording.codec._loader import Loader
 
-__all__ = ["decode", "describe_fault"]
+__all__ = ["decode", "decode_call", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
 
@@ -59,6 +59,17 @@ def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
         raise RecordingError(
             "A recorded call is malformed.", given=describe_fault(error), mend=_MEND
         ) from error
+
+
+def decode_call(
+    arguments: list[Any], keywords: list[tuple[str, Any]], tensors: list[torch.Tensor],
+    loader: Loader,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+    """The positional and keyword arguments that `Encoder.encode_call` wrote; see `decode`."""
+    values = decode([*arguments, *(value for _, value in keywords)], tensors, loader)
+    names = (name for name, _ in keywords)
+    count = len(arguments)
+    return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
 
 
 def describe_fault(error: BaseException) -> str:

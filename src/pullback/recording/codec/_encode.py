@@ -19,7 +19,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -149,6 +149,16 @@ class Encoder:
         self._objects: dict[int, int] = {}
         self._alive: list[Any] = []
         self._nodes = self._depth = 0
+
+    def encode_call(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as plain data, and the tensors: what `decode_call` takes.
+
+        Raises:
+            NotPlain: one has no such form, or they are larger than the limit.
+        """
+        arguments = self._all(args)
+        keywords = [(name, self.encode(value)) for name, value in kwargs.items()]
+        return {"arguments": arguments, "keywords": keywords, "tensors": self.tensors}
 
     def encode(self, value: Any) -> Any:
         """Return ``value`` as plain data.
