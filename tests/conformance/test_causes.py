@@ -726,6 +726,22 @@ class ForgetsDeviation(torch.autograd.Function):
         return g * (x * x.std()).cos() * x.std()
 
 
+class Robust(torch.autograd.Function):
+    """A Huber loss that forgets its threshold beyond the threshold."""
+
+    @staticmethod
+    def forward(ctx, x, limit):
+        ctx.save_for_backward(x)
+        ctx.limit = limit
+        size = x.abs()
+        return torch.where(size <= limit, x.square() / 2, limit * (size - limit / 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.where(x.abs() <= ctx.limit, x, x.sign()), None
+
+
 class SumsBefore(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -765,6 +781,16 @@ PLANTED = {
         ForgetsDeviation,
         (X,),
         "a multiple of args[0] and a constant: the derivative through its mean, variance",
+    ),
+    "beyond a threshold": (
+        Robust,
+        (
+            torch.linspace(-2, 2, 12)[
+                torch.randperm(12, generator=torch.Generator().manual_seed(1))
+            ],
+            0.4,
+        ),
+        "Right but for 10 of 12 entries, where got is expected / 0.4, and args[1] is 0.4.",
     ),
     "exclusive": (SumsBefore, (X,), "The term of the cotangent of output 0 is missing."),
     "mean of two": (

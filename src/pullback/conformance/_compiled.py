@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._mends import Mend, differentiated, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._transforms import PAIRS, Batch, grad, jvp
@@ -120,12 +121,15 @@ def composed_ways(probe: Probe) -> list[Way]:
 def refused_way(probe: Probe) -> Way | None:
     """`torch.func.grad`, where eager code refuses it, beside the Function's own backward.
 
-    torch's compiler may answer all the same: it differentiates what it sees of forward.
+    torch's compiler may answer all the same: it differentiates what it sees of forward. Where that
+    gives the same numbers there is nothing to see, and nothing is compiled for it.
 
     Arguments:
         probe: the subject.
     """
     batch = Batch.of(probe)
+    if _is_derivative(probe, batch):
+        return None
     way = _way(batch, "torch.func.grad(f)")
     try:
         way.eager()
@@ -133,6 +137,19 @@ def refused_way(probe: Probe) -> Way | None:
         points, weights, *_ = batch.items[0]
         return replace(way, eager=lambda: probe.backward(points, weights))
     return None
+
+
+def _is_derivative(probe: Probe, batch: Batch) -> bool:
+    """Whether autograd gives the numbers of the Function's own backward by following forward."""
+    subject = mended(probe.subject, Mend(probe.clause, [differentiated]))
+    if subject is None:
+        return False
+    points, weights, *_ = batch.items[0]
+    try:
+        found = replace(probe, subject=subject).backward(points, weights)
+    except Exception:  # autograd cannot follow it
+        return False
+    return probe.differ(found, probe.backward(points, weights), looser=1e4) is None
 
 
 def _way(batch: Batch, *names: str) -> Way:

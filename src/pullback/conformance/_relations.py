@@ -292,6 +292,18 @@ def _blocks(pair: Pair) -> Iterator[Said]:
             yield f"{along.named}."
 
 
+def _scattered(pair: Pair) -> Iterator[Said]:
+    """Right but for some entries, all wrong in the same way, as beyond a threshold."""
+    wrong = (pair.got - pair.expected).abs() > pair.difference.close * pair.size
+    wrong &= pair.known
+    count, every = int(wrong.sum()), int(pair.known.sum())
+    if 1 < count < every:
+        part = Pair(pair.expected[wrong], pair.got[wrong], pair.known[wrong], pair.difference)
+        said = first_true(part, (_zero, _factor, _signs, _offset))
+        if said:
+            yield f"Right but for {count} of {every} entries, where {said[0].lower()}{said[1:]}"
+
+
 def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
     """What stands in the wrong part, where that has a name."""
     places = touched.nonzero().reshape(-1)
@@ -337,5 +349,5 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 RULES: tuple[Rule, ...] = (
     _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
-    _repeated, _blocks, _signs, _offset, _multiples,
+    _repeated, _blocks, _scattered, _signs, _offset, _multiples,
 )  # fmt: skip

@@ -68,6 +68,10 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
     _run(subject, arguments, request, say)
 
 
+# What torch loads for forward mode, and its compiler, of which transforms load the most.
+_LOADING = ("forward", "transforms", "fake")
+
+
 class _Voice:
     """Appends messages to the answers."""
 
@@ -94,9 +98,9 @@ class _Sine(torch.autograd.Function):
 def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None]:
     """Check a small Function, so that copies of this process have loaded what a check loads.
 
-    Every clause, or those that are named: others will not be asked for. Clause by clause: between
-    two of them the process may be copied. Not where there is a device: to differentiate starts a
-    thread for each, which no copy has.
+    The clauses that load much, of those that are named: others will not be asked for. Clause by
+    clause: between two of them the process may be copied. Not where there is a device: to
+    differentiate starts a thread for each, which no copy has.
     """
     if torch.cuda.device_count():
         return
@@ -109,7 +113,8 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
     chosen = [
         clause
         for clause in CLAUSES
-        if (compiling or clause.id not in COMPILING) and (named is None or clause.id in named)
+        if clause.id in (_LOADING + COMPILING if compiling else _LOADING)
+        and (named is None or clause.id in named)
     ]
     for _ in run_clauses(chosen, probe, bearing="", teller=""):
         yield
