@@ -46,7 +46,11 @@ class Resizing:
 
         ``None`` where such a part cannot be an argument of the kind that was given.
         """
-        return _of_their_kind(self.arguments, self._parts(size, first=True))
+        return self.part(0, size)
+
+    def part(self, start: int, size: int) -> Arguments | None:
+        """So many entries of the largest that were made; ``None`` as for `at`."""
+        return _of_their_kind(self.arguments, self._parts(start, size))
 
     def control(self) -> Iterator[Arguments]:
         """Arguments of the given size, made as those of other sizes are.
@@ -55,7 +59,7 @@ class Resizing:
         that another size may lead to: all the same, or in another order. A Function that is wrong
         there takes arguments of a kind that is not kept.
         """
-        made = self._parts(self.size, first=False)
+        made = self._parts(self.largest - self.size, self.size)
         given = self.arguments.values
         whole = [k for k, value in enumerate(given) if not _is_number(value) and value.numel()]
         patterns = (_all_least, _all_largest, _reversed) if whole else (_reversed,)
@@ -66,12 +70,12 @@ class Resizing:
             if found is not None:
                 yield found
 
-    def _parts(self, size: int, *, first: bool) -> list[torch.Tensor]:
+    def _parts(self, start: int, size: int) -> list[torch.Tensor]:
         parts = []
         for value, dims in zip(self.values, self.places, strict=True):
             part = value
             for dim in dims:
-                part = part.narrow(dim, 0 if first else part.shape[dim] - size, size)
+                part = part.narrow(dim, start, size)
             parts.append(_inside(part, size) if size < self.size else part.contiguous())
         return parts
 
