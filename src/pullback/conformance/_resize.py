@@ -46,7 +46,11 @@ class Resizing:
 
         ``None`` where such a part cannot be an argument of the kind that was given.
         """
-        return _of_their_kind(self.arguments, self._parts(size, first=True))
+        return self.part(0, size)
+
+    def part(self, start: int, size: int) -> Arguments | None:
+        """So many entries of the largest that were made; ``None`` as for `at`."""
+        return _of_their_kind(self.arguments, self._parts(start, size))
 
     def control(self) -> Iterator[Arguments]:
         """Arguments of the given size, made as those of other sizes are.
@@ -55,7 +59,7 @@ class Resizing:
         that another size may lead to: all the same, or in another order. A Function that is wrong
         there takes arguments of a kind that is not kept.
         """
-        made = self._parts(self.size, first=False)
+        made = self._parts(self.largest - self.size, self.size)
         given = self.arguments.values
         whole = [k for k, value in enumerate(given) if not _is_number(value) and value.numel()]
         patterns = (_all_least, _all_largest, _reversed) if whole else (_reversed,)
@@ -66,9 +70,9 @@ class Resizing:
             if found is not None:
                 yield found
 
-    def _parts(self, size: int, *, first: bool) -> list[torch.Tensor]:
+    def _parts(self, start: int, size: int) -> list[torch.Tensor]:
         pairs = zip(self.values, self.places, strict=True)
-        return [_part(value, dims, size, self.size, first=first) for value, dims in pairs]
+        return [_part(value, dims, start, size, self.size) for value, dims in pairs]
 
     @property
     def where(self) -> str:
@@ -121,16 +125,16 @@ def together(
     for resizing, size in zip(found, sizes, strict=True):
         for k, dims in enumerate(resizing.places):
             grown = _grown(values[k], dims, size, generator)
-            values[k] = _part(grown, dims, size, resizing.size)
+            values[k] = _part(grown, dims, 0, size, resizing.size)
     return _of_their_kind(arguments, values)
 
 
 def _part(
-    value: torch.Tensor, dims: Sequence[int], size: int, given: int, *, first: bool = True
+    value: torch.Tensor, dims: Sequence[int], start: int, size: int, given: int
 ) -> torch.Tensor:
-    """The first or the last entries along some dimensions."""
+    """So many entries along some dimensions, from one on."""
     for dim in dims:
-        value = value.narrow(dim, 0 if first else value.shape[dim] - size, size)
+        value = value.narrow(dim, start, size)
     if size < given and value.dtype != torch.bool and not _is_number(value):
         # What was below a size as it was given is an index into it, or a length within.
         value = value.clamp(max=size - 1)

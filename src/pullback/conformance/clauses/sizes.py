@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import already, is_foreign
+from pullback.conformance._control import already, is_foreign, is_wrong
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._failure import describe
 from pullback.conformance._limits import NoEnd
@@ -127,7 +127,9 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
             settled, wrong = _judge(other, run, resizing.places, tried)
-            if wrong is not None and is_foreign(probe, resizing.control()):
+            if wrong is not None and (
+                is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
+            ):
                 tried.foreign = True
                 return None
             if wrong is not None:
@@ -150,6 +152,32 @@ def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
         settled, wrong = _judge(other, Run.of(other), tried.resizing.places, tried)
         return settled and wrong is None
     return False
+
+
+def _wrong_in_a_part(probe: Probe, resizing: Resizing, size: int) -> bool:
+    """Whether so many entries as were given are wrong by themselves, of those of another size.
+
+    Halves of what is wrong are looked at, down to the given size: what is wrong for its size is
+    right in its halves.
+    """
+    start, length = 0, size
+    while length > resizing.size:
+        half = max(resizing.size, -(-length // 2))
+        for first in (start, start + length - half):
+            part = resizing.part(first, half)
+            if part is not None and _is_wrong(probe.at(part)):
+                start, length = first, half
+                break
+        else:
+            return False
+    return size > resizing.size
+
+
+def _is_wrong(probe: Probe) -> bool:
+    try:
+        return is_wrong(probe)
+    except Exception:  # refused: integers may point to what is not in a part
+        return False
 
 
 @contextmanager
