@@ -19,21 +19,7 @@ from torch import Tensor
 from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels._threads import ZEROS as ITEMS
 from pullback.internal.kernels.vectors._cpu import count_bytes, pointer_at, pointer_to
-from pullback.tracking.measure._layout import (
-    ABOVE,
-    BELOW,
-    COUNT,
-    FIRST_BIN,
-    M2,
-    MAX_ABS,
-    MEAN,
-    MEAN_ABS,
-    MIN_ABS,
-    NANS,
-    NEGATIVE_INFINITIES,
-    POSITIVE_INFINITIES,
-    ZEROS,
-)
+from pullback.tracking.measure import _layout as layout
 
 __all__ = ["measure_cpu"]
 
@@ -69,14 +55,17 @@ def _distances(values: np.ndarray, mean: float) -> float:
 @compile_kernel()
 def _merge(row: np.ndarray, n: float, mean: float, m2: float, size: float) -> None:
     before = (
-        row[COUNT] - row[NANS] - row[POSITIVE_INFINITIES] - row[NEGATIVE_INFINITIES]
+        row[layout.COUNT]
+        - row[layout.NANS]
+        - row[layout.POSITIVE_INFINITIES]
+        - row[layout.NEGATIVE_INFINITIES]
     )  # finite so far
     if n > 0:
         together = before + n
-        distance = mean - row[MEAN]
-        row[MEAN] += distance * (n / together)
-        row[M2] += m2 + distance * distance * (before * n / together)
-        row[MEAN_ABS] += (size / n - row[MEAN_ABS]) * (n / together)
+        distance = mean - row[layout.MEAN]
+        row[layout.MEAN] += distance * (n / together)
+        row[layout.M2] += m2 + distance * distance * (before * n / together)
+        row[layout.MEAN_ABS] += (size / n - row[layout.MEAN_ABS]) * (n / together)
 
 
 @compile_kernel()
@@ -100,12 +89,14 @@ def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
             magnitude = abs(value)
             size += magnitude
             if magnitude == 0.0:
-                row[ZEROS] += 1
+                row[layout.ZEROS] += 1
             else:
                 exponent = math.frexp(magnitude)[1] - 1
-                row[FIRST_BIN + min(max(exponent, BELOW), ABOVE) - BELOW] += 1
-                row[MAX_ABS] = max(row[MAX_ABS], magnitude)
-                row[MIN_ABS] = min(row[MIN_ABS], magnitude)
+                row[
+                    layout.FIRST_BIN + min(max(exponent, layout.BELOW), layout.ABOVE) - layout.BELOW
+                ] += 1
+                row[layout.MAX_ABS] = max(row[layout.MAX_ABS], magnitude)
+                row[layout.MIN_ABS] = min(row[layout.MIN_ABS], magnitude)
     mean = total / n if n > 0 else 0.0
     m2 = 0.0
     for i in range(values.size):
@@ -113,10 +104,10 @@ def _careful(values: np.ndarray, factor: float, row: np.ndarray) -> None:
         if math.isfinite(value):
             m2 += (value - mean) * (value - mean)
     _merge(row, n, mean, m2, size)
-    row[COUNT] += values.size
-    row[NANS] += nans
-    row[POSITIVE_INFINITIES] += positive
-    row[NEGATIVE_INFINITIES] += negative
+    row[layout.COUNT] += values.size
+    row[layout.NANS] += nans
+    row[layout.POSITIVE_INFINITIES] += positive
+    row[layout.NEGATIVE_INFINITIES] += negative
 
 
 @compile_kernel()
@@ -127,7 +118,7 @@ def _quick(values: np.ndarray, total: float, size: float, squares: float, row: n
     if m2 < CANCELLED * squares:
         m2 = _distances(values, mean)
     _merge(row, n, mean, m2, size)
-    row[COUNT] += n
+    row[layout.COUNT] += n
 
 
 @compile_kernel()
@@ -139,7 +130,7 @@ def _numbers(address: int, size: int, item: Any) -> np.ndarray:
 @compile_kernel()
 def _clear(row: np.ndarray) -> None:
     row[:] = 0.0
-    row[MIN_ABS] = math.inf
+    row[layout.MIN_ABS] = math.inf
 
 
 @compile_kernel()
@@ -167,10 +158,10 @@ def _count_fields(fields: np.ndarray, field: int, row: np.ndarray) -> None:
     """
     pointer = pointer_to(fields)
     left = BLOCK - count_bytes(pointer, BLOCK, np.uint8(0))
-    row[ZEROS] += BLOCK - left
+    row[layout.ZEROS] += BLOCK - left
     while left > 0:
         count = count_bytes(pointer, BLOCK, np.uint8(field))
-        row[FIRST_BIN + field - 127 - BELOW] += count
+        row[layout.FIRST_BIN + field - 127 - layout.BELOW] += count
         left -= count
         field -= 1
 
@@ -200,13 +191,13 @@ def _measure32(address: int, size: int, row: np.ndarray) -> None:
         extreme[1] = max(extreme[1], high)
         _quick(block, total, size, squares, row)
         _count_fields(fields, np.int64(high >> np.uint32(24)), row)
-        row[ZEROS] -= BLOCK - block.size
+        row[layout.ZEROS] -= BLOCK - block.size
     if extreme[1] > 0:
         extreme[0] = np.uint32(extreme[0] + np.uint32(1)) >> np.uint32(1)
         extreme[1] >>= np.uint32(1)
         found = extreme.view(np.float32)
-        row[MIN_ABS] = min(row[MIN_ABS], np.float64(found[0]))
-        row[MAX_ABS] = max(row[MAX_ABS], np.float64(found[1]))
+        row[layout.MIN_ABS] = min(row[layout.MIN_ABS], np.float64(found[0]))
+        row[layout.MAX_ABS] = max(row[layout.MAX_ABS], np.float64(found[1]))
 
 
 @compile_kernel()
