@@ -1,11 +1,11 @@
 """Train a small transformer, watch every layer of it, and write a page to look at.
 
 Run it with ``python examples/track_transformer.py``; it takes a few seconds and writes
-``scales.html`` and ``scales.jsonl``. The model is made with two mistakes, and the page names both.
-The bias of one feed-forward layer keeps its ReLU shut, so that the ReLU is dead and no gradient
-reaches what is before it. The weights of one block's attention decay with the wrong sign, by a
-factor of 1.05 a step, so that the scale of what the block adds to the residual stream drifts
-upwards.
+``scales.html``, ``scales.jsonl`` and, where matplotlib is installed, ``scales.png``. The model is
+made with two mistakes, and the page names both. The bias of one feed-forward layer keeps its ReLU
+shut, so that the ReLU is dead and no gradient reaches what is before it. The weights of one
+block's attention decay with the wrong sign, by a factor of 1.05 a step, so that the scale of what
+the block adds to the residual stream drifts upwards.
 """
 
 import argparse
@@ -102,6 +102,7 @@ def main() -> None:
     for finding in tracker.diagnose():
         print(finding)
     tracker.to_html(arguments.folder / "scales.html")
+    tracker.to_png(arguments.folder / "scales.png")
     print(f"open {arguments.folder / 'scales.html'}")
 
 

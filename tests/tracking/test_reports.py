@@ -28,6 +28,7 @@ from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
 from pullback.tracking.report._html import render_html
 from pullback.tracking.report._rows import thin
 from pullback.tracking.run._points import Points, decode_points, encode_points
+from pullback.tracking.run._recording import write_run
 
 
 def tracked(tmp_path: Path, steps: int = 5) -> tuple[Tracker, Path]:
@@ -108,9 +109,9 @@ def test_what_is_no_recording_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     tracker, _ = tracked(tmp_path, 1)
-    for write in (tracker.to_html, tracker.to_jsonl):
+    for write in (tracker.to_html, tracker.to_jsonl, tracker.to_png):
         with pytest.raises(RecordingError):
-            write(tmp_path / "no" / "folder.html")
+            write(tmp_path / "no" / "folder.png")
 
 
 def large_run(tensors: int, steps: int) -> Run:
@@ -175,6 +176,35 @@ def test_the_page_shows_problems_first_and_merges_equal_tensors(tmp_path: Path) 
     assert min(rows, key=lambda row: row["rank"])["problems"] == ["dead"]
 
 
+def test_the_picture_has_the_rows_of_the_page_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import axes, figure
+
+    drawn: list[str] = []
+    title = axes.Axes.set_title
+
+    def set_title(self: axes.Axes, text: str, loc: str = "center", **keywords: object) -> object:
+        drawn.extend([text] * (loc == "left"))
+        return title(self, text, loc=loc, **keywords)
+
+    headings: list[str] = []
+    monkeypatch.setattr(axes.Axes, "set_title", set_title)
+    monkeypatch.setattr(figure.Figure, "suptitle", lambda self, text, **_: headings.append(text))
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(5, 5), nn.ReLU()) for _ in range(8)))
+    with torch.no_grad():
+        model[3][0].bias.fill_(-100.0)
+    with Tracker(model) as tracker:
+        train(model, 3)
+    tracker.to_png(tmp_path / "a.png")
+    page = render_html(tracker.run())
+    rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    ranked = sorted(rows, key=lambda row: row["rank"])  # as the page's script does at first
+    assert [row["name"] for row in ranked[:12]] == [text.split(": ")[0] for text in drawn]
+    assert drawn[0] == "3.1: dead"
+    assert f"{len(rows) - 12} layers more" in headings[0]
+
+
 def test_a_tangent_has_a_row_of_its_own() -> None:
     record = Record("x")
     _ = torch.func.jvp(lambda x: track(x, record), (torch.ones(3),), (torch.full((3,), 2.0),))
@@ -187,9 +217,17 @@ def test_empty_runs_have_reports(tmp_path: Path) -> None:
     with Tracker(nn.Identity()) as tracker:
         pass
     tracker.to_html(tmp_path / "a.html")
+    tracker.to_png(tmp_path / "a.png")
     tracker.to_jsonl(tmp_path / "a.jsonl")
     assert read_run(tmp_path / "a.jsonl").series == ()
     assert tracker.diagnose() == []
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    tracker, _ = tracked(tmp_path)
+    tracker.to_png(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    write_run(tracker.run(), tmp_path / "b.jsonl")
 
 
 @pytest.mark.parametrize(

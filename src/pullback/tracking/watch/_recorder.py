@@ -10,6 +10,7 @@ from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._html import write_html
+from pullback.tracking.report._picture import write_png
 from pullback.tracking.report._table import render_table
 from pullback.tracking.run._identity import Key, Phase
 from pullback.tracking.run._log import Log, Run
@@ -116,6 +117,15 @@ class Recorder:
             RecordingError: the file cannot be written.
         """
         write_run(self.run(), path)
+
+    def to_png(self, path: str | Path) -> None:
+        """Draw the scales over time as a picture, for which the extra ``plot`` is needed.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            RecordingError: the file cannot be written.
+        """
+        write_png(self.run(), path)
 
     def _noise(self) -> tuple[QuantisationNoise, ...]:
         """What simulated formats lost."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_points
+from pullback.trajectory._checks import check_batch, check_points
 from pullback.trajectory._seconds import normalise_times
 from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
@@ -33,6 +33,8 @@ def quintic(
     *,
     start: State | None = None,
     goal: State | None = None,
+    velocities: Tensor | None = None,
+    accelerations: Tensor | None = None,
 ) -> Spline:
     r"""The curve of least squared jerk through points at given times: a piecewise quintic.
 
@@ -48,6 +50,8 @@ def quintic(
         start: velocity and acceleration at the first point; `rest` if left out, `free` to leave
             them to the minimum.
         goal: the same at the last point.
+        velocities: ``[..., count, dof]``, if they are known at every point.
+        accelerations: ``[..., count, dof]``, if they are known at every point.
 
     Returns:
         a `Spline` with the times as knots, in the dtype of the points (computed in float64).
@@ -72,9 +76,8 @@ def quintic(
     exact = points.to(torch.float64)
     knots = times.to(torch.float64)
     scale = ((knots[..., -1:] - knots[..., :1]) / (points.shape[-2] - 1)).unsqueeze(-1)
-    known, is_known = _known(
-        exact, scale, rest if start is None else start, rest if goal is None else goal
-    )
+    every = {"velocity": velocities, "acceleration": accelerations}
+    known, is_known = _known(exact, scale, start, goal, every)
     ratio = knots.diff(dim=-1) / scale.squeeze(-1)
     solved = _minimise(exact, ratio, known, is_known)
     velocity, acceleration = solved[..., 0, :] / scale, solved[..., 1, :] / scale**2
@@ -107,23 +110,28 @@ def hermite(position: Tensor, velocity: Tensor, acceleration: Tensor, width: Ten
     return torch.cat([first.unsqueeze(-2), coefficients[..., 1:, :]], dim=-2)
 
 
-def _known(points: Tensor, scale: Tensor, start: State, goal: State) -> tuple[Tensor, list[bool]]:
+def _known(
+    points: Tensor,
+    scale: Tensor,
+    start: State | None,
+    goal: State | None,
+    every: dict[str, Tensor | None],
+) -> tuple[Tensor, list[bool]]:
     """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
     count, nothing = points.shape[-2], torch.zeros_like(points[..., :1, :])
     entries: list[Tensor | None] = [None] * (2 * count)
+    for order, (part, values) in enumerate(every.items(), 1):
+        if values is not None:
+            given = _at_every_point(part, values, points) * scale**order
+            entries[order - 1 :: 2] = given.split(1, dim=-2)
     for name, state, place in (("start", start, 0), ("goal", goal, 2 * count - 2)):
-        check_state(name, state, points)
-        for extra in ("position", "jerk"):
-            if extra in state.given:
-                raise ArgumentError(
-                    f"The {extra} of the {name} cannot be given to a quintic.",
-                    expected="velocity and acceleration: the positions are those of the points, "
-                    "and the jerk is that of the minimum",
-                    mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
-                )
-        for order, part in enumerate(("velocity", "acceleration"), 1):
-            if part in state.given:
-                entries[place + order - 1] = state_part(state, part, points) * scale**order
+        if state is not None:
+            _check_end(name, state, points, every)
+        for order, part in enumerate(every, 1):
+            given_at_end = rest.given if state is None else state.given
+            if part in given_at_end and entries[place + order - 1] is None:
+                value = state_part(rest if state is None else state, part, points)
+                entries[place + order - 1] = value * scale**order
     is_known = [entry is not None for entry in entries]
     if count + sum(is_known) < 3:
         raise ArgumentError(
@@ -135,6 +143,35 @@ def _known(points: Tensor, scale: Tensor, start: State, goal: State) -> tuple[Te
     filled = [nothing if entry is None else entry for entry in entries]
     batch = broadcast_shapes(*(entry.shape for entry in filled))
     return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
+
+
+def _at_every_point(part: str, values: Tensor, points: Tensor) -> Tensor:
+    check_points(values, what=f"{part} values", least=2)
+    if values.shape[-2:] != points.shape[-2:]:
+        raise ArgumentError(
+            f"There must be one {part} for each point.",
+            given=f"{tuple(values.shape)} beside points {tuple(points.shape)}",
+        )
+    check_batch(part, values.shape[:-2], points)
+    return values.to(torch.float64)
+
+
+def _check_end(name: str, state: State, points: Tensor, every: dict[str, Tensor | None]) -> None:
+    check_state(name, state, points)
+    for part in state.given:
+        if part not in every:
+            raise ArgumentError(
+                f"The {part} of the {name} cannot be given to a quintic.",
+                expected="velocity and acceleration: the positions are those of the points, and "
+                "the jerk is that of the minimum",
+                mend=f"Leave it out: State(velocity=..., acceleration=...) as the {name}.",
+            )
+        if every[part] is not None:
+            raise ArgumentError(
+                f"The {part} of the {name} is given twice.",
+                given=f"{name}.{part} and one {part} for each point",
+                mend=f"Leave the {part} out of the {name}.",
+            )
 
 
 def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +16,11 @@ from pullback.trajectory.plans._factor import multiply, solve, to_blocks
 
 __all__ = ["Preconditioner"]
 
-# Of an inverse, as a part of the largest entry. Third differences of 20,000 samples leave 4e-11.
+# Of an inverse, as a part of the largest entry. Third differences of 20,000 samples leave 4e-11,
+# and 6e-7 between free ends.
 _PRECISION = 1e-6
+
+End = Literal["fixed", "free"]
 
 
 class Preconditioner:
@@ -27,8 +31,8 @@ class Preconditioner:
 
     A cost that contains squared jerk has, in raw positions, a Hessian whose condition grows with
     the sixth power of the horizon, so that gradient methods crawl. In this metric the condition
-    does not depend on the horizon. The samples before the first one and after the last one are
-    given and stay: changes fade out towards them. There are two ways to use it:
+    does not depend on the horizon. If both ends are free, :math:`h T^{-2k} \sum_i x_i^2` is added,
+    since differences do not see a constant. There are two ways to use it:
 
     - *a change of variables*, for any optimiser (above all `torch.optim.LBFGS`): optimise
       ``z`` with ``x = positions(z)``; the metric of ``x`` is the identity of ``z``.
@@ -45,6 +49,9 @@ class Preconditioner:
         horizon: how many samples the optimiser may move, at least one.
         dt: seconds between samples.
         order: which derivative the metric measures: 1, 2 or 3 (jerk).
+        start: ``"fixed"`` if the samples before the first one are given and stay, so that changes
+            fade out towards it; ``"free"`` if there is nothing before it.
+        goal: the same after the last sample.
         weights: ``[horizon]``, not negative: how strongly the cost holds each sample, as the
             factor ``w`` of a term ``w x[i]**2 / 2``. Add them for samples that a penalty pulls to
             a point, so that the optimiser need not find them out. They are constants.
@@ -52,8 +59,8 @@ class Preconditioner:
         device: of the metric.
 
     Raises:
-        ArgumentError: a horizon, step or order out of range; a horizon so long that inverses would
-            be off by more than a millionth: hundreds of thousands of samples.
+        ArgumentError: a horizon, step, order or end out of range; a horizon so long that inverses
+            would be off by more than a millionth, which is tens of thousands of samples.
         ArgumentTypeError: a dtype other than float32 and float64.
         UnsupportedError: weights that require a gradient, or are under a transform.
 
@@ -79,23 +86,29 @@ class Preconditioner:
         dt: float,
         *,
         order: int = 3,
+        start: End = "fixed",
+        goal: End = "fixed",
         weights: Tensor | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         horizon, dt = plain(horizon), plain(dt)
-        _check(horizon, dt, order, dtype)
+        _check(horizon, dt, order, (start, goal), dtype)
         check_named_device(device)
         self.horizon = horizon
         self.dt = float(dt)
         self.order = order
         self.dtype = dtype
+        self._ends = (start == "fixed", goal == "fixed")
         self._scale = self.dt ** (1 - 2 * order)
-        diagonal = torch.zeros(horizon, dtype=torch.float64, device="cpu")
+        # What the differences do not see (a constant, a slope, a bend) is held on the scale of the
+        # whole duration; where an end is fixed they see everything.
+        held = 0.0 if any(self._ends) else self.dt * (self.dt * horizon) ** (-2 * order)
+        diagonal = torch.full((horizon,), held, dtype=torch.float64, device="cpu")
         if weights is not None:
             diagonal += _check_weights(weights, horizon)
         self._diagonal = diagonal.unsqueeze(-1)
-        rows = _rows_of(horizon, order, self._scale**0.5, diagonal.sqrt().tolist())
+        rows = _rows_of(horizon, order, self._ends, self._scale**0.5, diagonal.sqrt().tolist())
         self._factor = to_blocks(_rotate(rows, horizon, order + 1))
         self._check_precision()
         self._factor, self._diagonal = self._factor.to(device), self._diagonal.to(device)
@@ -106,11 +119,11 @@ class Preconditioner:
         return self._multiply(x.to(torch.float64)).to(self.dtype)
 
     def _multiply(self, exact: Tensor) -> Tensor:
+        before, after = (self.order * end for end in self._ends)
         # As differences of differences: a product with the band would lose what cancels in it.
-        order, pad = self.order, (0, 0, self.order, self.order)
-        change = torch.nn.functional.pad(exact, pad).diff(n=order, dim=-2)
-        force = (-1) ** order * change.diff(n=order, dim=-2)
-        return self._scale * force + self._diagonal * exact
+        change = _differences(exact, self.order, before, after)
+        force = (-1) ** self.order * _differences(change, self.order, self.order, self.order)
+        return self._scale * force.narrow(-2, before, self.horizon) + self._diagonal * exact
 
     def _invert(self, exact: Tensor) -> Tensor:
         # What the factor has lost to rounding, its residual gives back: half of the digits more.
@@ -179,20 +192,27 @@ class Preconditioner:
             )
 
 
+def _differences(x: Tensor, order: int, before: int, after: int) -> Tensor:
+    """Of samples ``[..., n, dof]`` with so many zeros before and after them."""
+    return torch.nn.functional.pad(x, (0, 0, before, after)).diff(n=order, dim=-2)
+
+
 def _solve(factor: Tensor, right: Tensor) -> Tensor:
     return solve(factor, solve(factor, right, transposed=True))
 
 
 def _rows_of(
-    horizon: int, order: int, scale: float, diagonal: list[float]
+    horizon: int, order: int, ends: tuple[bool, bool], scale: float, diagonal: list[float]
 ) -> Iterator[tuple[int, list[float]]]:
     """Rows whose squares add up to the metric: where each begins, in this order, and its entries.
 
-    Beyond both ends are ``order`` samples of zero change.
+    A fixed end has ``order`` samples of zero change beyond it.
     """
     form = [scale * math.comb(order, i) * (-1.0) ** (order - i) for i in range(order + 1)]
-    for b in range(-order, horizon):
-        yield max(b, 0), form[max(-b, 0) : horizon - b]
+    last = horizon if ends[1] else horizon - order
+    for b in range(-order if ends[0] else 0, horizon):
+        if b < last:
+            yield max(b, 0), form[max(-b, 0) : horizon - b]
         if b >= 0 and diagonal[b]:
             yield b, diagonal[b : b + 1]
 
@@ -248,7 +268,7 @@ def _is_followed(tensor: Tensor) -> bool:
     )
 
 
-def _check(horizon: int, dt: float, order: int, dtype: torch.dtype) -> None:
+def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: torch.dtype) -> None:
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
         raise ArgumentError(
             "The horizon is out of range.", given=repr(horizon), expected="1 sample or more"
@@ -260,6 +280,11 @@ def _check(horizon: int, dt: float, order: int, dtype: torch.dtype) -> None:
             expected=f"seconds between {1 / MOST_SECONDS:g} and {MOST_SECONDS:g}",
         )
     check_choice("order", order, (1, 2, 3))
+    for name, end in zip(("start", "goal"), ends, strict=True):
+        if end not in ("fixed", "free"):
+            raise ArgumentError(
+                f"The {name} is of an unknown kind.", given=repr(end), expected="'fixed' or 'free'"
+            )
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentTypeError(
             "A preconditioner has no such dtype.", given=str(dtype), expected="float32 or float64"
