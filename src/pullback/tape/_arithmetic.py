@@ -42,7 +42,7 @@ def _operation(
     """
 
     def forward(ctx: Any, *args: Any) -> Any:
-        output = wrap(value(*map(data_of, args)))
+        output = wrap(value(*[a._data if isinstance(a, Variable) else a for a in args]))
         if saves == "output":
             ctx.save_for_backward(output)
         elif linear != "jointly":

@@ -96,7 +96,8 @@ class Context:
             saved = self._saved_for_forward
         if saved is None:
             return ()
-        self._not_released()
+        if self._phase == "released":
+            self._refuse_again()
         return tuple([self._unpack(entry) for entry in saved])
 
     # torch's name of the same.
@@ -157,18 +158,18 @@ class Context:
             return True  # unpacking it says what it hides
         return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
 
-    def _not_released(self) -> None:
-        if self._phase == "released":
-            node = None if self._node is None else self._node()
-            raise GraphError(
-                "Trying to run backward through a graph a second time: its saved values were "
-                "freed after the first.",
-                given=node.title() if node is not None else self._name,
-                mend="Pass retain_graph=True to the first backward or grad.",
-            )
+    def _refuse_again(self) -> NoReturn:
+        node = None if self._node is None else self._node()
+        raise GraphError(
+            "Trying to run backward through a graph a second time: its saved values were "
+            "freed after the first.",
+            given=node.title() if node is not None else self._name,
+            mend="Pass retain_graph=True to the first backward or grad.",
+        )
 
     def _unpack(self, entry: Any) -> Any:
-        self._not_released()
+        if self._phase == "released":
+            self._refuse_again()
         if isinstance(entry, _Packed):
             return entry.unpack(self)
         watch = mode.get().watch

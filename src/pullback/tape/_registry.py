@@ -90,7 +90,8 @@ class Space:
         return self.name
 
 
-_SPACES: dict[type, Callable[[Any], Space] | Space] = {}  # one alone: of all values of the type
+_SPACES: dict[type, Callable[[Any], Space] | Space] = {}
+_COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
 
 
 def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
@@ -114,7 +115,10 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
             "A space is registered for a type, with a callable that gives the space of a value.",
             given=f"kind={kind!r}, factory={factory!r}",
         )
+    _COMMON.pop(kind, None)
     _SPACES[kind] = factory
+    if isinstance(factory, Space):
+        _COMMON[kind] = factory
 
 
 def space_of(data: Any) -> Space:
@@ -124,7 +128,9 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    factory = _SPACES[kind] if kind in _SPACES else _find(kind)  # looked up for every node
+    if kind in _COMMON:
+        return _COMMON[kind]
+    factory = _SPACES.get(kind) or _find(kind)
     if isinstance(factory, Space):
         return factory
     if factory is None:

@@ -86,13 +86,8 @@ class Failures:
     def __str__(self) -> str:
         return f"{len(self.causes)} of {self.asked} answers failed"
 
-    def answered(self) -> None:
-        """Count an answer that could be used."""
-        with self._lock:
-            self.asked += 1
-
-    def count(self, asked: int, causes: Sequence[str]) -> None:
-        """Count what was asked, and what of it failed, elsewhere."""
+    def count(self, asked: int, causes: Sequence[str] = ()) -> None:
+        """Count what was asked, and what of it failed."""
         with self._lock:
             self.asked += asked - len(causes)
         for cause in causes:
@@ -196,4 +191,4 @@ def attempted() -> Iterator[Attempt]:
                 raise
         else:
             if now is not None:
-                now.answered()
+                now.count(1)

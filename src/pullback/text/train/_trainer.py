@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +33,6 @@ class Result:
         history: for each epoch the mean of each metric.
         outcomes: what became of each proposal that was measured.
         stopped: why it ended, in words.
-        seconds: how long it took.
         proposals: how many times new texts were asked for.
         failures: of the models, each in words; what they were to answer scored 0.
         final: the start and the end on a split that the search never saw, of a `Validated` that
@@ -45,7 +43,6 @@ class Result:
     history: list[dict[str, float]] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: str = ""
-    seconds: float = 0.0
     proposals: int = 0
     failures: list[str] = field(default_factory=list)
     final: Comparison | None = None
@@ -193,7 +190,6 @@ class _Run:
             self.console.print(f"{line}{cost}", markup=False)
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
-        start = time.monotonic()
         self.save()  # what ends in the first epoch goes on from here
         result, limit = self.result, self.trainer.max_epochs
         try:
@@ -210,7 +206,6 @@ class _Run:
         except BudgetError as error:
             result.stopped = f"the budget is used up: {error.what}"
         finally:
-            result.seconds = time.monotonic() - start
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
             self._tell_run()
