@@ -95,7 +95,7 @@ def plot(
     panels[-1].set_xlabel("time [s]")
     figure.align_ylabels(panels)
     handles, columns = panels[0].get_lines()[: len(names)], min(len(names), _LEGEND_COLUMNS)
-    look = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
+    look: Any = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
     figure.legend(handles, names, ncols=columns, **look)
     if title is not None:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left")

@@ -30,7 +30,8 @@ class Levels(Function):
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
         """Apply the kernel of a family."""
         weights, family, code, backend, adjoint, *given = inputs
-        return (levels_adjoint if adjoint else levels)(*given, weights, family, code, backend)
+        run: Any = levels_adjoint if adjoint else levels
+        return run(*given, weights, family, code, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
