@@ -80,9 +80,9 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
 
 
 def _is_kept(finding: Finding, mend: Mend) -> bool:
-    """Whether a clause holds now: what is refused instead was wrong for a cause that is left."""
-    refused = finding.verdict is Verdict.LACKING and not mend.without_rule
-    return not (finding.verdict.is_bad or refused)
+    """Whether a clause holds now: what torch notices instead is wrong for a cause that is left."""
+    noticed = mend.noticed and finding.verdict is Verdict.LACKING
+    return not (finding.verdict.is_bad or noticed)
 
 
 def _told(finding: Finding, mend: Mend) -> Finding:

@@ -13,7 +13,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "differentiated", "mended"]
+__all__ = ["MENDS", "Mend", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -31,7 +31,7 @@ class Mend:
         hint: how the author mends it, where it says more than the clause.
         said: what the Function does, where it says more than the clause.
         of: the clauses whose breach may follow from this one; any, where none is named.
-        without_rule: whether a rule is taken away, so that what it is for is refused.
+        noticed: whether torch notices then what else is wrong, and refuses it.
     """
 
     clause: str
@@ -39,7 +39,7 @@ class Mend:
     hint: str = ""
     said: str = ""
     of: Sequence[str] = ()
-    without_rule: bool = False
+    noticed: bool = False
 
 
 def mended(subject: Subject, mend: Mend) -> Subject | None:
@@ -295,12 +295,8 @@ def _without(rule: str) -> Undo:
     return undo
 
 
-def differentiated(kind: _Kind) -> dict[str, Any]:
-    """Backward is the derivative of forward, where autograd can follow forward.
-
-    Arguments:
-        kind: the Function.
-    """
+def _differentiated(kind: _Kind) -> dict[str, Any]:
+    """Backward is the derivative of forward, where autograd can follow forward."""
     split = _context(kind) == "setup_context"
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -349,7 +345,7 @@ def _by_reference(kind: _Kind) -> dict[str, Any]:
 # The likeliest first; of those that explain as much, the first is taken.
 MENDS: Sequence[Mend] = (
     Mend("cotangent", [_given_to_backward(torch.clone)]),
-    Mend("saved", [_saving]),
+    Mend("saved", [_saving], noticed=True),
     Mend("retain", [_restored]),
     Mend("retain", [_drawn_again],
          "Save what forward drew (ctx.save_for_backward(mask)); backward draws other numbers.",
@@ -364,15 +360,12 @@ MENDS: Sequence[Mend] = (
          "Keep it on its ctx (ctx.save_for_backward), not on the class that all calls share.",
          "What forward leaves on the class is read by backward."),
     Mend("state", [_restored],
-         "Allocate it in each call, or compute it again in backward: a buffer that calls share "
-         "holds what the latest one wrote.",
+         "Allocate it in each call: a buffer that calls share holds what the latest one wrote.",
          "What forward leaves on its ctx is overwritten by the next call."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
-    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch"),
-         without_rule=True),
-    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap"),
-         without_rule=True),
+    Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
+    Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
     Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],
          "Call .contiguous() on the cotangent before backward reads its memory; it comes expanded "
          "from sum() and transposed from a product.",
@@ -382,7 +375,7 @@ MENDS: Sequence[Mend] = (
          "Ask ctx.needs_input_grad[k], by the position of the argument: requires_grad of a tensor "
          "made in forward, a contiguous copy for example, is always False.",
          "Forward asks requires_grad of a copy that it made of the input."),
-    Mend("derivative", [differentiated],
+    Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
              "autocast", "transforms")),
     Mend("reference", [_by_reference],
