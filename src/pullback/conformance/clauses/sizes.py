@@ -125,9 +125,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
             settled, wrong = _judge(other, run, resizing.places, tried)
-            if wrong is not None and (
-                is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
-            ):
+            if wrong is not None and _wrong_as_given(probe, resizing, size):
                 tried.foreign = True
                 return None
             if wrong is not None:
@@ -137,6 +135,11 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             if settled:
                 tried.right.append(size)
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+
+
+def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
+    """Whether what is made as arguments of another size are is wrong at the given one too."""
+    return is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
 
 
 def _wrong_in_a_part(probe: Probe, resizing: Resizing, size: int) -> bool:
