@@ -96,3 +96,23 @@ def test_inputs_that_are_nothing_but_nan_are_replaced_too():
     report = check(Cosine, X * torch.nan, clauses="derivative")
     assert report["derivative"].verdict is Verdict.BROKEN
     assert "12 of 12" in report.unchecked
+
+
+class ThriceTheInverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        inverse = torch.linalg.inv(a)
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (inverse,) = ctx.saved_tensors
+        return -3 * inverse.mT @ cotangent @ inverse.mT
+
+
+def test_a_wrong_gradient_of_a_matrix_by_columns_is_told_as_of_one_by_rows():
+    a = torch.linalg.qr(torch.eye(3, dtype=torch.float64) + 0.3)[0].mT.contiguous().mT
+    finding = check(ThriceTheInverse, a.requires_grad_(), clauses="derivative")["derivative"]
+    assert not a.is_contiguous()
+    assert finding.verdict == "broken"

@@ -267,7 +267,7 @@ def _moves_alone(point: torch.Tensor, place: int) -> bool:
     """Whether one entry may move without the others: not so of a symmetric matrix."""
     last = point.numel() - 1
     for k in {place, last}:
-        unit = torch.zeros_like(point)
+        unit = torch.zeros_like(point).contiguous()
         unit.view(-1)[k] = 1.0
         if not torch.equal(keep_step(point, unit), unit):
             return False

@@ -201,8 +201,34 @@ class LearntStep(torch.autograd.Function):
         return cotangent, (cotangent * slope).sum(-1, keepdim=True)
 
 
+class SolvesTogether(torch.autograd.Function):
+    """Backward iterates until the mean square of what is left, of all systems, is small enough."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        y = torch.linalg.solve(a, b)
+        ctx.save_for_backward(a, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent):
+        a, y = ctx.saved_tensors
+        found = torch.zeros_like(cotangent)
+        left = cotangent
+        while left.square().mean() > 1e-14:
+            found = found + left / 2
+            left = cotangent - a.mT @ found
+        return -found @ y.mT, found
+
+
 def rows():
     return normal(3, 5), normal(4, 5, seed=2), normal(4, seed=3)
+
+
+def near_two(size):
+    noise = normal(size, size, seed=3).detach()
+    return (2 * torch.eye(size, dtype=torch.float64) + 0.2 * noise).requires_grad_()
 
 
 LABELS = torch.tensor([0, 2, 2, 1])
@@ -216,6 +242,7 @@ RIGHT = [
     Specimen(Centred, lambda: (normal(3, 4),)),
     Specimen(OfTheDimension, lambda: (normal(4),)),
     Specimen(CrossEntropy, lambda: (normal(4, 3), LABELS)),
+    Specimen(SolvesTogether, lambda: (near_two(3), normal(3, 2, seed=2))),
     Specimen(LearntStep, lambda: (normal(3, 4), STEPS.clone().requires_grad_())),
 ]
 WRONG = [
