@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.copies import be_program, start_copy
-from tests.processes import wait_for
+from tests.processes import is_alive, wait_for
 
 from pullback.cli import main
 
@@ -224,10 +224,18 @@ def test_a_request_to_end_a_check_leaves_nothing_behind(folder) -> None:
     assert json.loads(Path("out.json").read_text())["partial"]
 
 
+def descendants(pid: int | str) -> list[str]:
+    """The processes that a process has started, and those that these have."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [*children, *(each for child in children for each in descendants(child))]
+
+
 def test_workers_end_with_a_command_that_is_killed(folder) -> None:
     process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
     wait_for(lambda: Path("waits").exists())
-    assert is_working("pullback.internal._forkserver")
+    workers = descendants(process.pid)
+    assert len(workers) > 1  # the process that is copied, and its copies
     process.kill()
     process.wait(30)
-    wait_for(lambda: not is_working("pullback"), 10)
+    wait_for(lambda: not any(map(is_alive, workers)), 10)
+    assert not is_working("pullback")
