@@ -219,7 +219,7 @@ def _with_all(ctx: Any, kept: Any) -> Any:
 
 
 # Backward finds on its ctx what forward left there, however often it runs.
-_restored = _kept(_state, _put_back)
+_restored = _kept(_state, _put_back, threading.RLock())  # or another thread writes in between
 # What forward left on its ctx goes through save_for_backward.
 _saving = _kept(_save_all, _with_all)
 # Backward is asked for every gradient.

@@ -349,5 +349,5 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 RULES: tuple[Rule, ...] = (
     _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
-    _repeated, _blocks, _scattered, _signs, _offset, _multiples,
+    _repeated, _blocks, _signs, _scattered, _offset, _multiples,
 )  # fmt: skip

@@ -41,7 +41,7 @@ __all__ = [
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
-    "disable_torch_function", "drops_writes", "end_forward_mode", "forward_hooks_of",
+    "disable_torch_function", "drops_writes", "end_what_a_graph_began", "forward_hooks_of",
     "forward_level", "free_symbols", "from_functional_tensor", "function_behind", "function_of",
     "fused_function", "get_interpreter_stack", "get_unwrapped", "graph_break", "graph_is_kept",
     "has_kernel", "has_own_fake", "hint_of", "innermost", "is_any_autocast_enabled",
@@ -207,6 +207,7 @@ try:
     _find(dir(_c._FunctionBase), METADATA)
     _find(dir(torch.autograd.Function), "_backward_cls")
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
+    _allow_saved_hooks: Callable[[], None] = _c._autograd._saved_tensors_hooks_enable
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
     _Frame: Any = _checkpoint._CheckpointFrame
@@ -492,10 +493,11 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def end_forward_mode() -> None:
-    """End the level of forward mode that a graph began, where an error ends the graph.
+def end_what_a_graph_began() -> None:
+    """End the level of forward mode that a graph began, and let hooks see saved tensors again.
 
-    Of what a graph has begun, torch itself ends all but this, and then refuses every later level.
+    An error that ends a graph leaves these two as they are. Torch ends all else, and would refuse
+    every later level, and checkpointing.
     """
     if _forward_ad._current_level < 0:
         try:
@@ -503,6 +505,7 @@ def end_forward_mode() -> None:
         except RuntimeError:  # there is one
             level = 0
         _exit_level(level=level)
+    _allow_saved_hooks()
 
 
 def mode_without_values(mode: Any) -> Any:

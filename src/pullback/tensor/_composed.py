@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import end_forward_mode, nested_forward_mode, recording
+from pullback.internal.torch import end_what_a_graph_began, nested_forward_mode, recording
 from pullback.tensor._levels import is_differentiable
 from pullback.tensor._site import Site, apart, find, keep, without_values
 
@@ -84,7 +84,7 @@ def transformed(key: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     try:
         return _Transformed.apply(key, *tensors)
     except Exception:
-        end_forward_mode()
+        end_what_a_graph_began()
         raise
 
 

@@ -70,6 +70,9 @@ def leak() -> str:
     if _is_level_open():
         left.append("a level of forward mode that a graph began")
         torch._C._exit_dual_level(level=0)
+    if torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None:
+        left.append("hooks of saved tensors refused")
+        torch._C._autograd._saved_tensors_hooks_enable()
     if not torch.is_grad_enabled():
         left.append("gradients switched off")
         torch.set_grad_enabled(True)

@@ -21,7 +21,7 @@ _STANDARD: dict[str, Any] = {"error_model": "numpy"}
 _SHARED = "pullback.internal."
 # The newest numba whose compiled code is known to need no more to be loaded than is set up here.
 _KNOWN = (0, 68)
-_IMPORTED = re.compile(r"^\s*from (\S+) import ", re.MULTILINE)
+_IMPORTED = re.compile(r"^\s*from (\S+) import (\w*)", re.MULTILINE)
 _OURS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -137,9 +137,13 @@ def _sources(module: str) -> list[Path]:
         name = waiting.pop()
         if name in found or (name != module and not name.startswith((room, _SHARED))):
             continue
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # a name in a module
+            continue
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             continue
         found[name] = Path(spec.origin)
-        waiting += _IMPORTED.findall(found[name].read_text("utf-8"))
+        for source, first in _IMPORTED.findall(found[name].read_text("utf-8")):
+            waiting += [source, f"{source}.{first}"]
     return [found[name] for name in sorted(found)]
