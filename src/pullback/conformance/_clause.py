@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
@@ -69,7 +68,15 @@ class Clause:
     gradient: bool = True
 
 
-def clause(id: str, **said: Any) -> Callable[[Test], Clause]:  # noqa: A002 - the contract's word
+def clause(
+    id: str,  # noqa: A002 - the word of the contract
+    *,
+    promise: str,
+    why: str,
+    breach: str,
+    mend: str,
+    gradient: bool = True,
+) -> Callable[[Test], Clause]:
     """Make a `Clause` of the test below.
 
     Example:
@@ -79,7 +86,7 @@ def clause(id: str, **said: Any) -> Callable[[Test], Clause]:  # noqa: A002 - th
         >>> kind.id
         'kind'
     """
-    return lambda test: Clause(id, test=test, **said)
+    return lambda test: Clause(id, promise, why, breach, mend, test, gradient)
 
 
 def bearer(clauses: Sequence[Clause]) -> str:

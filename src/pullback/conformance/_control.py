@@ -14,7 +14,7 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
 from pullback.report import Finding
 
-__all__ = ["already", "dies_in_a_copy", "is_foreign", "is_wrong"]
+__all__ = ["already", "dies_in_a_copy", "is_foreign", "is_right", "is_wrong"]
 
 
 def is_wrong(probe: Probe) -> bool:
@@ -25,6 +25,12 @@ def is_wrong(probe: Probe) -> bool:
         if trial is not None and trial.match == "mismatch":
             return True
     return False
+
+
+def is_right(probe: Probe) -> bool:
+    """Whether finite differences tell that backward is right, of all inputs at once."""
+    trial = decide(lambda number: try_derivative(probe, number))
+    return trial is not None and trial.match == "match"
 
 
 def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from pullback.conformance import _tree
 from pullback.conformance._probe import Probe
+from pullback.conformance._vectors import are_finite
 
 __all__ = ["has_basis", "has_own_span", "is_basis", "spans"]
 
@@ -47,10 +48,10 @@ def has_own_span(
         gradients: what backward answers there.
     """
     pairs = zip(given, found, strict=True)
-    if not any(is_basis(y.detach()) for y in given):
+    if not has_basis(given):
         return True
     whole = any(is_basis(y) and z.ndim > 1 and z.shape[-2] == z.shape[-1] for y, z in pairs)
-    return not whole and all(bool(g.isfinite().all()) for g in gradients)
+    return not whole and are_finite(gradients)
 
 
 def _upright(y: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._control import is_foreign
+from pullback.conformance._control import is_foreign, is_right
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._failure import describe
 from pullback.conformance._items import changed, data, sharings
@@ -164,18 +164,13 @@ def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
 def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding | str:
     """A finding where gradients are not those of the items."""
     found = _another(probe, made.chosen, run, items, torch.stack)
-    if found is None or (probe.intent == "exact" and _is_right(probe)):
+    if found is None or (probe.intent == "exact" and is_right(probe)):
         return _RIGHT  # both may be so to a tolerance, as what solves all items together
     n, expected = found
     return _broken(
         probe, made, expected, run.gradients[n], f"the gradient of {probe.path(n)}",
         given={"w": run.cotangents}, repro=_item_by_item(made, n),
     )  # fmt: skip
-
-
-def _is_right(probe: Probe) -> bool:
-    trial = decide(lambda number: try_derivative(probe, number))
-    return trial is not None and trial.match == "match"
 
 
 def _another(

@@ -6,6 +6,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import are_finite
 from pullback.report import Finding
 
 __all__ = ["undefined"]
@@ -47,7 +48,7 @@ def undefined(probe: Probe) -> Finding:
             except Exception as error:  # judged by its type
                 return _fails(probe, error, f"only output {k} is used")
             total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
-        settled = all(g.isfinite().all() for g in joint)
+        settled = are_finite(joint)
         place = probe.differ(total, joint, looser=1e3) if settled else None
         if place is not None:
             return _broken(probe, joint[place], total[place], place, cotangents)

@@ -38,8 +38,9 @@ def write_png(run: Run, path: str | Path) -> None:
     wrong = _problems(findings)
     sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
     groups = {name: GROUPS[one.key.source] for (name, _), one in sides.items()}
-    order = sorted(row_names(run, aliases_of(run)), key=lambda name: _rank(name, wrong))
-    order = [name for name in order if name in wrong or groups[name] == GROUPS["module"]]
+    names = row_names(run, aliases_of(run))
+    order = [name for name in wrong if name in names]  # the worst at the top
+    order += [name for name in names if name not in wrong and groups[name] == GROUPS["module"]]
     rows = order[:ROWS]
     height = 1.5 * max(len(rows), 1) + 1.3
     figure = figure_module.Figure(figsize=(12, height))
@@ -71,11 +72,6 @@ def write_png(run: Run, path: str | Path) -> None:
         raise RecordingError(
             "The picture cannot be written.", given=str(path), expected=str(error)
         ) from error
-
-
-def _rank(name: str, wrong: dict[str, list[str]]) -> int:
-    """Rows that look wrong come first, the worst at the top."""
-    return list(wrong).index(name) if name in wrong else len(wrong)
 
 
 def _is_alike(at: tuple[str, bool], key: tuple[str, bool], groups: dict[str, str]) -> bool:

@@ -127,11 +127,10 @@ def _known(
     for name, state, place in (("start", start, 0), ("goal", goal, 2 * count - 2)):
         if state is not None:
             _check_end(name, state, points, every)
+        end = rest if state is None else state
         for order, part in enumerate(every, 1):
-            given_at_end = rest.given if state is None else state.given
-            if part in given_at_end and entries[place + order - 1] is None:
-                value = state_part(rest if state is None else state, part, points)
-                entries[place + order - 1] = value * scale**order
+            if part in end.given and every[part] is None:
+                entries[place + order - 1] = state_part(end, part, points) * scale**order
     is_known = [entry is not None for entry in entries]
     if count + sum(is_known) < 3:
         raise ArgumentError(
