@@ -149,6 +149,7 @@ def test_limits_are_a_pytree_of_their_tensors() -> None:
     assert torch.equal(again.velocity, 2 * torch.ones(2))
 
 
+@pytest.mark.slow
 def test_it_compiles_whole() -> None:
     through = points(4, 2).requires_grad_()
 
