@@ -3,14 +3,13 @@
 import collections
 
 import pytest
-from tests.fuzzing import spread
 from tests.tensor.ordinary.answers import of
 from tests.tensor.ordinary.table import ROWS
 
 every = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @every
 def test_right_or_refused_by_name(row):
     answers = of(row)
@@ -19,9 +18,10 @@ def test_right_or_refused_by_name(row):
     assert all(a.verdict == "right" for a in answers if a.question == "first_order")
 
 
+@pytest.mark.slow
 def test_a_hundred_functions_are_answered():
     assert len(ROWS) >= 100
-    answers = [answer for row in spread(ROWS, 4) for answer in of(row)]
+    answers = [answer for row in ROWS for answer in of(row)]
     failed = [answer for answer in answers if answer.verdict in ("wrong", "foreign")]
     assert not failed, "\n".join(f"{answer}: {answer.why}" for answer in failed)
     counts = collections.Counter(answer.verdict for answer in answers)
