@@ -117,7 +117,7 @@ MATHS = (
         "Huber",
         X,
         "torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5)",
-        "x.clamp(-1, 1)",
+        "torch.where(x.abs() <= 1, x, x.sign())",  # the side of a kink that `value` takes
         ("h * g",),
         lambda x: torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5),
         kinks=(0.0, 1.0, -1.0, 2.0),
