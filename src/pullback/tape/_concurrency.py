@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError
+from pullback.internal._counts import check_counts
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 
@@ -102,10 +102,7 @@ def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
         >>> with concurrency(8):
         ...     pass
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ArgumentError(
-            "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
-        )
+    check_counts(limit=limit)
     return setting(_limiter, Limiter(limit))
 
 

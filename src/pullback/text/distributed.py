@@ -32,6 +32,7 @@ from pullback.errors import (
     ProgramError,
     PullbackError,
 )
+from pullback.internal._counts import check_counts
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within
@@ -99,8 +100,7 @@ class Workers:
         host: str = "localhost",
         pickler: type[pickle.Pickler] | None = None,
     ) -> None:
-        if chunk < 1:
-            raise ArgumentError("Samples of a chunk are one or more.", given=f"{chunk=}")
+        check_counts(chunk=chunk)
         self.executor, self.chunk, self.host = executor, chunk, host
         self.pickler = pickler or _pickler()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
+from pullback.internal._counts import check_counts
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
@@ -49,8 +50,7 @@ class Plan:
     proposals: int
 
     def __post_init__(self) -> None:
-        if min(self.start, self.each, self.proposals) < 0:
-            raise ArgumentError("A plan counts in numbers that are not negative.", given=repr(self))
+        check_counts(0, start=self.start, each=self.each, proposals=self.proposals)
 
     @property
     def calls(self) -> int:

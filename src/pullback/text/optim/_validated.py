@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
+from pullback.internal._counts import check_counts
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -93,6 +94,8 @@ class Validated:
             )
         if not (math.isfinite(min_gain) and min_gain >= 0):
             raise ArgumentError("The gain asked for is negative.", given=f"min_gain={min_gain!r}")
+        if looks is not None:
+            check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
