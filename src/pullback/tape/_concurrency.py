@@ -117,6 +117,8 @@ def slot() -> Iterator[None]:
         limiter.give_up(future)
         raise
     try:
+        # What the rule runs itself shares its place: to ask for a second one while holding the
+        # first would lock up as soon as all places are held by rules that do.
         with setting(_limiter, Limiter(1)):
             yield
     finally:

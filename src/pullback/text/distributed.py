@@ -302,6 +302,9 @@ class _Office:
                 return
 
     def _ask(self, asked: tuple[Any, ...]) -> dict[str, Any]:
+        # By place and occurrence, so that samples which go to another worker get what they had
+        # asked: the first who asks pays, and whoever comes meanwhile or later waits for that
+        # answer.
         key = json.dumps(asked, sort_keys=True)
         with self._lock:
             mine = key not in self._answers

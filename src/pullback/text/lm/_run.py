@@ -246,6 +246,8 @@ class Run:
 
     async def ask(self, lm: LM, request: Request) -> Completion:
         """Answer for a model."""
+        # A task of its own: who asks may be cancelled, but what was sent is paid for and to be
+        # kept.
         task = asyncio.ensure_future(self._ask(lm, request))
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # is retrieved
         return await asyncio.shield(task)
@@ -293,6 +295,7 @@ class Run:
         """What a model's requests go through in this run."""
         if self.replays:
             return Replay(self.journal, model=lm.model)
+        # The journal stands before the budget: an answer that is known reserves nothing.
         inner: LM = _Direct(lm)
         if self.account is not None:
             inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)

@@ -158,6 +158,14 @@ class Validated:
     def _judged(self, scores: Sequence[float], start: float) -> Outcome:
         """What becomes of the texts as they are, against the scores of those from before."""
         self.looked += 1  # one that the first items turn away is a look, too: it chose the rest
+        # Why noise is accepted with `risk` at most, over all looks k: look k accepts only if its
+        # test does, at level a_k, and sum a_k <= risk (`level_of`). That holds although
+        # - the looks depend on each other, having one start: a union bound asks for no
+        #   independence;
+        # - a few items are looked at first: being turned away there can only take from what the
+        #   test would accept. It saves the rest of the items for about half of what is no better;
+        # - the texts to beat may have been accepted by a lucky measurement: their scores are then
+        #   too high on average, so the next is held to more than the truth, not to less.
         few = range(max(LEAST, math.ceil(GATE * len(scores))))
         if hasattr(self.measure, "scores") and len(few) < len(scores):
             worse = mean(scores[: len(few)]) - mean(self._scores(few))

@@ -162,6 +162,8 @@ class Measure:
             ArgumentTypeError: the metric gave no finite number.
         """
         wanted = range(len(self.samples)) if numbers is None else numbers
+        # Threads that measure at once take turns: what the first has measured, or why it failed, is
+        # the answer of all who came while it did.
         came = self._ended
         with tolerating(), self._measuring:
             if self._failed is not None and came < self._ended:
