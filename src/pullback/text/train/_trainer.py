@@ -50,7 +50,7 @@ class Result:
 
     def __str__(self) -> str:
         accepted = sum(outcome.accepted for outcome in self.outcomes)
-        told = f"{self.stopped}; {self.proposals} proposals"
+        told = f"{self.stopped}; {self.proposals} proposal{'' if self.proposals == 1 else 's'}"
         if self.outcomes:
             told += f", {accepted} accepted"
         if self.failures:
