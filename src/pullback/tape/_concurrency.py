@@ -235,6 +235,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
+    # Blocking here is safe in a coroutine, too: what runs in loop n is served by loop n + 1, so
+    # that no loop waits for work of its own. As many loops live as calls are nested, not made.
     future = begin(coroutine)
     try:
         return future.result()
