@@ -23,6 +23,23 @@ def figures() -> str:
     return "\n".join(lines)
 
 
+def searches() -> str:
+    """The mean accuracy of what each search ends with, and where it lies with 95 % confidence."""
+    rows = _rows("text_search.csv")
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    found = {(row["search"], row["data"]): row for row in rows}
+    starts = [f"{row['start']}" for row in rows if row["search"] == rows[0]["search"]]
+    lines = [f"| | {' | '.join(each.replace('_', ' ') for each in sets)} |", "|---|--:|--:|--:|"]
+    lines.append(f"| the start of all | {' | '.join(starts)} |")
+    for search in dict.fromkeys(row["search"] for row in rows):
+        told = [
+            f"{row['mean']} ({_span(row['low'], row['high'])})"
+            for row in (found[search, data] for data in sets)
+        ]
+        lines.append(f"| {search} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
 def _rows(name: str) -> list[dict[str, str]]:
     with (RESULTS / name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -35,7 +52,7 @@ def _span(least: str, most: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
-    parts = {"figures": figures()}
+    parts = {"figures": figures(), "searches": searches()}
     check_or_write(PAGE, parts, parser.parse_args().check, "make readme")
 
 

@@ -6,13 +6,18 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.fuzzing import examples, spread
 from tests.text.helpers import answering
+from tests.text.misbehaving import is_fault
 from tests.text.test_train import DATA, Spam, label
 
 from pullback import tape
@@ -262,6 +267,40 @@ def test_killed_at_random_the_score_is_that_of_a_run_that_was_not(tmp_path):
             wanted = [(call.place, call.digest, call.occurrence) for call in other.calls()]
         assert sorted(places) == sorted(wanted), f"seed {seed}: something was paid twice"
         seed += 1
+
+
+HERE = Path(__file__).parent
+WRITTEN_FOR_GOOD_MODELS = [
+    "test_train.py", "test_optim.py", "test_evaluation.py", "test_chat.py", "test_pareto.py",
+    "test_better.py", "test_failures.py", "test_module.py", "lm/test_budget.py",
+    "lm/test_journal.py", "lm/test_places.py", "test_broken_programs.py", "test_fences.py",
+    "test_joining.py",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_tests_that_were_written_for_good_models_meet_bad_ones():
+    """Whatever they expect: nothing comes out of pullback but what a model did, or the budget."""
+    files = [str(HERE / name) for name in spread(WRITTEN_FOR_GOOD_MODELS, 5)]
+    words = ["pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.text.misbehaving", *files]
+    for seed in range(min(examples(1), 3)):
+        run = subprocess.run(
+            [sys.executable, "-m", *words], cwd=HERE.parents[1], capture_output=True, text=True,
+            env={**os.environ, "MISBEHAVING": f"{seed}"}, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout[-4000:]
+        assert int(re.findall(r"met: (\d+) bad answers", run.stdout)[0]) > 20
+
+
+def test_what_a_model_did_is_no_fault_and_what_pullback_does_of_it_is():
+    def raised(call):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            call()
+        return caught
+
+    assert is_fault(raised(lambda: max_length("three")))
+    assert not is_fault(raised(lambda: judge(Scripted([""]), "?", Variable("x"), retries=0)))
+    assert not is_fault(raised(lambda: {}["of the test itself"]))
 
 
 def test_validated_by_hand_goes_on(tmp_path):

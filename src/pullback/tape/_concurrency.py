@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError
+from pullback.internal._counts import check_counts
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 
@@ -102,10 +102,7 @@ def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
         >>> with concurrency(8):
         ...     pass
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ArgumentError(
-            "The limit on concurrency is no positive whole number.", given=f"limit={limit!r}"
-        )
+    check_counts(limit=limit)
     return setting(_limiter, Limiter(limit))
 
 
@@ -120,6 +117,8 @@ def slot() -> Iterator[None]:
         limiter.give_up(future)
         raise
     try:
+        # What the rule runs itself shares its place: to ask for a second one while holding the
+        # first would lock up as soon as all places are held by rules that do.
         with setting(_limiter, Limiter(1)):
             yield
     finally:
@@ -236,6 +235,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     to a loop can be kept. A coroutine that calls this itself is served by the next loop, so that
     none waits for itself.
     """
+    # Blocking here is safe in a coroutine, too: what runs in loop n is served by loop n + 1, so
+    # that no loop waits for work of its own. As many loops live as calls are nested, not made.
     future = begin(coroutine)
     try:
         return future.result()

@@ -193,6 +193,8 @@ class Context:
         hooks = hooks[-1] if hooks else None
         given = {id(value) for value in inputs}
         if self._saved and hooks is None:
+            # The usual case: inputs alone, of data that cannot change. Their versions say all that
+            # a `_Packed` would, and no reference to a node is needed.
             given.difference_update([id(value) for value in raw])
             plain = [id(v) in given and type(v._data) in _IMMUTABLE for v in self._saved]
             if False not in plain:
@@ -270,6 +272,8 @@ class _Packed:
         self.hook = None
         self.edge: Any = None
         self.requires_grad = value._requires_grad
+        # An output is held weakly: it holds its node, and that this context, so each would keep the
+        # other. What it is made of again is kept beside it.
         if kind == _OUTPUT:
             self.owner: Any = weakref.ref(value)
             self.edge = value._output_nr

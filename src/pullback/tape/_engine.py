@@ -193,6 +193,9 @@ class Pass:
 
     def commit(self, retain_graph: bool) -> None:
         """Give the leaves their gradients, all at once, and free the graph."""
+        # One pass at a time reads and writes ``.grad``, or of two threads that add to one leaf the
+        # later would overwrite the earlier. The sums are made first and set together: what fails or
+        # interrupts while they are made leaves every leaf as it was.
         with _commit_lock:
             totals: dict[int, tuple[Variable, Any]] = {}
             with running(self._mode):

@@ -75,34 +75,37 @@ class Function:
         super().__init_subclass__(**kwargs)
         cls._definition = None
 
+    # The names are those of torch's page. No rule is given keywords: a type checker takes these
+    # signatures for any, so that a rule of its own number of gradients is no error to it.
+
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; to be written, with or without ``ctx`` before the arguments."""
         _missing("forward")
 
     @staticmethod
-    def setup_context(*args: Any, **kwargs: Any) -> Any:
-        """Save what backward needs: ``setup_context(ctx, inputs, output)``."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Save what backward needs; forward is then given no ``ctx``."""
         _missing("setup_context")
 
     @staticmethod
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        """Give the gradients of the arguments: ``backward(ctx, *gradients of the outputs)``."""
+    def backward(ctx: Any, *grad_outputs: Any, **kwargs: Any) -> Any:
+        """Give the gradients of the arguments, from those of the outputs."""
         _missing("backward")
 
     @staticmethod
-    def vjp(*args: Any, **kwargs: Any) -> Any:
+    def vjp(ctx: Any, *grad_outputs: Any, **kwargs: Any) -> Any:
         """Another name of `backward`."""
         _missing("vjp")
 
     @staticmethod
-    def jvp(*args: Any, **kwargs: Any) -> Any:
-        """Give the tangents of the outputs: ``jvp(ctx, *tangents of the arguments)``."""
+    def jvp(ctx: Any, *grad_inputs: Any, **kwargs: Any) -> Any:
+        """Give the tangents of the outputs, from those of the arguments."""
         _missing("jvp")
 
     @staticmethod
-    def vmap(*args: Any, **kwargs: Any) -> Any:
-        """Give the outputs of a whole batch and their out_dims: ``vmap(info, in_dims, *args)``."""
+    def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+        """Give the outputs of a whole batch and their out_dims."""
         _missing("vmap")
 
     @classmethod

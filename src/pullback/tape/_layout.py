@@ -45,13 +45,15 @@ def batch_in(values: Iterable[Any]) -> Any:
     return next((value for value in values if value.batched), None)
 
 
+# A tuple for each node would be one more object that the collector walks; of few inputs there are
+# few such tuples, so nodes share them.
 def needs(layout: Layout, flags: Sequence[bool]) -> tuple[bool, ...]:
     """For each argument, whether a flag is set for a Variable in it."""
     found = tuple(flags if layout is None else [_any(entry, flags) for entry in layout])
     return _SHARED.setdefault(found, found) if len(found) <= 4 else found
 
 
-_SHARED: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # one for all nodes: less for a collector
+_SHARED: dict[tuple[bool, ...], tuple[bool, ...]] = {}
 
 
 def _any(entry: Any, flags: Sequence[bool]) -> bool:

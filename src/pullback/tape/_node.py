@@ -276,6 +276,8 @@ def edge_of(variable: Variable) -> Edge:
         node = extra.accumulate()
         if node is not None:
             return (node, 0)
+    # Two threads that use one leaf for the first time must get one node, or hooks and sums split.
+    # The leaf holds it weakly, for the node holds the leaf: a graph keeps both, and nothing else.
     with _leaf_lock:
         reference = variable._more().accumulate
         node = None if reference is None else reference()

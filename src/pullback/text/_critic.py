@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pullback.errors import ArgumentTypeError, ReplyError
+from pullback.internal._counts import check_counts
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
 from pullback.text._joining import Operation, heard
 from pullback.text._prompts import (
     ask,
-    check_retries,
     fence_of,
     fill_prompt,
     listed,
@@ -192,7 +192,7 @@ class ModelCritic:
     def __init__(self, lm: LM, *, retries: int = 2, limit: int = 8000, **options: Any) -> None:
         if not isinstance(lm, LM):
             raise ArgumentTypeError("A critic asks a language model.", given=type(lm).__name__)
-        check_retries(retries)
+        check_counts(0, retries=retries)
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 
     async def review(self, review: Review) -> list[Any]:

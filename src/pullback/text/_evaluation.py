@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.internal._counts import check_counts
 from pullback.tape import Variable, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, sum, written
-from pullback.text._prompts import ask, check_retries, fill_prompt, prompt, shorten
+from pullback.text._prompts import ask, fill_prompt, prompt, shorten
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_object
 
@@ -341,7 +342,7 @@ def judge(
     """
     if not isinstance(lm, LM):
         raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
-    check_retries(retries)
+    check_counts(0, retries=retries)
     rule, expected = as_variable(criterion), "none" if target is None else target
     parts = prompt("judge")
 

@@ -107,6 +107,7 @@ class Failures:
             self.asked += 1
             self.causes.append(cause)
             failed, asked = len(self.causes), self.asked
+        # The share of the first few says nothing: one of two is a half.
         if failed < self.most if isinstance(self.most, int) else (
             asked < ENOUGH or failed <= self.most * asked
         ):  # fmt: skip

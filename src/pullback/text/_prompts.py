@@ -12,6 +12,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.internal._counts import check_counts
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
@@ -22,7 +23,6 @@ __all__ = [
     "Template",
     "ask",
     "between_tags",
-    "check_retries",
     "fence_of",
     "fields_of",
     "fill",
@@ -269,7 +269,7 @@ async def ask(
     Raises:
         ReplyError: no answer could be used.
     """
-    check_retries(retries)
+    check_counts(0, retries=retries)
     asked = messages
     for left in range(retries, -1, -1):
         answer = (await lm.acomplete(asked, **options)).text
@@ -281,12 +281,6 @@ async def ask(
             said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
             asked = [*messages, *said]
     raise ReplyError("No answer of the model could be used.")
-
-
-def check_retries(retries: int) -> None:
-    """Refuse a number of retries that is none."""
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise ArgumentError("The retries are no whole number from 0.", given=f"retries={retries!r}")
 
 
 def between_tags(answer: str, tag: str) -> str:

@@ -32,6 +32,7 @@ from pullback.errors import (
     ProgramError,
     PullbackError,
 )
+from pullback.internal._counts import check_counts
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within
@@ -99,8 +100,7 @@ class Workers:
         host: str = "localhost",
         pickler: type[pickle.Pickler] | None = None,
     ) -> None:
-        if chunk < 1:
-            raise ArgumentError("Samples of a chunk are one or more.", given=f"{chunk=}")
+        check_counts(chunk=chunk)
         self.executor, self.chunk, self.host = executor, chunk, host
         self.pickler = pickler or _pickler()
 
@@ -302,6 +302,9 @@ class _Office:
                 return
 
     def _ask(self, asked: tuple[Any, ...]) -> dict[str, Any]:
+        # By place and occurrence, so that samples which go to another worker get what they had
+        # asked: the first who asks pays, and whoever comes meanwhile or later waits for that
+        # answer.
         key = json.dumps(asked, sort_keys=True)
         with self._lock:
             mine = key not in self._answers

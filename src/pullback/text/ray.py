@@ -5,6 +5,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._counts import check_counts
 from pullback.internal._extras import require
 from pullback.text.distributed import Workers
 
@@ -24,8 +25,7 @@ class RayExecutor(Executor):
 
     def __init__(self, *, attempts: int = 3) -> None:
         self.ray: Any = require("ray", extra="ray", purpose="text.ray")
-        if attempts < 1:
-            raise ArgumentError("Attempts are one or more.", given=f"{attempts=}")
+        check_counts(attempts=attempts)
         if not self.ray.is_initialized():
             raise ArgumentError(
                 "Ray is not started.",

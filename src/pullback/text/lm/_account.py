@@ -143,6 +143,7 @@ class Account:
         await self._hold(asked)
         spent: list[Spending] = []
         otherwise = most
+        # The body runs in the context of this task, so that calls inside of it see what is held.
         _around.set((*around, asked))
         clock = asyncio.timeout(self.seconds_left)
         try:
@@ -194,6 +195,10 @@ class Account:
         served = True
         while served:
             served = False
+            # A call inside another may hold the other up: what that one has reserved comes back
+            # only when this one ends. Were it to wait in the queue, it could wait for itself. Of
+            # the rest the first alone is tried: if smaller ones were let past it, it could wait for
+            # ever.
             inside = [each for each in self._waiting if each.within]
             for asked in inside or self._waiting[:1]:
                 error = self._refusal(asked.amounts)
@@ -278,6 +283,7 @@ def may_be_billed(error: BaseException) -> bool:
 
 
 def _amounts(spending: Spending) -> Counter[str]:
+    # Rounded up, as a limit is rounded down: no sum of roundings can exceed it.
     return Counter({**asdict(spending), "cost": math.ceil(spending.cost * PICO)})
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._counts import check_counts
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM, Ask, Wrapper
@@ -98,9 +99,8 @@ class Budget(Wrapper):
             raise ArgumentError("A budget has an account, or limits of its own.",
                                 given=f"both: {', '.join(limits)}")  # fmt: skip
         self.account = account if account is not None else Account(**limits)
-        if max_output_tokens is not None and max_output_tokens < 1:
-            raise ArgumentError("The longest answer is a positive number of tokens.",
-                                given=f"max_output_tokens={max_output_tokens}")  # fmt: skip
+        if max_output_tokens is not None:
+            check_counts(max_output_tokens=max_output_tokens)
         self.max_output_tokens = max_output_tokens
         if "cost" in self.account.limits and self.price is None:
             raise ArgumentError(
@@ -120,11 +120,11 @@ class Budget(Wrapper):
 
     def _limited(self, request: Request) -> Request:
         """The request, with a limit on its answer where the budget needs one."""
-        given = [request.options[name] for name in _LIMITS if name in request.options]
-        for limit in given:
+        given = {name: request.options[name] for name in _LIMITS if name in request.options}
+        for name, limit in given.items():
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise ArgumentError("The longest answer is a positive number of tokens.",
-                                    given=repr(limit))  # fmt: skip
+                                    given=f"{name}={limit!r}")  # fmt: skip
         if given:
             return request
         if self.max_output_tokens is not None:

@@ -133,6 +133,8 @@ class Database:
             execute("PRAGMA locking_mode=EXCLUSIVE")
         if execute("PRAGMA application_id").fetchone()[0] != self._mark:
             raise RecordingError(f"This is no {self.what}.", given=str(self.path))
+        # With FULL, which WAL does not need to stay whole, a commit is on the disk when it returns:
+        # an answer that a power cut takes back after the program has seen it would be paid twice.
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
         if not self.shared:  # takes the lock at once, not at the first write
@@ -294,6 +296,9 @@ class Journal:
         """
         digest, where = request.digest(model), "/".join(map(str, place()))
         with self._database.lock:
+            # Arrival decides only among requests that are equal and at one place. Operations,
+            # items, batches and epochs have places of their own; tasks that a program starts itself
+            # have one if it gives them one.
             taken = self._taken[where, digest]
             occurrence = next(number for number in range(len(taken) + 1) if number not in taken)
             rows = self._database.rows(_ONE, where, digest, occurrence)
@@ -322,6 +327,8 @@ class Journal:
         """Let what failed be asked again by a run that goes on; what was paid stays counted."""
         for call in self.calls():
             if call.failure is not None and call.occurrence >= 0:
+                # Nobody asks for an occurrence below 0, so the row stays and is counted as paid,
+                # and its place is free for the next attempt.
                 self._write(replace(call, occurrence=-call.id))
 
     def _write(self, call: Call) -> Call:

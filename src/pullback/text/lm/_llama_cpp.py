@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._counts import check_counts
 from pullback.internal._extras import require
 from pullback.text.lm._openai import OpenAI
 from pullback.text.prices import Price
@@ -44,9 +45,7 @@ class LlamaCpp(OpenAI):
         timeout: float = 600.0,
     ) -> None:
         xllamacpp = require("xllamacpp", extra="local", purpose="text.lm.LlamaCpp")
-        if min(context, 1 if threads is None else threads) < 1:
-            raise ArgumentError("A context, and threads, are positive numbers.",
-                                given=f"{context=}, {threads=}")  # fmt: skip
+        check_counts(context=context, threads=1 if threads is None else threads)
         path = _find(source)
         parameters: Any = xllamacpp.CommonParams()
         parameters.model.path = str(path)

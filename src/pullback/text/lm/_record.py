@@ -77,6 +77,9 @@ class Record(Wrapper):
             _hand_on(call)
             yield Chunk(call.answer.text, call.answer)
             return
+        # The order is the promise: `take` has written the call before it is sent, `settle` writes
+        # the answer before it is handed on. Between the two a killed process leaves a row without
+        # an answer: in doubt, and asked again under the key that a server may know.
         chunks, whole = ask(request), False
         try:
             while (chunk := await _next(chunks, call.key)) is not None:
@@ -165,6 +168,7 @@ def _lines(value: Any) -> list[str]:
 
 
 async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
+    # Around each piece: a generator runs in the context of whoever asks it for the next one.
     with setting(idempotency_key, key):
         return await anext(chunks, None)
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pullback.errors import ArgumentError, ModelError
+from pullback.internal._counts import check_counts
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._completion import Chunk
@@ -44,10 +45,11 @@ class Retry(Wrapper):
         self, inner: LM, *, attempts: int = 5, wait: float = 0.5, longest_wait: float = 60.0
     ) -> None:
         super().__init__(inner)
-        if attempts < 1 or wait < 0 or longest_wait < wait:
+        check_counts(attempts=attempts)
+        if wait < 0 or longest_wait < wait:
             raise ArgumentError(
-                "Retries are at least one attempt, and waits that are not negative.",
-                given=f"attempts={attempts}, wait={wait:g}, longest_wait={longest_wait:g}",
+                "Waits are not negative, and the longest is the longest.",
+                given=f"wait={wait:g}, longest_wait={longest_wait:g}",
             )
         self._stamina = require("stamina", extra="text", purpose="text.lm.Retry")
         self.attempts = attempts
@@ -121,13 +123,12 @@ class Limit(Wrapper):
         per: float = 60.0,
     ) -> None:
         super().__init__(inner)
-        given = f"concurrency={concurrency}, rate={rate}, per={per:g}"
-        if concurrency is None and rate is None:
-            raise ArgumentError("A limit limits something.", given=given)
-        if min(1 if concurrency is None else concurrency, 1 if rate is None else rate) < 1 or (
-            not per > 0
-        ):
-            raise ArgumentError("A limit is a positive number.", given=given)
+        limits = {"concurrency": concurrency, "rate": rate}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        check_counts(**given)
+        if not given or not per > 0:
+            raise ArgumentError("A limit limits something, in some time.",
+                                given=f"{limits}, per={per:g}")  # fmt: skip
         self._limiter = None if concurrency is None else Limiter(concurrency)
         self._turn = Limiter(1)  # who is first waits for the time, the others for their turn
         self._rate = rate

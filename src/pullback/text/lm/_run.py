@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
+from pullback.internal._counts import check_counts
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
@@ -49,8 +50,7 @@ class Plan:
     proposals: int
 
     def __post_init__(self) -> None:
-        if min(self.start, self.each, self.proposals) < 0:
-            raise ArgumentError("A plan counts in numbers that are not negative.", given=repr(self))
+        check_counts(0, start=self.start, each=self.each, proposals=self.proposals)
 
     @property
     def calls(self) -> int:
@@ -246,6 +246,8 @@ class Run:
 
     async def ask(self, lm: LM, request: Request) -> Completion:
         """Answer for a model."""
+        # A task of its own: who asks may be cancelled, but what was sent is paid for and to be
+        # kept.
         task = asyncio.ensure_future(self._ask(lm, request))
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # is retrieved
         return await asyncio.shield(task)
@@ -293,6 +295,7 @@ class Run:
         """What a model's requests go through in this run."""
         if self.replays:
             return Replay(self.journal, model=lm.model)
+        # The journal stands before the budget: an answer that is known reserves nothing.
         inner: LM = _Direct(lm)
         if self.account is not None:
             inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)

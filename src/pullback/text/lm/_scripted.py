@@ -185,6 +185,8 @@ class Misbehaving(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask the model; now and then, spoil the answer or lose it."""
+        # Drawn by the place, not by how many came before: at any concurrency, and when a run is
+        # resumed, the same call meets the same fault.
         what = f"{self.seed} {place()} {request.digest(self.model)}"
         with self._lock:
             attempt, self._attempts[what] = self._attempts[what], self._attempts[what] + 1

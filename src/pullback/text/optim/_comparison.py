@@ -118,6 +118,7 @@ def _chance(differences: Sequence[float], least: float) -> float:
     if not moved or seen <= 0:
         return 1.0
     limit = seen - 1e-12 * sum(map(abs, moved))  # equal sums may differ by their rounding
+    # The sums of eight differences at a time: one look into a table stands for eight coins.
     tables = [_sums(moved[n : n + 8]) for n in range(0, len(moved), 8)]
     if len(moved) <= EXACT:
         hits = sum(sum(each) >= limit for each in product(*tables))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
+from pullback.internal._counts import check_counts
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within
@@ -53,6 +54,7 @@ class GepaProgram:
         *,
         at_once: int = 16,
     ) -> None:
+        check_counts(at_once=at_once)
         self.at_once = at_once
         self.module, self.metric, self.samples = module, metric, samples
         self.parameters = text_parameters(module)
@@ -233,6 +235,7 @@ class Pareto:
         held = train if held is None else held
         if not len(train) or not len(held):
             raise ArgumentError("There are no samples.", given=f"{len(train)} and {len(held)}")
+        check_counts(evaluations=evaluations, minibatch=minibatch)
         least = len(held) + 2 * min(minibatch, len(train))
         if evaluations < least:
             raise ArgumentError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.internal._counts import check_counts
 from pullback.tape import Variable
 from pullback.tape._concurrency import at, call_within_limit, run
 from pullback.text._prompts import (
@@ -16,7 +17,6 @@ from pullback.text._prompts import (
     Template,
     ask,
     between_tags,
-    check_retries,
     fields_of,
     fill_prompt,
     listed,
@@ -57,6 +57,7 @@ def max_length(characters: int) -> Constraint:
         >>> max_length(3).check("abcd")
         'it has 4 characters'
     """
+    check_counts(characters=characters)
     return Constraint(
         f"It has at most {characters} characters.",
         lambda text: f"it has {len(text)} characters" if len(text) > characters else None,
@@ -186,7 +187,7 @@ class TGD(Optimizer):
     ) -> None:
         if not isinstance(lm, LM):
             raise ArgumentTypeError("TGD asks a language model.", given=type(lm).__name__)
-        check_retries(retries)
+        check_counts(0, retries=retries)
         if not temperature > 0:
             raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
@@ -197,10 +198,7 @@ class TGD(Optimizer):
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add a group of parameters; see `Optimizer.add_param_group`."""
         chosen = {**self.defaults, **group}
-        momentum = chosen["momentum"]
-        if isinstance(momentum, bool) or not isinstance(momentum, int) or momentum < 0:
-            raise ArgumentError("The momentum counts past versions.", given=f"{momentum!r}",
-                                expected="a whole number from 0")  # fmt: skip
+        check_counts(0, momentum=chosen["momentum"])
         constraints = [
             each if isinstance(each, Constraint) else Constraint(each)
             for each in chosen["constraints"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Protocol
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._counts import check_counts
 from pullback.tape import Variable
 
 __all__ = [
@@ -66,7 +67,8 @@ class _Seeded(Sampler):
         self.num_samples, self.replacement = num_samples, replacement
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.epoch = 0
-        if num_samples < 1 or (not replacement and num_samples > most):
+        check_counts(num_samples=num_samples)
+        if not replacement and num_samples > most:
             raise ArgumentError(
                 "So many samples cannot be drawn.", given=f"{num_samples=}",
                 expected=f"1 to {most}, or replacement=True",
@@ -192,8 +194,8 @@ class DataLoader:
         seed: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
-            raise ArgumentError("A batch has no samples.", given=f"batch_size={batch_size!r}")
+        if batch_size is not None:
+            check_counts(batch_size=batch_size)
         if shuffle and sampler is not None:
             raise ArgumentError("The order is given by shuffle and by a sampler.",
                                 expected="one of them")  # fmt: skip

@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ModelError
+from pullback.errors import ArgumentTypeError, ModelError
+from pullback.internal._counts import check_counts
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import at, within
 from pullback.text._evaluation import Evaluation, mean
@@ -140,11 +141,7 @@ class Measure:
                 "A measure takes a Module and a metric.",
                 given=f"{type(module).__name__}, {type(metric).__name__}",
             )
-        if not len(samples) or min(at_once, repeats) < 1:
-            raise ArgumentError(
-                "There is nothing to measure.",
-                given=f"{len(samples)} samples, {repeats} repeats, {at_once} at once",
-            )
+        check_counts(samples=len(samples), repeats=repeats, at_once=at_once)
         self.module, self.metric, self.samples = module, metric, samples
         self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate
         self.evaluations = self.failures = 0
@@ -165,6 +162,8 @@ class Measure:
             ArgumentTypeError: the metric gave no finite number.
         """
         wanted = range(len(self.samples)) if numbers is None else numbers
+        # Threads that measure at once take turns: what the first has measured, or why it failed, is
+        # the answer of all who came while it did.
         came = self._ended
         with tolerating(), self._measuring:
             if self._failed is not None and came < self._ended:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
+from pullback.internal._counts import check_counts
 from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
@@ -49,7 +50,7 @@ class Result:
 
     def __str__(self) -> str:
         accepted = sum(outcome.accepted for outcome in self.outcomes)
-        told = f"{self.stopped}; {self.proposals} proposals"
+        told = f"{self.stopped}; {self.proposals} proposal{'' if self.proposals == 1 else 's'}"
         if self.outcomes:
             told += f", {accepted} accepted"
         if self.failures:
@@ -91,10 +92,8 @@ class Trainer:
         max_failures: float = SHARE,
         progress: bool = False,
     ) -> None:
-        if isinstance(max_epochs, bool) or not isinstance(max_epochs, int) or max_epochs < 0:
-            raise ArgumentError("Epochs are counted from 0.", given=f"max_epochs={max_epochs!r}")
-        if patience is not None and patience < 1:
-            raise ArgumentError("Patience is counted in epochs.", given=f"patience={patience!r}")
+        check_counts(0, max_epochs=max_epochs)
+        check_counts(patience=1 if patience is None else patience)
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)

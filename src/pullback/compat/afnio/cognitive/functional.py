@@ -14,9 +14,7 @@ from pullback.text._evaluation import Judge, JudgeOne
 
 __all__ = [
     "add",
-    "as_function",
     "chat_completion",
-    "class_name",
     "deterministic_evaluator",
     "exact_match_evaluator",
     "lm_judge_evaluator",
@@ -26,17 +24,6 @@ __all__ = [
 
 Success = Callable[[list[Any]], bool] | None
 Reduction = Callable[[list[Any]], Any] | None
-
-
-def as_function(operation: Callable[..., Any]) -> type:
-    """An operation as a class whose ``apply`` it is."""
-    rules = {"__doc__": operation.__doc__, "apply": staticmethod(operation)}
-    return type(class_name(operation), (), rules)
-
-
-def class_name(operation: Callable[..., Any]) -> str:
-    """What the class of an operation is called."""
-    return operation.__name__.title().replace("_", "").replace("Lm", "LM")
 
 
 def add(x: Any, y: Any) -> Any:

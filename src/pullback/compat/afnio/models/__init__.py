@@ -1,5 +1,5 @@
 """Clients of language models."""
 
-from pullback.compat.afnio.models.model import BaseModel, ChatCompletionModel
+from pullback.compat.afnio.models import model_registry, openai
 
-__all__ = ["BaseModel", "ChatCompletionModel"]
+__all__ = ["model_registry", "openai"]
