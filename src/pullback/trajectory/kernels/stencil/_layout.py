@@ -5,7 +5,6 @@ A derivative of order ``k`` at a sample is the ``k``-th derivative of the polyno
 jerks. This file only chooses the conditions; `_weights` turns them into numbers.
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -67,7 +66,7 @@ class Layout:
         """How many boundary values there are."""
         return len(self.start) + len(self.goal)
 
-    @functools.cached_property
+    @property
     def geometry(self) -> Geometry:
         """The integers that a kernel needs."""
         head = 0 if 0 in self.start else -1
