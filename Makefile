@@ -7,6 +7,8 @@ BENCH := $(if $(wildcard .benchmark-venv/bin/python),.benchmark-venv/bin,$(BIN))
 STAMP := $(VENV)/.installed
 TORCH := 2.13.0
 ROUNDS ?= 5
+# Programs within limits that `make fuzz` compares with those of another solver, in all its rounds.
+PROGRAMS ?= 10000
 # Exact versions to install, a file: packaging/development.lock; the newest that fit unless given.
 LOCK ?=
 LOCK_FILE := packaging/development.lock
@@ -75,6 +77,7 @@ fuzz: $(STAMP) ## tests that can try more, with 25 times the examples, ROUNDS=5 
 	  PULLBACK_FUZZ=25 $(BIN)/pytest tests -q -m "hypothesis or breadth or sampled or slow" --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
 	  $(BIN)/python -m tests.tensor.hidden --answers 40000 --seed $$seed || exit 1; \
 	  $(BIN)/python -W ignore -m tests.conformance.straight_through --seed $$seed || exit 1; \
+	  $(BIN)/python -m tests.trajectory.states.oracle --programs $$(( $(PROGRAMS) / $(ROUNDS) )) --seed $$seed || exit 1; \
 	done
 
 readme: $(STAMP) ## write the generated parts of README.md and docs/ anew

@@ -91,14 +91,22 @@ def test_all_bfloat16_patterns_round_as_by_search(known, dtype):
     assert torch.equal(got[values.isinf()], values[values.isinf()].double())
 
 
+def both_ways(values, known):
+    """Values, and the same as a gradient, as the format's own cast has them."""
+    yield simulate_format(values, forward=known, overflow="cast")
+    leaf = torch.ones_like(values, requires_grad=True)
+    shaped = simulate_format(leaf, backward=known, overflow="cast")
+    yield from torch.autograd.grad(shaped, leaf, values)
+
+
 @pytest.mark.parametrize("known", CAST, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_all_bfloat16_patterns_round_as_torch_casts(known, dtype):
     values = EVERY_BFLOAT16.to(dtype)
-    got = round_values(values, known, overflow="cast")
     expected = values.to(known.dtype).to(dtype)
-    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(expected)[~got.isnan()])
+    for got in both_ways(values, known):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(expected)[~got.isnan()])
 
 
 TORCHAO = json.loads(DIGESTS.read_text())
@@ -107,8 +115,8 @@ TORCHAO = json.loads(DIGESTS.read_text())
 @pytest.mark.parametrize("name", TORCHAO)
 def test_all_bfloat16_patterns_round_as_torchao_casts(name):
     for rows, expected in TORCHAO[name].items():
-        got = round_values(blocks()[rows], find_format(name), overflow="cast")
-        assert digest(got) == expected, rows
+        for got in both_ways(blocks()[rows], find_format(name)):
+            assert digest(got) == expected, rows
 
 
 def test_every_format_is_compared_with_a_cast_of_others():

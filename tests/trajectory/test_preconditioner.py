@@ -8,7 +8,8 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory import Preconditioner
-from pullback.trajectory.plans._factor import multiply, solve, to_blocks
+from pullback.trajectory.kernels import banded
+from pullback.trajectory.kernels.banded import _cpu, _reference
 
 ENDS = [("fixed", "fixed"), ("fixed", "free"), ("free", "fixed"), ("free", "free")]
 
@@ -36,20 +37,24 @@ def test_the_metric_is_the_sum_of_squared_differences(
 
 
 @pytest.mark.parametrize(("size", "width"), [(1, 1), (5, 3), (64, 4), (65, 4), (200, 2)])
-def test_the_blocks_are_those_of_the_dense_factor(size: int, width: int) -> None:
+def test_products_and_solves_are_those_of_the_dense_factor(size: int, width: int) -> None:
     generator = torch.Generator().manual_seed(size)
-    rows = torch.randn(size, width, generator=generator, dtype=torch.float64) / width
-    rows[:, 0] = 2
+    factor = torch.randn(size, width, generator=generator, dtype=torch.float64) / width
+    factor[:, 0] = 2
     dense = torch.zeros(size, size + width, dtype=torch.float64)
     for i in range(size):
-        dense[i, i : i + width] = rows[i]
-        rows[i, size - i :] = 0
-    dense, blocks = dense[:, :size], to_blocks(rows)
+        dense[i, i : i + width] = factor[i]
+        factor[i, size - i :] = 0
+    dense = dense[:, :size]
     for shape in ((size, 2), (3, size, 2), (2, 3, size, 1), (size, 0)):
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        torch.testing.assert_close(multiply(blocks, x), dense @ x)
-        torch.testing.assert_close(dense @ solve(blocks, x), x)
-        torch.testing.assert_close(dense.mT @ solve(blocks, x, transposed=True), x)
+        torch.testing.assert_close(banded.multiply(factor, x), dense @ x)
+        torch.testing.assert_close(dense @ banded.solve(factor, x), x)
+        torch.testing.assert_close(dense.mT @ banded.solve(factor, x, transposed=True), x)
+    x = torch.randn(size, 3, generator=generator, dtype=torch.float64)
+    for transposed in (False, True):
+        both = [kernels.substitute(factor, x, transposed) for kernels in (_cpu, _reference)]
+        torch.testing.assert_close(*both)
 
 
 def test_the_halves_have_every_derivative() -> None:

@@ -59,7 +59,7 @@ def is_number(value: Any) -> bool:
 def check_choice(what: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse what is none of some words or numbers."""
     given = plain(given)
-    if not any(type(given) is type(choice) and given == choice for choice in choices):
+    if not [choice for choice in choices if type(given) is type(choice) and given == choice]:
         expected = f"one of {tuple(choices)}"
         raise ArgumentError(f"The {what} is out of range.", given=repr(given), expected=expected)
 

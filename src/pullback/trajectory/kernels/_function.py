@@ -35,16 +35,16 @@ class Levels(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the other one needs."""
+        """Keep what the other one needs, and what the gradient of the weights does."""
         ctx.chosen = inputs[1:5]
-        ctx.save_for_backward(inputs[0], *inputs[5:])
+        ctx.save_for_backward(inputs[0], *(inputs[5:] if ctx.needs_input_grad[0] else ()))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         """Apply the other one; the weights' gradient only where it is needed."""
         weights, *given = ctx.saved_tensors
         family, code, backend, adjoint = ctx.chosen
-        back: tuple[Any, ...] = (None,) * len(given)
+        back: tuple[Any, ...] = (None,) * (4 if adjoint else 2)
         if any(ctx.needs_input_grad[5:]):
             run = Levels.apply if is_recorded() else Levels.forward
             back = run(weights, family, code, backend, not adjoint, *cotangents)

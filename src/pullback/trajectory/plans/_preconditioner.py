@@ -12,7 +12,7 @@ from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.trajectory._checks import check_choice, check_named_device, is_number
 from pullback.trajectory._plain import plain
 from pullback.trajectory._seconds import MOST_SECONDS
-from pullback.trajectory.plans._factor import multiply, solve, to_blocks
+from pullback.trajectory.kernels import banded
 
 __all__ = ["Preconditioner"]
 
@@ -109,7 +109,7 @@ class Preconditioner:
             diagonal += _check_weights(weights, horizon)
         self._diagonal = diagonal.unsqueeze(-1)
         rows = _rows_of(horizon, order, self._ends, self._scale**0.5, diagonal.sqrt().tolist())
-        self._factor = to_blocks(_rotate(rows, horizon, order + 1))
+        self._factor = _rotate(rows, horizon, order + 1)
         self._check_precision()
         self._factor, self._diagonal = self._factor.to(device), self._diagonal.to(device)
 
@@ -159,13 +159,13 @@ class Preconditioner:
         """From variables ``[..., horizon, dof]``, in which the metric is the identity."""
         self._check_shape(variables)
         exact = variables.to(torch.float64)
-        return solve(self._factor, exact).to(self.dtype)
+        return banded.solve(self._factor, exact).to(self.dtype)
 
     def variables(self, positions: Tensor) -> Tensor:
         """From positions ``[..., horizon, dof]`` to variables; the inverse of `positions`."""
         self._check_shape(positions)
         exact = positions.to(torch.float64)
-        return multiply(self._factor, exact).to(self.dtype)
+        return banded.multiply(self._factor, exact).to(self.dtype)
 
     def step(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Replace the gradient of each parameter ``[..., horizon, dof]`` by the smooth direction.
@@ -198,7 +198,7 @@ def _differences(x: Tensor, order: int, before: int, after: int) -> Tensor:
 
 
 def _solve(factor: Tensor, right: Tensor) -> Tensor:
-    return solve(factor, solve(factor, right, transposed=True))
+    return banded.solve(factor, banded.solve(factor, right, transposed=True))
 
 
 def _rows_of(
