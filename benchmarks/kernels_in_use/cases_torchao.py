@@ -39,6 +39,24 @@ def there_and_back(x: torch.Tensor) -> torch.Tensor:
     return float8._FromFloat8ConstrFunc.apply(there)
 
 
+class Widened(torch.autograd.Function):
+    """What comes before a gradient of float8: it has few operations, and is made float32 again."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent: torch.Tensor) -> torch.Tensor:
+        return cotangent.to_original_precision()
+
+
+def narrowed(x: torch.Tensor, *given: object) -> torch.Tensor:
+    from torchao.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic
+
+    return NoopFwToFloat8BwDynamic.apply(Widened.apply(x), *given)
+
+
 def float8_linear(g: torch.Generator) -> tuple[object, ...]:
     from torchao.float8.config import Float8LinearConfig
 
@@ -109,7 +127,8 @@ CASES = [
     Published("torchao.float8.float8_linear:matmul_with_hp_or_float8_args", float8_linear,
               gradient="surrogate"),
     Published("torchao.float8.float8_scaling_utils:NoopFwToFloat8BwDynamic",
-              lambda g: (r(g, 16, 16), emulated(), torch.float8_e5m2), gradient="surrogate"),
+              lambda g: (r(g, 16, 16), emulated(), torch.float8_e5m2), call=narrowed,
+              gradient="surrogate"),
     Published("torchao.float8.float8_training_tensor:_ToFloat8ConstrFunc",
               lambda g: (r(g, 16, 16),), call=there_and_back, gradient="surrogate"),
     Published("torchao.float8.float8_training_tensor:_FromFloat8ConstrFunc",
