@@ -110,7 +110,7 @@ EXAMINED: list[Examined] = [
     ("torchao", ("_Int8MixedPrecisionTrainingLinearFunction",), ("layout",),
      "true, and loud: of no rows and no outputs at once"),
     ("torchao", ("_MXQuantizedForwardFakeQuantizedBackward",), ("autocast",),
-     "not confirmed: its decorators are for the autocast of CUDA; that of a CPU is refused, loudly"),
+     "not confirmed: its decorators are for the autocast of CUDA; a CPU's fails, loudly"),
     ("torchao", ("matmul_with_hp_or_float8_args", "_Int8MixedPrecisionTrainingLinearFunction"),
      ("linear",), "meant: backward rounds the cotangent to eight bits"),
     ("torchao", ("_Int8WeightOnlyLinear",), ("dtype",),
