@@ -29,6 +29,8 @@ REASONS = [
     ("fla.ops.gated_delta_rule.fused_recurrent", "has no backward: it raises"),
     ("fla.ops.gated_oja_rule.fused_recurrent", "has no backward: it raises"),
     ("fla.ops.precond_gated_delta_rule.fused_recurrent", "has no backward: it raises"),
+    ("fla.ops.cyfa.fused_recurrent", "has no backward: it raises"),
+    ("fla.ops.moba", "needs the CUDA kernels of flash-attn"),
     ("fla.ops.delta_rule.parallel", "imports a name that its package no longer has"),
     ("fla.ops.generalized_delta_rule.iplr.chunk", "has no backward: it raises"),
     ("fla.ops.generalized_delta_rule.dplr", "Triton's interpreter does not run its kernels"),
@@ -67,6 +69,17 @@ def low_rank(g: torch.Generator) -> tuple[torch.Tensor, ...]:
     """The two factors of what is added to the identity in a transition."""
     direction = unit(g, *SHAPE).detach()
     return (-direction).requires_grad_(), (direction * 0.5).requires_grad_()
+
+
+def cyclic(g: torch.Generator) -> tuple[object, ...]:
+    """Queries, keys, values; decay, clock and write strength of each; a table of readouts."""
+    from fla.ops.cyfa.utils import build_readout_table
+
+    rates = per_head(g), u(g, 0.1, 0.5, *SHAPE[:3]), beta(g)
+    table = build_readout_table(r(g, 2, 15, 15, grad=False)).detach().requires_grad_()
+    weights = u(g, 0.5, 1.5, 16), u(g, 0.5, 1.5, 16)
+    return (*qkv(g), *rates, table, *weights, 1e-5, 1e-5, 0.25, None, None, None, False, None, None,
+            0)  # fmt: skip
 
 
 def at(name: str, inputs: Inputs, **more: str) -> Published:
@@ -212,6 +225,7 @@ OPS = [
 ]  # fmt: skip
 
 LATER = [
+    at("ops.cyfa.chunk:ChunkCyFAFunction", cyclic),
     at("ops.gsa.gate:FusedAdditiveGateFunction",
        lambda g: (r(g, *SHAPE), None, None, torch.float32, torch.float32)),
     at("ops.log_linear_attn.chunk:ChunkLogLinearAttentionFunction",

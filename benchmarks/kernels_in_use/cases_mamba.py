@@ -14,6 +14,7 @@ REASONS = [
     ("mamba_ssm.distributed", "needs a group of processes"),
     ("mamba_ssm.ops.selective_scan_interface", "needs its CUDA extension"),
     ("mamba_ssm.ops.triton.ssd_combined:MambaSplit", "needs the CUDA kernels of causal-conv1d"),
+    ("mamba_ssm.ops.triton.mamba3", "asserts that its inputs are on a GPU"),
     ("mamba_ssm.ops.tilelang", "needs TileLang, which compiles for a GPU alone"),
 ]
 

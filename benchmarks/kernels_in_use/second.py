@@ -24,10 +24,10 @@ Tensors = list[torch.Tensor]
 class Gradient:
     """The gradients of one case, contracted with directions, as a function of its tensors."""
 
-    def __init__(self, case: Published) -> None:
-        self.case = case
+    def __init__(self, case: Published, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
         self.call = case.call or case.load().apply
-        arguments = case.inputs(torch.Generator().manual_seed(0))
+        arguments = self.arguments()
         self.places = [
             place
             for place, item in enumerate(arguments)
@@ -40,9 +40,17 @@ class Gradient:
         self.cotangents = [torch.randn(s, generator=chance, dtype=d) for s, d in like]
         self.directions = [torch.randn(it.shape, generator=chance) for it in self.inputs]
 
+    def arguments(self) -> list[object]:
+        """Those of the case, in the dtype that is asked for."""
+        given = self.case.inputs(torch.Generator().manual_seed(0))
+        return [
+            it.to(self.dtype) if type(it) is torch.Tensor and it.is_floating_point() else it
+            for it in given
+        ]
+
     def outputs(self, inputs: Tensors) -> Tensors:
         """What the Function gives for copies of these inputs, where it has history."""
-        arguments = list(self.case.inputs(torch.Generator().manual_seed(0)))
+        arguments = self.arguments()
         for place, item in zip(self.places, inputs, strict=True):
             arguments[place] = item * 1.0
         given = self.call(*arguments)
@@ -68,9 +76,10 @@ def quotient(function: Callable[[Tensors, bool], torch.Tensor], at: Tensors, mov
     return (ends[0] - ends[1]) / (2 * step)
 
 
-def compare(case: Published) -> list[tuple[str, float, float]]:
+def compare(case: Published, fine: bool = False) -> list[tuple[str, float, float]]:
     """Of each tensor where the two differ: its name, and the two numbers, autograd's first."""
-    function = Gradient(case)
+    function = Gradient(case, torch.float64 if fine else torch.float32)
+    steps = (2e-7, 1e-7) if fine else (2e-2, 1e-2)
     at = [*function.inputs, *function.cotangents]
     names = [f"args[{place}]" for place in function.places]
     names += [f"the cotangent of output {k}" for k in range(len(function.cotangents))]
@@ -82,7 +91,7 @@ def compare(case: Published) -> list[tuple[str, float, float]]:
     found = []
     for place, item in enumerate(at):
         direction = torch.randn(item.shape, generator=torch.Generator().manual_seed(2))
-        coarse, fine = (quotient(function, at, place, direction, step) for step in (2e-2, 1e-2))
+        coarse, fine = (quotient(function, at, place, direction, step) for step in steps)
         mine = 0.0 if given[place] is None else (given[place].double() * direction).sum().item()
         if abs(mine - fine) > 3 * abs(coarse - fine) + 1e-3 * (1 + abs(fine)):
             found.append((names[place], mine, fine))
@@ -93,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stem")
     parser.add_argument("names", nargs="*", help="ends of names; those that were called broken")
+    parser.add_argument("--fine", action="store_true", help="for what rounds: short steps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cases = importlib.import_module(f"benchmarks.kernels_in_use.cases_{options.stem}")
@@ -102,7 +112,7 @@ def main() -> None:
         if not (named if options.names else case.name in accused):
             continue
         try:
-            found = compare(case)
+            found = compare(case, options.fine)
         except Exception as error:  # of a kernel of others: said, and the next one is asked
             print(case.name, f"| {type(error).__name__}: {error}"[:300], flush=True)
             continue

@@ -12,7 +12,7 @@ from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
 from pullback.recording.codec import TENSORS
 
-__all__ = ["Arguments", "is_continuous"]
+__all__ = ["Arguments", "is_composed", "is_continuous"]
 
 
 def is_continuous(tensor: torch.Tensor) -> bool:
@@ -25,8 +25,15 @@ def is_continuous(tensor: torch.Tensor) -> bool:
         >>> is_continuous(torch.ones(2)), is_continuous(torch.ones(2, dtype=torch.int64))
         (True, False)
     """
-    numbers = tensor.is_floating_point() or tensor.is_complex()
-    return numbers and not hasattr(tensor, "__tensor_flatten__")
+    return (tensor.is_floating_point() or tensor.is_complex()) and not is_composed(tensor)
+
+
+def is_composed(tensor: torch.Tensor) -> bool:
+    """Whether the class of a tensor puts it together from others, and says which operations it has.
+
+    A copy of one may be another: made of numbers that are rounded again.
+    """
+    return hasattr(tensor, "__tensor_flatten__")
 
 
 @dataclass(frozen=True)
@@ -150,15 +157,20 @@ class Arguments:
         return replace(self.args, items), replace(dict(self.kwargs), items)
 
     def cast(self, dtype: torch.dtype) -> "Arguments":
-        """The same arguments with every floating tensor in ``dtype`` (complex in its partner)."""
+        """The same arguments with every floating tensor in ``dtype`` (complex in its partner).
+
+        What is handed out as it is has the dtype that it has.
+        """
         partner = torch.complex64 if dtype == torch.float32 else torch.complex128
         values = [
-            value.to(dtype)
+            value
+            if k in self.owned
+            else value.to(dtype)
             if value.is_floating_point()
             else value.to(partner)
             if value.is_complex()
             else value
-            for value in self.values
+            for k, value in enumerate(self.values)
         ]
         return self.with_values(values)
 
@@ -194,4 +206,4 @@ def _is_other(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds more than its numbers, as a quantised weight does."""
     if type(tensor) in TENSORS:
         return False
-    return not tensor.requires_grad or hasattr(tensor, "__tensor_flatten__")
+    return not tensor.requires_grad or is_composed(tensor)

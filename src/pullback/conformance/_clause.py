@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pullback.conformance._causes import fold
-from pullback.conformance._failure import NoForward, OnceOnly, classify, describe
+from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
@@ -226,6 +226,8 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     if isinstance(fault, OnceOnly):
         hint = "Keep what changes from call to call in the arguments, or out of forward."
         return probe.crashes(str(fault), hint)
+    if isinstance(fault, NoNumbers):
+        return probe.lacking(str(fault), "Check a function that makes a plain gradient of it.")
     said = f"Plain backward does not run: {describe(fault)}"
     if isinstance(fault, NotImplementedError):
         return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")

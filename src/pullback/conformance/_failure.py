@@ -19,7 +19,7 @@ import torch
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = ["NoForward", "OnceOnly", "classify", "describe", "is_written", "raised"]
+__all__ = ["NoForward", "NoNumbers", "OnceOnly", "classify", "describe", "is_written", "raised"]
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -33,6 +33,10 @@ _REFUSING_TYPES = {
 
 class NoForward(Exception):
     """A plain forward that fails, by its own code."""
+
+
+class NoNumbers(Exception):
+    """A gradient that its class puts together from others: what it is cannot be compared."""
 
 
 class OnceOnly(Exception):

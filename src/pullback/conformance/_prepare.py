@@ -8,9 +8,9 @@ from functools import cache
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import NoForward, OnceOnly, describe
+from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -95,8 +95,9 @@ def _look(probe: Probe) -> Probe:
         )
     every = probe.run(probe.leaves())
     outputs = tuple(k for k, y in enumerate(every) if y.requires_grad and is_continuous(y))
-    probe = _put_back(replace(probe, outputs=outputs, random=_is_random(probe)))
-    probe = replace(probe, fault=_fault(probe), kin=_kin(probe))
+    probe = replace(probe, outputs=outputs)
+    probe = _put_back(replace(probe, fault=_fault(probe), random=_is_random(probe)))
+    probe = replace(probe, kin=_kin(probe))
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
 
 
@@ -237,17 +238,23 @@ def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
 
 
 def _fault(probe: Probe) -> Exception | None:
-    """What plain backward raises, at the given inputs and dtypes; ``None`` where it runs."""
+    """What plain backward raises, or that it answers with no numbers; ``None`` where it runs."""
     if not (probe.outputs and probe.inputs.differentiable):
         return None
     try:
         leaves = probe.leaves()
         outputs = probe.evaluate(leaves)
-        probe.pull(leaves, probe.cotangents(outputs), outputs)
+        gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
     except SystemExit as error:
         return RuntimeError(f"SystemExit: {error}")
     except Exception as error:
         return error
+    for path, gradient in zip(probe.inputs.names(), gradients, strict=True):
+        if is_composed(gradient):
+            kind = type(gradient).__name__
+            return NoNumbers(
+                f"The gradient of {path} is a {kind}, which has no numbers of its own."
+            )
     return None
 
 
@@ -304,7 +311,9 @@ def _differs(probe: Probe) -> bool:
         leaves = probe.leaves()
         outputs = probe.evaluate(leaves)
         found = [y.detach().clone() for y in outputs]
-        with suppress(Exception, SystemExit):  # what plain backward raises is told elsewhere
+        if probe.fault is not None:  # which is told elsewhere
+            return found
+        with suppress(Exception, SystemExit):  # as what a second backward raises
             found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
         return found
 

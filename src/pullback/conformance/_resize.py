@@ -20,7 +20,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._structure import keep, structures
 
-__all__ = ["Resizing", "resizings", "together"]
+__all__ = ["Resizing", "resizings", "stands_for", "together"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def resizings(
     shapes = [tuple(value.shape) for value in arguments.values]
     sizes = {n for k in arguments.differentiable for n in shapes[k] if n > 0}
     for size in sorted(sizes, reverse=True):
-        if _stands_for(arguments, size):
+        if stands_for(arguments, size):
             continue
         places = tuple(
             tuple(d for d, n in enumerate(shape) if n == size) if _may_grow(size, shape) else ()
@@ -158,21 +158,32 @@ def _bound(shape: Sequence[int], dims: Sequence[int], entries: int) -> int:
     return int((entries / others) ** (1 / len(dims)))
 
 
-def _stands_for(arguments: Arguments, size: int) -> bool:
-    """Whether a number in the arguments may stand for the size, or numbers that make it up."""
-    if any(type(leaf) is int and leaf == size and size > 1 for leaf in arguments.others()):
+def stands_for(arguments: Arguments, size: int, apart: Sequence[int] = ()) -> bool:
+    """Whether a number in the arguments may stand for the size, or numbers that make it up.
+
+    Arguments:
+        arguments: as given.
+        size: the size that is to change.
+        apart: the tensors that change with it entry by entry, as labels of rows do.
+    """
+    counts = [leaf for leaf in arguments.others() if type(leaf) is int and leaf > 1]
+    sizes = {n for value in arguments.values for n in value.shape if n > 1}
+    if size > 1 and any(
+        size == count or size * count in sizes or (size % count == 0 and size // count in sizes)
+        for count in counts
+    ):
         return True
     return any(
         int(value.max()) >= size
         or (size in value.shape and _rises(value))
         or (size > 1 and size in _made_of(value))
-        for value in _integers(arguments)
+        for k, value in enumerate(arguments.values)
+        if k not in apart and _are_integers(value)
     )
 
 
-def _integers(arguments: Arguments) -> list[torch.Tensor]:
-    return [v for v in arguments.values
-            if not _is_number(v) and v.dtype != torch.bool and v.numel()]  # fmt: skip
+def _are_integers(value: torch.Tensor) -> bool:
+    return not _is_number(value) and value.dtype != torch.bool and value.numel() > 0
 
 
 def _is_number(value: torch.Tensor) -> bool:

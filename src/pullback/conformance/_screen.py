@@ -47,14 +47,19 @@ class Run:
     @classmethod
     def laid(cls, probe: Probe, points: Tensors, cotangents: Tensors) -> "Run":
         """Run forward and backward at tensors that are handed over as they lie in memory."""
-        # A backward may write into its cotangent, of which a contiguous one is used again.
-        given = [g.clone() if g.is_contiguous() else g for g in cotangents]
-        return cls.of(probe, given, [x.detach().requires_grad_() for x in points])
+        handed, given = ([_own(t) for t in tensors] for tensors in (points, cotangents))
+        return cls.of(probe, given, [x.detach().requires_grad_() for x in handed])
 
     @property
     def every(self) -> Tensors:
         """The outputs, then the gradients."""
         return [*self.outputs, *self.gradients]
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, where it lies as that would: the code may write into it, and others are handed it."""
+    plain = tensor.is_contiguous() and tensor.storage_offset() == 0
+    return tensor.clone() if plain else tensor
 
 
 def agrees(probe: Probe, run: Run, step: Tensors) -> bool:

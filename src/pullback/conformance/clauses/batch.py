@@ -8,6 +8,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._items import changed, data
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import stands_for
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
 from pullback.report import Finding
@@ -114,6 +115,8 @@ def batch(probe: Probe) -> Finding:
     chosen = data(probe)
     if not chosen:
         return probe.skipped("No output has a row for each row of an input.")
+    if stands_for(probe.inputs, len(probe.inputs.values[chosen[0]]), apart=chosen):
+        return probe.skipped("A number among the arguments may stand for how many rows there are.")
     whole = _Batch.of(probe, chosen)
     exact = True
     for pair in _pairs(whole.count):

@@ -3,6 +3,7 @@
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from pullback.conformance._arguments import is_composed
 from pullback.conformance._clause import clause
 from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
@@ -30,7 +31,7 @@ def hooks(probe: Probe) -> Finding:
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         packed.append(tensor.numel())
-        return tensor.detach().clone()
+        return tensor if is_composed(tensor) else tensor.detach().clone()
 
     def unpack(kept: torch.Tensor) -> torch.Tensor:
         read.append(kept.numel())

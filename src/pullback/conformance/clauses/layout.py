@@ -40,7 +40,7 @@ def layout(probe: Probe) -> Finding:
     for what, arrange in _LAYOUTS.items():
         moved = [arrange(x) for x in points]
         turned = [_COTANGENTS.get(what, arrange)(g) for g in cotangents]
-        plain = [x.contiguous() for x in moved], [g.contiguous() for g in turned]
+        plain = [_plain(x) for x in moved], [_plain(g) for g in turned]
         try:
             expected = Run.laid(probe, *plain).every
         except Exception:  # noqa: S112 - other numbers, which the function may refuse
@@ -61,6 +61,11 @@ def layout(probe: Probe) -> Finding:
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers by themselves, from the start of their memory."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int | None:

@@ -68,7 +68,7 @@ def rank(probe: Probe) -> Finding:
             found = _judge(probe, made)
             if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
                 found = "not told: so few are wrong with the dimensions that were given too"
-            if isinstance(found, Finding) and _depends_on_company(probe):
+            if isinstance(found, Finding) and _depends_on_company(probe, made.chosen):
                 found = "not told: a row has another gradient alone than beside those given"
             if isinstance(found, Finding):
                 return found
@@ -190,14 +190,14 @@ def _another(
     return None
 
 
-def _depends_on_company(probe: Probe) -> bool:
+def _depends_on_company(probe: Probe, chosen: tuple[int, ...]) -> bool:
     """Whether a row has another gradient alone than beside the others, as it was given already.
 
     So it has where a surrogate is scaled by how many entries there are; more items are more of
     them. Only a surrogate may: where forward treats rows apart, its derivative does.
     """
-    chosen = data(probe)
-    if probe.intent != "surrogate" or not chosen or len(probe.inputs.values[chosen[0]]) < 2:
+    values = [probe.inputs.values[k] for k in chosen]
+    if probe.intent != "surrogate" or any(not v.ndim or len(v) < 2 for v in values):
         return False
     cuts = [slice(1), slice(1, None)]
     whole = Run.of(probe)

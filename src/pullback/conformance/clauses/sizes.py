@@ -121,6 +121,9 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
         unwritten = _unwritten(other, run)
+        if unwritten is not None and any(map(_is_unwritten, map(probe.at, resizing.control()))):
+            tried.foreign = True
+            return None
         if unwritten is not None:
             return _never_written(other, size, resizing, unwritten)
         if sum(y.numel() for y in run.outputs) > _RESULTS:
@@ -207,6 +210,16 @@ def _unwritten(probe: Probe, run: Run) -> str | None:
         if bool((one.isnan() & ~other.isnan()).any()):
             return probe.place(k, len(run.outputs))
     return None
+
+
+def _is_unwritten(probe: Probe) -> bool:
+    """Whether something is never written here, as where lengths that were made are too short."""
+    try:
+        with _fresh_memory():
+            run = Run.of(probe)
+        return _unwritten(probe, run) is not None
+    except Exception:  # refused
+        return False
 
 
 def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding | None:

@@ -1,0 +1,58 @@
+"""`layout`: what is handed over lies where it is said to lie, and is nobody else's."""
+
+import pytest
+import torch
+from tests.specimens._specimen import normal
+from torch.autograd import Function
+
+from pullback.conformance import Verdict, check
+
+
+class WritesIntoItsInput(Function):
+    """Right, and leaves its result where its input was, as a kernel does that autograd misses."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found = x.detach().cos()
+        ctx.save_for_backward(-x.detach().sin())
+        x.data.copy_(found)
+        return found
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.saved_tensors[0]
+
+
+def test_what_writes_into_its_input_is_told_by_mutation_alone():
+    report = check(WritesIntoItsInput, normal(3, 4), clauses=["mutation", "layout"])
+    assert report["mutation"].verdict is Verdict.BROKEN
+    assert not report["layout"].verdict.is_bad, report
+
+
+def from_the_start(tensor):
+    """A copy of what lies at the start of its memory, as of a kernel that is given that address."""
+    whole = tensor.contiguous()
+    return torch.as_strided(whole, whole.shape, whole.stride(), 0).clone()
+
+
+class ReadsFromTheStart(Function):
+    """Takes any strides, and the start of the memory for the start of the tensor."""
+
+    at = "forward"
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * (from_the_start(x) if ReadsFromTheStart.at == "forward" else x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        there = ReadsFromTheStart.at == "backward"
+        return 2 * (from_the_start(cotangent) if there else cotangent)
+
+
+@pytest.mark.parametrize("at", ["forward", "backward"])
+def test_a_tensor_that_begins_within_its_memory_is_read_there(at, monkeypatch):
+    monkeypatch.setattr(ReadsFromTheStart, "at", at)
+    finding = check(ReadsFromTheStart, normal(3, 4), clauses="layout", isolate=False)["layout"]
+    assert finding.verdict is Verdict.BROKEN
+    assert "Offset" in finding.detail
