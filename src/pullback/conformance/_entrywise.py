@@ -9,20 +9,23 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from pullback.conformance._altered import read_otherwise
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import aligned
 from pullback.conformance._directions import scale
+from pullback.conformance._edits import right_edit
 from pullback.conformance._evidence import inner
 from pullback.conformance._explain import Difference, explain
 from pullback.conformance._held import context_tensors
+from pullback.conformance._neglected import neglected
 from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._pair import are_close
+from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._relations import EXACT
 from pullback.conformance._shown import window
 from pullback.conformance._structure import keep_step
 from pullback.conformance._tree import walk
@@ -231,13 +234,33 @@ def _wrong(at: _At, only: int) -> _Wrong | None:
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
-    difference = _difference(at, only, expected, got, known)
-
-    def is_right(found: Tensors) -> bool:
-        return are_close(expected.cpu()[known], found[only].cpu()[known], difference.close)
-
-    said = explain(difference) or read_otherwise(probe, points, at.weights, is_right)
+    difference, names = _difference(at, only, expected, got, known), probe.inputs.names()
+    said = explain(difference, EXACT)
+    if not said:
+        at = replace(at, until=time.process_time() + _SECONDS)
+        backward = Backward(probe, points, at.weights)
+        mend = right_edit(backward, only, difference, at.until) or neglected(
+            probe.inputs.with_points(points), names[only], partial(_is_of, at, only, answered)
+        )
+        said = f"{mend} {explain(difference)}".strip()
     return _Wrong(expected, got, said)
+
+
+def _is_of(at: _At, only: int, gradient: torch.Tensor, inputs: Arguments) -> bool:
+    """Whether a gradient is that of forward at other arguments, along two directions."""
+    probe, points = at.probe.at(inputs), inputs.points()
+    try:
+        there = replace(at, probe=probe, points=points, base=probe.output_values(points))
+        for label in ("one", "other"):
+            step = probe.direction(label, only)[only]
+            found = there.weighed(only, at.size * step)
+            terms = (gradient.conj() * step).real.double()
+            close = _APART[torch.float64] * float(terms.square().sum().sqrt())
+            if found is None or not abs(found / at.size - float(terms.sum())) <= close:
+                return False
+    except Exception:  # outside of the domain of forward
+        return False
+    return True
 
 
 def _lone_place(at: _At, only: int) -> int:

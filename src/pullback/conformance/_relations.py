@@ -8,12 +8,13 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
 
-__all__ = ["RULES", "lowered"]
+__all__ = ["EXACT", "RULES", "lowered", "named_factor"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
@@ -40,36 +41,51 @@ def _factor(pair: Pair) -> Iterator[Said]:
         return
     if _near(ratio, -1.0):
         yield "Got is expected with the other sign."
-    sign = "-" if ratio < 0 else ""
-    named = (said for size, said in _numbers(pair.difference, sign) if _near(abs(ratio), size))
-    yield next(named, f"Got is {ratio:.4g} x expected.")
+    right = "expected" if ratio > 0 else "-expected"
+    named = named_factor(pair.difference, abs(ratio))
+    if named is None:
+        yield f"Got is {ratio:.4g} x expected."
+    elif named.divides:
+        yield f"Got is {right} / {named.text}{named.why}."
+    else:
+        yield f"Got is {named.text} x {right}{named.why}."
 
 
-def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
-    """Factors that have a name, and how it is said."""
+class Factor(NamedTuple):
+    """A factor that has a name: its value, the number that it is or divides by, and why that."""
+
+    value: float
+    text: str
+    divides: bool
+    why: str
+
+
+def named_factor(difference: Difference, ratio: float) -> Factor | None:
+    """The first factor with a name that is close to a ratio."""
+    for number, text, why in _numbers(difference):
+        if _near(ratio, 1 / number):
+            return Factor(1 / number, f"({text})" if "/" in text else text, True, why)
+        if _near(ratio, number):
+            return Factor(number, text, False, why)
+    return None
+
+
+def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
+    """Numbers that have a name: how each is written, and what it is."""
     large = [(name, size) for name, size in difference.sizes.items() if size > 2]
     for name, size in large:
-        tail = f"and {size} is the size of {name}."
-        yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
-        yield size, f"Got is {size} x {sign}expected, {tail}"
+        yield size, f"{size}", f", and {size} is the size of {name}"
     for name, (some, every) in difference.counts.items():
-        tail = f"and {some} of the {every} {name}."
-        yield some / every, f"Got is {sign}{some} / {every} x expected, {tail}"
-        yield every / some, f"Got is {sign}{every} / {some} x expected, {tail}"
+        why = f", and {some} of the {every} {name}"
+        yield some / every, f"{some} / {every}", why
         if some > 2:
-            yield some, f"Got is {some} x {sign}expected, {tail}"
-            yield 1 / some, f"Got is {sign}expected / {some}, {tail}"
+            yield some, f"{some}", why
     for whole in _WHOLE:
-        yield whole, f"Got is {whole} x {sign}expected."
-        yield 1 / whole, f"Got is {sign}expected / {whole}."
+        yield whole, f"{whole}", ""
     for name, number in difference.numbers.items():
-        size, tail = abs(number), f"and {name} is {number:.4g}."
-        yield size, f"Got is {size:.4g} x {sign}expected, {tail}"
-        yield 1 / size, f"Got is {sign}expected / {size:.4g}, {tail}"
+        yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
     for name, size in large:
-        tail = f"and {size} is the size of {name}."
-        yield size**-0.5, f"Got is {sign}expected / sqrt({size}), {tail}"
-        yield size**0.5, f"Got is sqrt({size}) x {sign}expected, {tail}"
+        yield size**0.5, f"sqrt({size})", f", and {size} is the size of {name}"
 
 
 def _near(one: float, other: float) -> bool:
@@ -347,7 +363,9 @@ def _offset(pair: Pair) -> Iterator[Said]:
         yield f"Got is expected {complex(gap.mean()).real:+.4g} at every entry."
 
 
+# These say all that a mend needs to know; the others, where the numbers are wrong and how much.
+EXACT: tuple[Rule, ...] = (_zero, _factor, _arranged, _terms, _factors, _reduced)
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
-    _repeated, _blocks, _signs, _scattered, _offset, _multiples,
+    *EXACT, _rows, lowered, _statistics, _nearly, _repeated, _blocks, _signs, _scattered, _offset,
+    _multiples,
 )  # fmt: skip

@@ -1,0 +1,145 @@
+"""A wrong backward as the operations that it consists of, each of which may run in another way."""
+
+import inspect
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback.conformance._mends import Stand, around_backward, mended
+from pullback.conformance._probe import Probe, Tensors
+from pullback.internal.torch import pytree
+
+__all__ = ["Backward", "Edit", "Run", "Step"]
+
+# Where an operation is dispatched, not written.
+_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+Run = Callable[[Sequence[Any]], Any]
+Edit = Callable[[Run, Sequence[Any]], Any]
+
+
+class Step(NamedTuple):
+    """An operation of backward.
+
+    Arguments:
+        leaves: those of its arguments.
+        found: its result.
+        said: how it is written.
+        changes: whether it writes its result into an argument.
+    """
+
+    leaves: Sequence[Any]
+    found: Any
+    said: str
+    changes: bool
+
+
+@dataclass
+class Backward:
+    """A backward, run with one of its steps edited; the first step is the whole of it.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        weights: the cotangents.
+        steps: what the latest run consisted of.
+        own: what the context held besides what was saved, by name.
+        edited: the step that runs in another way, and how.
+    """
+
+    probe: Probe
+    points: Tensors
+    weights: Tensors
+    steps: list[Step] = field(default_factory=list)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    edited: tuple[int, Edit] | None = None
+
+    def __post_init__(self) -> None:
+        subject = mended(self.probe.subject, [around_backward(self.run)])
+        if subject is not None:
+            self.probe = replace(self.probe, subject=subject)
+
+    def answers(self, *edited: Any) -> Tensors | None:
+        """The gradients, with a step edited where one is named; ``None`` where that fails."""
+        self.steps, self.edited = [], edited or None
+        try:
+            return self.probe.backward(self.points, self.weights)
+        except Exception:  # whatever does not take what is no operand of its own
+            return None
+
+    def run(self, method: Any, ctx: Any, *cotangents: Any) -> Any:
+        """The author's backward, as one step and those within it."""
+        saved = ctx.saved_tensors
+        self.own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
+
+        def whole(leaves: Sequence[Any]) -> Any:
+            with _Operations(self):
+                own = Stand(ctx, saved_tensors=tuple(leaves[: len(saved)]))
+                return method(own, *leaves[len(saved) :])
+
+        return self.step(whole, [*saved, *cotangents], lambda: "it")
+
+    def step(
+        self, run: Run, leaves: Sequence[Any], said: Callable[[], str], *, changes: bool = False
+    ) -> Any:
+        """One step, noted, and edited where it is the one to edit."""
+        number = len(self.steps)
+        edited = self.edited is not None
+        kept = leaves if edited else [_kept(leaf) for leaf in leaves]
+        self.steps.append(Step(kept, None, "" if edited else said(), changes))
+        if self.edited is not None:
+            return self.edited[1](run, leaves) if number == self.edited[0] else run(leaves)
+        found = run(leaves)
+        self.steps[number] = self.steps[number]._replace(found=_kept(found))
+        return found
+
+
+def _kept(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class _Operations(TorchDispatchMode):
+    """Makes a step of a backward of each operation."""
+
+    def __init__(self, backward: Backward) -> None:
+        super().__init__()
+        self._backward = backward
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        leaves, form = pytree.tree_flatten((tuple(args), kwargs or {}))
+
+        def run(leaves: Sequence[Any]) -> Any:
+            args, kwargs = pytree.tree_unflatten(list(leaves), form)
+            return func(*args, **kwargs)
+
+        return self._backward.step(
+            run, leaves, lambda: _written(func), changes=func._schema.is_mutable
+        )
+
+
+def _written(func: Any) -> str:
+    """An operation as it stands in the author's source; its name, where that is not to be had.
+
+    Nothing but this text depends on frames.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and any(
+        root in Path(frame.f_code.co_filename).parents for root in _OTHERS
+    ):
+        frame = frame.f_back
+    if frame is None:
+        return f"`{func}`"
+    info = inspect.getframeinfo(frame, context=0)
+    place, line = info.positions, linecache.getline(info.filename, info.lineno)
+    where = f"{Path(info.filename).name}:{info.lineno}"
+    if place is None or place.lineno != place.end_lineno or not line.strip():
+        return f"`{func}` ({where})"
+    part = line.encode()[place.col_offset : place.end_col_offset].decode()
+    return f"`{part}` ({where})"
