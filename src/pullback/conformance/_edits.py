@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pullback.conformance._operations import Backward, Edit, Run, Step
+from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._pair import CLOSE, Difference, are_close
 from pullback.conformance._relations import named_factor
 
@@ -138,7 +138,7 @@ def _edits(asked: _Asked) -> Iterator[_Tried]:
             yield from _changed(asked, number, step.found, partial(_of_result, step), step.said)
     for k, leaf in enumerate(asked.steps[0].leaves):
         if _is_small(leaf):
-            yield from _changed(asked, 0, leaf, partial(_with, k), asked.name(leaf))
+            yield from _changed(asked, 0, leaf, partial(edited, k), asked.name(leaf))
 
 
 def _operands(asked: _Asked, step: Step) -> _Edited:
@@ -148,24 +148,26 @@ def _operands(asked: _Asked, step: Step) -> _Edited:
     for k, tensor in tensors.items():
         name = names[k] or f"its operand {k}"
         if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
-            yield 3, _with(k, lambda t: t.mT), f"reads {name} transposed"
+            yield 3, edited(k, lambda t: t.mT), f"reads {name} transposed"
         if tensor.is_complex():
             yield (
                 3,
-                _with(k, lambda t: t.conj().resolve_conj()),
+                edited(k, lambda t: t.conj().resolve_conj()),
                 f"reads the complex conjugate of {name}",
             )
         for other, value in asked.hand.items() if names[k] else ():
             if value.shape == tensor.shape and value.dtype == tensor.dtype and other != names[k]:
-                yield 4, _with(k, lambda t, value=value: value), f"reads {other} for {name}"
+                yield 4, edited(k, lambda t, value=value: value), f"reads {other} for {name}"
     for k, n in itertools.combinations(tensors, 2):
         if tensors[k].shape == tensors[n].shape and tensors[k].dtype == tensors[n].dtype:
             one, other = names[k] or f"its operand {k}", names[n] or f"its operand {n}"
             yield 2, _exchanged(k, n), f"reads {other} for {one}, and the other way round"
     for k, leaf in enumerate(step.leaves):
-        if type(leaf) in (int, float):
+        if type(leaf) is bool:
+            yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
+        elif type(leaf) in (int, float):
             for value, said in _meant(asked.difference, leaf):
-                yield 1, _with(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+                yield 1, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
 
 
 def _meant(difference: Difference, number: float) -> Iterator[tuple[float, str]]:
@@ -178,10 +180,6 @@ def _meant(difference: Difference, number: float) -> Iterator[tuple[float, str]]
     for value, said in {**{n: f"{n}" for n in near}, **named}.items():
         if value != number:
             yield value, said
-
-
-def _with(place: int, change: Callable[[Any], Any]) -> Edit:
-    return lambda run, leaves: run([change(v) if k == place else v for k, v in enumerate(leaves)])
 
 
 def _exchanged(one: int, other: int) -> Edit:

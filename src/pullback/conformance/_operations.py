@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from pullback.conformance._mends import Stand, around_backward, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.internal.torch import pytree
 
-__all__ = ["Backward", "Edit", "Run", "Step"]
+__all__ = ["Backward", "Edit", "Run", "Step", "edited"]
 
 # Where an operation is dispatched, not written.
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 Run = Callable[[Sequence[Any]], Any]
 Edit = Callable[[Run, Sequence[Any]], Any]
+
+
+def edited(place: int, change: Callable[[Any], Any]) -> Edit:
+    """An edit that changes one of the leaves."""
+    return lambda run, leaves: run([change(v) if k == place else v for k, v in enumerate(leaves)])
 
 
 class Step(NamedTuple):
@@ -89,28 +94,30 @@ class Backward:
     ) -> Any:
         """One step, noted, and edited where it is the one to edit."""
         number = len(self.steps)
-        edited = self.edited is not None
-        kept = leaves if edited else [_kept(leaf) for leaf in leaves]
-        self.steps.append(Step(kept, None, "" if edited else said(), changes))
         if self.edited is not None:
+            self.steps.append(_EDITED)
             return self.edited[1](run, leaves) if number == self.edited[0] else run(leaves)
+        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, said(), changes))
         found = run(leaves)
         self.steps[number] = self.steps[number]._replace(found=_kept(found))
         return found
+
+
+_EDITED = Step((), None, "", False)  # nobody reads the steps of a run that is edited
 
 
 def _kept(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchFunctionMode):
     """Makes a step of a backward of each operation."""
 
     def __init__(self, backward: Backward) -> None:
         super().__init__()
         self._backward = backward
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         leaves, form = pytree.tree_flatten((tuple(args), kwargs or {}))
@@ -119,12 +126,14 @@ class _Operations(TorchDispatchMode):
             args, kwargs = pytree.tree_unflatten(list(leaves), form)
             return func(*args, **kwargs)
 
+        name = getattr(func, "__name__", "")
+        changes = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
         return self._backward.step(
-            run, leaves, lambda: _written(func), changes=func._schema.is_mutable
+            run, leaves, lambda: _written(name), changes=changes or "out" in (kwargs or {})
         )
 
 
-def _written(func: Any) -> str:
+def _written(name: str) -> str:
     """An operation as it stands in the author's source; its name, where that is not to be had.
 
     Nothing but this text depends on frames.
@@ -135,11 +144,11 @@ def _written(func: Any) -> str:
     ):
         frame = frame.f_back
     if frame is None:
-        return f"`{func}`"
+        return f"`{name}`"
     info = inspect.getframeinfo(frame, context=0)
     place, line = info.positions, linecache.getline(info.filename, info.lineno)
     where = f"{Path(info.filename).name}:{info.lineno}"
     if place is None or place.lineno != place.end_lineno or not line.strip():
-        return f"`{func}` ({where})"
+        return f"`{name}` ({where})"
     part = line.encode()[place.col_offset : place.end_col_offset].decode()
     return f"`{part}` ({where})"

@@ -1,0 +1,202 @@
+"""The first line names the edit after which backward is right, and where it stands."""
+
+import re
+
+import pytest
+import torch
+
+from pullback.conformance import check
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        s = torch.sigmoid(x)
+        ctx.save_for_backward(x, s)
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        _, s = ctx.saved_tensors
+        return g * (s + s * (1 - s))  # x is lost
+
+
+class RootMeanSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        root = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, weight, root)
+        return x * root * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight, root = ctx.saved_tensors
+        dot = (g * weight * x).sum(-1, keepdim=True)  # a mean is meant
+        return g * weight * root - x * root**3 * dot, (g * x * root).sum(0), None
+
+
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, beta):
+        y = torch.sigmoid(beta * x)
+        ctx.save_for_backward(x, y)
+        ctx.beta = beta
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, _ = ctx.saved_tensors
+        return ctx.beta * g * y * (1 - y), None
+
+
+class NeighbourMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, source, target):
+        ctx.degree = torch.bincount(target, minlength=len(h)).clamp(min=1).to(h.dtype)
+        ctx.save_for_backward(source, target)
+        return torch.zeros_like(h).index_add_(0, target, h[source]) / ctx.degree[:, None]
+
+    @staticmethod
+    def backward(ctx, g):
+        source, target = ctx.saved_tensors
+        return torch.zeros_like(g).index_add_(0, source, g[target]), None, None
+
+
+class Gates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gates, c):
+        i, f = gates.sigmoid().chunk(2, 1)
+        ctx.save_for_backward(i, f, c)
+        return f * c + i
+
+    @staticmethod
+    def backward(ctx, g):
+        i, f, c = ctx.saved_tensors
+        by_i, by_f = g * i * (1 - i), g * c * f * (1 - f)
+        return torch.cat([by_f, by_i], 1), g * f
+
+
+class Huber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, d, delta):
+        ctx.save_for_backward(d)
+        ctx.delta = delta
+        size = d.abs()
+        return torch.where(size < delta, d.square() / 2, delta * (size - delta / 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        (d,) = ctx.saved_tensors
+        return g * torch.where(d.abs() < 1, d, ctx.delta * d.sign()), None
+
+
+class PadsLeft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, width):
+        ctx.width = width
+        return torch.nn.functional.pad(x, (width, 0))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[..., : g.shape[-1] - ctx.width].clone(), None
+
+
+class Returns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rewards, discount):
+        running, found = torch.zeros_like(rewards[:, 0]), []
+        for reward in rewards.unbind(1)[::-1]:
+            running = reward + discount * running
+            found.append(running)
+        return torch.stack(found[::-1], 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.cumsum(1), None
+
+
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(6, 3, generator=generator)
+NAMED = {
+    "factor in a term": (Swish, (X,), "`1 - s` (test_edits.py) is multiplied by args[0]."),
+    "sum in a term": (
+        RootMeanSquare,
+        (X.clone().requires_grad_(), X[0], 1e-6),
+        "`g * weight` (test_edits.py) is divided by 3, and 3 is the size of dimension 1 of args[0].",
+    ),
+    "input for output": (Sigmoid, (X, 1.5), "it reads output 0 for args[0], and the other way"),
+    "degree": (
+        NeighbourMean,
+        (X, torch.tensor([0, 1, 2, 3, 4, 5, 0, 1]), torch.tensor([1, 1, 1, 2, 2, 3, 4, 5])),
+        "the cotangent of output 0 is divided by ctx.degree.",
+    ),
+    "exchanged": (Gates, (torch.cat([X, X.cos()], 1), X.sin()), "`torch.cat([by_f, by_i], 1)` (test_edits.py)"),
+    "threshold": (
+        Huber,
+        (torch.linspace(-2, 2, 20)[torch.randperm(20, generator=generator)], 0.5),
+        "`d.abs() < 1` (test_edits.py) reads args[1], which is 0.5, for 1.",
+    ),
+    "cropped": (PadsLeft, (X, 2), "(test_edits.py) takes the last 3 of 5 along dimension 1."),
+    "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_first_line_names_the_edit(name):
+    function, inputs, said = NAMED[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
+
+
+class SlopeOfForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.sigmoid())
+        return torch.nn.functional.softplus(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+def test_what_forward_computed_and_autograd_misses_is_named():
+    finding = check(SlopeOfForward, X, clauses="double")["double"]
+    assert "To autograd, ctx.saved_tensors[0] is a constant: forward computed it." in finding.detail
+
+
+class LatestNumber(torch.autograd.Function):
+    omega = 1.0
+
+    @staticmethod
+    def forward(ctx, x, omega):
+        LatestNumber.omega = omega
+        ctx.save_for_backward(x)
+        return torch.sin(omega * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * LatestNumber.omega * torch.cos(LatestNumber.omega * x), None
+
+
+def test_an_option_that_calls_share_is_found():
+    finding = check(LatestNumber, X, 5.0, clauses="state")["state"]
+    assert finding.verdict == "broken"
+    assert "What forward leaves on the class is read by backward." in finding.detail
+    assert "Run by the checker" not in finding.repro
+
+
+class Subtracts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x - y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, -g
+
+
+def test_rows_that_rise_are_no_items_that_may_grow_alone():
+    rising = torch.linspace(-1, 1, 40)[:, None]
+    finding = check(Subtracts, rising, torch.randn(40, 1), clauses="batch")["batch"]
+    assert finding.verdict == "holds"
