@@ -115,6 +115,59 @@ class Returns(torch.autograd.Function):
         return g.cumsum(1), None
 
 
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(-2, keepdim=True))
+
+
+class ByLogLength(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, log_length):
+        length = log_length.exp()
+        ctx.save_for_backward(x, length)
+        return torch.exp(-x.square() / length)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, length = ctx.saved_tensors
+        y = torch.exp(-x.square() / length)
+        return -2 * g * x * y / length, (g * y * x.square()).sum() / length**2
+
+
+class Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask, p):
+        ctx.save_for_backward(mask)
+        return x * mask / (1 - p)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None, None
+
+
+class MaskedMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, lengths):
+        ctx.save_for_backward(lengths)
+        ctx.steps = h.shape[1]
+        mask = torch.arange(ctx.steps) < lengths[:, None]
+        return (h * mask[:, :, None]).sum(1) / lengths[:, None]
+
+    @staticmethod
+    def backward(ctx, g):
+        (lengths,) = ctx.saved_tensors
+        mask = torch.arange(ctx.steps) <= lengths[:, None]
+        return g[:, None, :] * mask[:, :, None] / lengths[:, None, None], None
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -137,6 +190,18 @@ NAMED = {
         "`d.abs() < 1` (test_edits.py) reads args[1], which is 0.5, for 1.",
     ),
     "cropped": (PadsLeft, (X, 2), "(test_edits.py) takes the last 3 of 5 along dimension 1."),
+    "dimension": (Softmax, (X @ X.T,), "(test_edits.py) reads -1 for -2."),
+    "number of its own": (
+        ByLogLength,
+        (X.clone().requires_grad_(), torch.tensor(0.4).requires_grad_()),
+        "Got is expected / 1.492, and ctx.saved_tensors[1] is 1.492.",
+    ),
+    "less than one": (Drop, (X, (X > 0).float(), 0.2), "Got is 0.8 x expected, and 1 - args[2] is"),
+    "compared": (
+        MaskedMean,
+        (torch.randn(4, 7, 3, generator=generator), torch.tensor([2, 3, 5, 7])),
+        "`torch.arange(ctx.steps) <= lengths[:, None]` (test_edits.py) compares by <.",
+    ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 

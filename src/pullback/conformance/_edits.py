@@ -27,6 +27,10 @@ _MOST = 2**17  # entries of a tensor whose edits are tried
 _FEWEST = 3  # numbers that a factor without a name must explain
 _EXACT = 1e-5  # many edits are tried: none may be right by chance
 
+_COMPARISONS = {
+    "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne,
+}  # fmt: skip
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 _Edited = Iterator[tuple[int, Edit, str]]
 _Changed = Iterator[tuple[int, Change, str]]
@@ -132,7 +136,7 @@ def _is_small(value: Any) -> bool:
 
 def _edits(asked: _Asked) -> Iterator[_Tried]:
     for number, step in enumerate(asked.steps):
-        for rank, edit, said in _operands(asked, step):
+        for rank, edit, said in itertools.chain(_operands(asked, step), _plain(asked, step)):
             yield _Tried(rank, number, edit, f"{step.said} {said}")
         if number and _is_small(step.found):
             yield from _changed(asked, number, step.found, partial(_of_result, step), step.said)
@@ -162,12 +166,19 @@ def _operands(asked: _Asked, step: Step) -> _Edited:
         if tensors[k].shape == tensors[n].shape and tensors[k].dtype == tensors[n].dtype:
             one, other = names[k] or f"its operand {k}", names[n] or f"its operand {n}"
             yield 2, _exchanged(k, n), f"reads {other} for {one}, and the other way round"
+
+
+def _plain(asked: _Asked, step: Step) -> _Edited:
+    """Another number or flag, or another way to compare."""
     for k, leaf in enumerate(step.leaves):
         if type(leaf) is bool:
             yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
         elif type(leaf) in (int, float):
             for value, said in _meant(asked.difference, leaf):
                 yield 1, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+    if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
+        for sign, compare in _COMPARISONS.items():
+            yield 2, lambda run, leaves, by=compare: by(*leaves), f"compares by {sign}"
 
 
 def _meant(difference: Difference, number: float) -> Iterator[tuple[float, str]]:

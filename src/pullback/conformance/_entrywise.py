@@ -325,6 +325,7 @@ def _difference(
         others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
     parts |= {f"the {name}": w for name, w in cotangents.items()}
+    left, least = _left(at), torch.finfo(at.probe.dtype).eps
     arguments = dict(zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True))
     indices = {path: v for path, v in arguments.items() if v.dtype == torch.int64 and v.numel()}
     return Difference(
@@ -340,10 +341,10 @@ def _difference(
             **dict(zip(names, at.points, strict=True)),
             **{f"output {k}": y for k, y in enumerate(at.base)},
         },
-        numbers=_numbers(at.probe.inputs.with_points(at.points)),
+        numbers=_numbers(at.probe.inputs.with_points(at.points), left),
         indices=indices,
         counts=_counts(arguments),
-        lowered=_lowered(at),
+        lowered={path: t.dtype for path, t in left.items() if torch.finfo(t.dtype).eps > least},
         close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
     )
 
@@ -359,31 +360,25 @@ def _counts(arguments: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]
     return {said: (some, every) for said, (some, every) in counts.items() if 0 < some < every}
 
 
-def _lowered(at: _At) -> dict[str, torch.dtype]:
-    """What forward left for backward in a lower precision than that of the arguments."""
-    least = torch.finfo(at.probe.dtype).eps
+def _left(at: _At) -> dict[str, torch.Tensor]:
+    """What forward left for backward, by the expression that reaches it."""
     outputs = at.probe.evaluate(at.probe.leaves(at.points))
     found: dict[str, Any] = {}
     for node in custom_nodes(outputs):
         found |= {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(node.saved_tensors)}
         found |= {held.path: held.value for held in context_tensors(node)}
     return {
-        path: value.dtype
+        path: value.detach()
         for path, value in found.items()
-        if isinstance(value, torch.Tensor)
-        and value.is_floating_point()
-        and torch.finfo(value.dtype).eps > least
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
 
 
-def _numbers(inputs: Arguments) -> dict[str, float]:
-    """The numbers among the arguments, those in tensors of one entry too."""
+def _numbers(inputs: Arguments, left: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The numbers among the arguments and what forward left, those in tensors of one entry too."""
     plain = [*walk(inputs.args, "args"), *walk(dict(inputs.kwargs), "kwargs")]
-    single = [
-        (path, value.item())
-        for path, value in zip(inputs.paths, inputs.values, strict=True)
-        if value.numel() == 1 and value.is_floating_point()
-    ]
+    tensors = [*zip(inputs.paths, inputs.values, strict=True), *left.items()]
+    single = [(path, v.item()) for path, v in tensors if v.numel() == 1 and v.is_floating_point()]
     return {
         path: float(value)
         for path, value in [*plain, *single]

@@ -30,25 +30,33 @@ def _zero(pair: Pair) -> Iterator[Said]:
 
 
 def _factor(pair: Pair) -> Iterator[Said]:
-    """One factor for all entries."""
+    """One factor for all entries that has a name."""
+    ratio = _one_ratio(pair)
+    if _near(ratio, -1.0):
+        yield "Got is expected with the other sign."
+    right = "expected" if ratio > 0 else "-expected"
+    named = named_factor(pair.difference, abs(ratio)) if ratio else None
+    if named is not None and named.divides:
+        yield f"Got is {right} / {named.text}{named.why}."
+    elif named is not None:
+        yield f"Got is {named.text} x {right}{named.why}."
+
+
+def _some_factor(pair: Pair) -> Iterator[Said]:
+    ratio = _one_ratio(pair)
+    if ratio:
+        yield f"Got is {ratio:.4g} x expected."
+
+
+def _one_ratio(pair: Pair) -> float:
+    """By what expected is to be multiplied, one number for all entries; 0 where there is none."""
     expected, got = pair.expected[pair.known], pair.got[pair.known]
     norm = float(expected.abs().square().sum())
     factor = complex((expected.conj() * got).sum() / norm) if norm else 0.0
     ratio = factor.real
     if not ratio or abs(factor.imag) > pair.difference.close * abs(factor):
-        return
-    if not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
-        return
-    if _near(ratio, -1.0):
-        yield "Got is expected with the other sign."
-    right = "expected" if ratio > 0 else "-expected"
-    named = named_factor(pair.difference, abs(ratio))
-    if named is None:
-        yield f"Got is {ratio:.4g} x expected."
-    elif named.divides:
-        yield f"Got is {right} / {named.text}{named.why}."
-    else:
-        yield f"Got is {named.text} x {right}{named.why}."
+        return 0.0
+    return ratio if pair.equal(pair.got / ratio) and abs(ratio - 1) >= _LITTLE / 5 else 0.0
 
 
 class Factor(NamedTuple):
@@ -84,6 +92,10 @@ def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
         yield whole, f"{whole}", ""
     for name, number in difference.numbers.items():
         yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
+    for name, number in difference.numbers.items():
+        for value, how in ((1 - number, f"1 - {name}"), (1 + number, f"1 + {name}")):
+            if value > 0:
+                yield value, f"{value:.4g}", f", and {how} is {value:.4g}"
     for name, size in large:
         yield size**0.5, f"sqrt({size})", f", and {size} is the size of {name}"
 
@@ -315,7 +327,7 @@ def _scattered(pair: Pair) -> Iterator[Said]:
     count, every = int(wrong.sum()), int(pair.known.sum())
     if 1 < count < every:
         part = Pair(pair.expected[wrong], pair.got[wrong], pair.known[wrong], pair.difference)
-        said = first_true(part, (_zero, _factor, _signs, _offset))
+        said = first_true(part, (_zero, _factor, _some_factor, _signs, _offset))
         if said:
             yield f"Right but for {count} of {every} entries, where {said[0].lower()}{said[1:]}"
 
@@ -328,7 +340,7 @@ def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
         return ""
     part = Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
                  known, pair.difference)  # fmt: skip
-    said = first_true(part, (_zero, _factor))
+    said = first_true(part, (_zero, _factor, _some_factor))
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
@@ -366,6 +378,6 @@ def _offset(pair: Pair) -> Iterator[Said]:
 # These say all that a mend needs to know; the others, where the numbers are wrong and how much.
 EXACT: tuple[Rule, ...] = (_zero, _factor, _arranged, _terms, _factors, _reduced)
 RULES: tuple[Rule, ...] = (
-    *EXACT, _rows, lowered, _statistics, _nearly, _repeated, _blocks, _signs, _scattered, _offset,
-    _multiples,
+    *EXACT, _some_factor, _rows, lowered, _statistics, _nearly, _repeated, _blocks, _signs,
+    _scattered, _offset, _multiples,
 )  # fmt: skip
