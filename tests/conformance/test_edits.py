@@ -175,7 +175,7 @@ NAMED = {
     "sum in a term": (
         RootMeanSquare,
         (X.clone().requires_grad_(), X[0], 1e-6),
-        "`g * weight` (test_edits.py) is divided by 3, and 3 is the size of dimension 1 of args[0].",
+        "`g * weight` (test_edits.py) is divided by 3, and 3 is the size of dimension 1 of args",
     ),
     "input for output": (Sigmoid, (X, 1.5), "it reads output 0 for args[0], and the other way"),
     "degree": (
@@ -183,7 +183,11 @@ NAMED = {
         (X, torch.tensor([0, 1, 2, 3, 4, 5, 0, 1]), torch.tensor([1, 1, 1, 2, 2, 3, 4, 5])),
         "the cotangent of output 0 is divided by ctx.degree.",
     ),
-    "exchanged": (Gates, (torch.cat([X, X.cos()], 1), X.sin()), "`torch.cat([by_f, by_i], 1)` (test_edits.py)"),
+    "exchanged": (
+        Gates,
+        (torch.cat([X, X.cos()], 1), X.sin()),
+        "`torch.cat([by_f, by_i], 1)` (test_edits.py) reads its operand 1 for its operand 0, and",
+    ),
     "threshold": (
         Huber,
         (torch.linspace(-2, 2, 20)[torch.randperm(20, generator=generator)], 0.5),
