@@ -66,7 +66,8 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
     expected = difference.expected.cpu()[known]
 
     def numbers(step: int, edit: Edit) -> torch.Tensor | None:
-        found = backward.answers(step, edit)
+        written = [k for k, other in enumerate(steps) if other.said == steps[step].said]
+        found = backward.answers(written, edit)
         if found is None or found[only].shape != got.shape or not found[only].isfinite().all():
             return None
         return found[only].cpu()[known]
@@ -135,11 +136,15 @@ def _is_small(value: Any) -> bool:
 
 
 def _edits(asked: _Asked) -> Iterator[_Tried]:
-    for number, step in enumerate(asked.steps):
+    first = {step.said: number for number, step in reversed([*enumerate(asked.steps)])}
+    for number in sorted(first.values()):
+        step = asked.steps[number]
         for rank, edit, said in itertools.chain(_operands(asked, step), _plain(asked, step)):
             yield _Tried(rank, number, edit, f"{step.said} {said}")
         if number and _is_small(step.found):
             yield from _changed(asked, number, step.found, partial(_of_result, step), step.said)
+            for rank, edit, said in _parts(step):
+                yield _Tried(rank, number, edit, f"{step.said} {said}")
     for k, leaf in enumerate(asked.steps[0].leaves):
         if _is_small(leaf):
             yield from _changed(asked, 0, leaf, partial(edited, k), asked.name(leaf))
@@ -224,7 +229,7 @@ def _changed(
     if twice is None or torch.equal(twice, asked.got):
         return
     kinds = _factors(asked, twice - asked.got), _changes(asked, tensor)
-    for rank, change, words in itertools.chain(*kinds, _parts(asked.steps[number], tensor)):
+    for rank, change, words in itertools.chain(*kinds):
         yield _Tried(rank, number, edit(change), f"{said} {words}")
 
 
@@ -260,6 +265,9 @@ def _changes(asked: _Asked, tensor: torch.Tensor) -> _Changed:
         yield 5, lambda t, dim=dim: t.flip(dim), f"is reversed along dimension {dim}"
     if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
         yield 5, lambda t: t.mT, "is transposed"
+    for name, number in asked.difference.numbers.items():
+        said = f"is raised to the power {name}, which is {number:.4g}"
+        yield 4, lambda t, number=number: t**number, said
     yield 5, lambda t: 1 - t, "is subtracted from 1"
     yield 5, torch.square, "is squared"
     yield 5, torch.sqrt, "is its square root"
@@ -268,15 +276,16 @@ def _changes(asked: _Asked, tensor: torch.Tensor) -> _Changed:
     yield 5, lambda t: t - 1, "has 1 subtracted"
 
 
-def _parts(step: Step, tensor: torch.Tensor) -> _Changed:
+def _parts(step: Step) -> _Edited:
     """As many entries from the other end of what an operation takes a part of."""
     whole = step.leaves[0] if step.leaves else None
-    if not isinstance(whole, torch.Tensor) or whole.ndim != tensor.ndim:
+    if not isinstance(whole, torch.Tensor) or whole.ndim != step.found.ndim:
         return
-    for dim, (count, every) in enumerate(zip(tensor.shape, whole.shape, strict=True)):
+    for dim, (count, every) in enumerate(zip(step.found.shape, whole.shape, strict=True)):
         for side, start in (("first", 0), ("last", every - count)) if count < every else ():
+            place = dim, start, count
             yield (
-                4, lambda t, dim=dim, start=start: whole.narrow(dim, start, t.shape[dim]),
+                4, lambda run, leaves, place=place: leaves[0].narrow(*place),
                 f"takes the {side} {count} of {every} along dimension {dim}",
             )  # fmt: skip
 

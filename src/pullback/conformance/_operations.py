@@ -2,7 +2,7 @@
 
 import inspect
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,13 +48,16 @@ class Step(NamedTuple):
 class Backward:
     """A backward, run with one of its steps edited; the first step is the whole of it.
 
+    What a loop does again and again is written once: steps that are written at one place of the
+    source are edited together.
+
     Arguments:
         probe: the subject.
         points: the differentiated inputs.
         weights: the cotangents.
         steps: what the latest run consisted of.
         own: what the context held besides what was saved, by name.
-        edited: the step that runs in another way, and how.
+        edited: the steps that run in another way, and how.
     """
 
     probe: Probe
@@ -62,7 +65,7 @@ class Backward:
     weights: Tensors
     steps: list[Step] = field(default_factory=list)
     own: Mapping[str, Any] = field(default_factory=dict)
-    edited: tuple[int, Edit] | None = None
+    edited: tuple[Collection[int], Edit] | None = None
 
     def __post_init__(self) -> None:
         subject = mended(self.probe.subject, [around_backward(self.run)])
@@ -70,7 +73,7 @@ class Backward:
             self.probe = replace(self.probe, subject=subject)
 
     def answers(self, *edited: Any) -> Tensors | None:
-        """The gradients, with a step edited where one is named; ``None`` where that fails."""
+        """The gradients, with steps edited where some are named; ``None`` where that fails."""
         self.steps, self.edited = [], edited or None
         try:
             return self.probe.backward(self.points, self.weights)
@@ -92,11 +95,11 @@ class Backward:
     def step(
         self, run: Run, leaves: Sequence[Any], said: Callable[[], str], *, changes: bool = False
     ) -> Any:
-        """One step, noted, and edited where it is the one to edit."""
+        """One step, noted, or edited where it is one of those to edit."""
         number = len(self.steps)
         if self.edited is not None:
             self.steps.append(_EDITED)
-            return self.edited[1](run, leaves) if number == self.edited[0] else run(leaves)
+            return self.edited[1](run, leaves) if number in self.edited[0] else run(leaves)
         self.steps.append(Step([_kept(leaf) for leaf in leaves], None, said(), changes))
         found = run(leaves)
         self.steps[number] = self.steps[number]._replace(found=_kept(found))

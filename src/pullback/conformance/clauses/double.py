@@ -107,7 +107,7 @@ def _constant(probe: Probe, trial: Trial) -> str:
     backward.points = trial.points
     for k, (up, down) in enumerate(zip(*kept, strict=True)):
         with suppress(Exception):  # one that cannot be read by itself
-            answers = [backward.answers(0, edited(k, lambda _, t=t: t)) for t in (up, down)]
+            answers = [backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down)]
             change = sum(
                 inner(u, one - other) for u, one, other in zip(trial.weights, *answers, strict=True)
             )
