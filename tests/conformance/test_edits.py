@@ -1,5 +1,7 @@
 """The first line names the edit after which backward is right, and where it stands."""
 
+import contextlib
+import io
 import re
 
 import pytest
@@ -168,6 +170,49 @@ class MaskedMean(torch.autograd.Function):
         return g[:, None, :] * mask[:, :, None] / lengths[:, None, None], None
 
 
+class NormalShare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sigma):
+        ctx.save_for_backward(x)
+        ctx.sigma = sigma
+        return torch.special.ndtr(x / sigma)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (2 * torch.pi) ** 0.5 * torch.exp(-((x / ctx.sigma) ** 2) / 2), None
+
+
+class Loop(torch.autograd.Function):
+    """The largest of each four; the others get a gradient too where one is no larger."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, ctx.place = x.view(len(x), -1, 4).max(-1)
+        ctx.shape = x.shape
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g.new_zeros(ctx.shape)
+        for k in range(4):
+            found[:, k::4] = g * (ctx.place >= k)
+        return found
+
+
+class SharpTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return 2 * g * (1 - y * y)
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -206,6 +251,16 @@ NAMED = {
         (torch.randn(4, 7, 3, generator=generator), torch.tensor([2, 3, 5, 7])),
         "`torch.arange(ctx.steps) <= lengths[:, None]` (test_edits.py) compares by <.",
     ),
+    "tied entries": (
+        NormalShare,
+        (X[:, 0] - X[:, :1], 0.4),
+        "Got is 0.4 x expected, and args[1] is 0.4.",
+    ),
+    "in a loop": (
+        Loop,
+        (torch.randn(3, 8, generator=generator),),
+        "`ctx.place >= k` (test_edits.py) compares by ==.",
+    ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -215,6 +270,8 @@ def test_the_first_line_names_the_edit(name):
     function, inputs, said = NAMED[name]
     finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
     assert said in re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
+    assert "Run by the checker" not in finding.repro
+    assert len(finding.repro.splitlines()) <= 60
 
 
 class SlopeOfForward(torch.autograd.Function):
@@ -269,3 +326,16 @@ def test_rows_that_rise_are_no_items_that_may_grow_alone():
     rising = torch.linspace(-1, 1, 40)[:, None]
     finding = check(Subtracts, rising, torch.randn(40, 1), clauses="batch")["batch"]
     assert finding.verdict == "holds"
+
+
+def test_the_script_prints_the_smallest_numbers_too():
+    saturated = torch.tensor([0.1, 12.0, -9.0, 3.0, 8.0, -11.0])
+    finding = check(SharpTanh, saturated, clauses="derivative", gradient="exact")["derivative"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
+    printed = [float(n) for n in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", out.getvalue())]
+    wanted = re.findall(r"-?\d[\d.]*(?:e-?\d+)?", finding.expected.partition("]")[0])
+    assert len(wanted) == 6
+    for number in map(float, wanted):
+        assert any(number == pytest.approx(n, rel=5e-4, abs=0) for n in printed)

@@ -55,6 +55,7 @@ class Backward:
         probe: the subject.
         points: the differentiated inputs.
         weights: the cotangents.
+        within: what keeps the structure of each point, of its gradient too.
         steps: what the latest run consisted of.
         own: what the context held besides what was saved, by name.
         edited: the steps that run in another way, and how.
@@ -63,6 +64,7 @@ class Backward:
     probe: Probe
     points: Tensors
     weights: Tensors
+    within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     steps: list[Step] = field(default_factory=list)
     own: Mapping[str, Any] = field(default_factory=dict)
     edited: tuple[Collection[int], Edit] | None = None
@@ -76,7 +78,8 @@ class Backward:
         """The gradients, with steps edited where some are named; ``None`` where that fails."""
         self.steps, self.edited = [], edited or None
         try:
-            return self.probe.backward(self.points, self.weights)
+            found = self.probe.backward(self.points, self.weights)
+            return [keep(gradient) for keep, gradient in zip(self.within, found, strict=True)]
         except Exception:  # whatever does not take what is no operand of its own
             return None
 

@@ -88,10 +88,10 @@ def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
         yield some / every, f"{some} / {every}", why
         if some > 2:
             yield some, f"{some}", why
-    for whole in _WHOLE:
-        yield whole, f"{whole}", ""
     for name, number in difference.numbers.items():
         yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
+    for whole in _WHOLE:
+        yield whole, f"{whole}", ""
     for name, number in difference.numbers.items():
         for value, how in ((1 - number, f"1 - {name}"), (1 + number, f"1 + {name}")):
             if value > 0:

@@ -97,7 +97,8 @@ def _is_stepped(probe: Probe, only: int) -> bool:
 def _constant(probe: Probe, trial: Trial) -> str:
     """Which of what forward computed autograd misses: what changes with it alone is the gap."""
     count, h = len(trial.points), 2.0**-17
-    backward, kept = Backward(probe, trial.points, trial.cotangents), []
+    free = [lambda gradient: gradient] * count
+    backward, kept = Backward(probe, trial.points, trial.cotangents, free), []
     for side in (h, -h):
         moved = [x + side * v for x, v in zip(trial.points, trial.step[:count], strict=True)]
         backward.points = moved
