@@ -1,6 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from pullback.conformance._held import PutBack, rewinds, tensors_within
 from pullback.conformance._tree import leaves, replace, walk
 from pullback.errors import ArgumentTypeError
+from pullback.internal.torch import pytree
 from pullback.recording.codec import TENSORS
 
 __all__ = ["Arguments", "is_composed", "is_continuous"]
@@ -177,6 +178,14 @@ class Arguments:
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""
         return with_fields(self, values=tuple(values))
+
+    def with_numbers(self, change: Callable[[float], float]) -> "Arguments":
+        """The same arguments with other floating-point numbers, those within tensors aside."""
+        args, kwargs = pytree.tree_map(
+            lambda leaf: change(leaf) if type(leaf) is float else leaf,
+            (self.args, dict(self.kwargs)),
+        )
+        return with_fields(self, args=args, kwargs=kwargs)
 
     def with_generators(self, generators: Sequence[PutBack]) -> "Arguments":
         """The same arguments with more generators that are put back before each run."""

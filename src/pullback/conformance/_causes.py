@@ -62,7 +62,7 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
     """What holds without a breach; ``None`` where the breach is not there, or nothing holds."""
     if mend.clause not in failed:
         return None
-    subject = mended(probe.subject, mend)
+    subject = mended(probe.subject, mend.undo)
     if subject is None:
         return None
     there = replace(probe, subject=subject)

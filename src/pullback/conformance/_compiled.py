@@ -141,7 +141,7 @@ def refused_way(probe: Probe) -> Way | None:
 
 def _is_derivative(probe: Probe, batch: Batch) -> bool:
     """Whether autograd gives the numbers of the Function's own backward by following forward."""
-    subject = mended(probe.subject, next(m for m in MENDS if m.clause == "derivative"))
+    subject = mended(probe.subject, next(m.undo for m in MENDS if m.clause == "derivative"))
     if subject is None:
         return False
     points, weights, *_ = batch.items[0]

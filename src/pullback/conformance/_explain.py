@@ -1,18 +1,21 @@
 """Say in words how one tensor differs from another: the first relation that fits all entries."""
 
+from collections.abc import Sequence
+
 import torch
 
-from pullback.conformance._pair import Difference, Pair, first_true
+from pullback.conformance._pair import Difference, Pair, Rule, first_true
 from pullback.conformance._relations import RULES, lowered
 
 __all__ = ["Difference", "explain"]
 
 
-def explain(difference: Difference) -> str:
+def explain(difference: Difference, rules: Sequence[Rule] = RULES) -> str:
     """One sentence that says how the numbers got differ from those expected.
 
     Arguments:
         difference: what is compared.
+        rules: the relations that are tried.
 
     Returns:
         The sentence, or an empty text where the two are equal or no relation is recognised.
@@ -36,7 +39,7 @@ def explain(difference: Difference) -> str:
         return _not_finite(difference)
     if pair.equal(pair.got):
         return first_true(pair, (lowered,))
-    return first_true(pair, RULES)
+    return first_true(pair, rules)
 
 
 def _numeric(*tensors: torch.Tensor) -> bool:

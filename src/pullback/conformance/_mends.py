@@ -13,7 +13,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "around_backward", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -42,12 +42,12 @@ class Mend:
     noticed: bool = False
 
 
-def mended(subject: Subject, mend: Mend) -> Subject | None:
-    """The same Function without a breach; ``None`` where it cannot be had.
+def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
+    """The same Function with other methods, as without a breach; ``None`` where it cannot be had.
 
     Arguments:
         subject: what is checked.
-        mend: the breach to undo.
+        steps: each makes of a Function the methods of another one.
     """
     kind = subject.function
     if kind is None and reference_of(subject.target) is not None:
@@ -55,7 +55,7 @@ def mended(subject: Subject, mend: Mend) -> Subject | None:
     if kind is None:
         return None
     try:
-        for undo in mend.undo:
+        for undo in steps:
             kind = type(kind)(kind.__name__, (kind,), {**undo(kind), "__module__": kind.__module__})
     except Exception:  # a class that cannot be derived from
         return None
@@ -101,11 +101,7 @@ def _each(change: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
 
 def _given_to_backward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
     """Backward is handed changed cotangents."""
-
-    def around(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        return method(ctx, *_each(change, cotangents))
-
-    return lambda kind: _methods(kind, back=around)
+    return around_backward(lambda method, ctx, *given: method(ctx, *_each(change, given)))
 
 
 def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
@@ -161,7 +157,12 @@ def _kept(
     return lambda kind: _methods(kind, fill=fill, back=back)
 
 
-class _Stand:
+def around_backward(back: Callable[..., Any]) -> Undo:
+    """Backward is called through ``back(method, ctx, *cotangents)``."""
+    return lambda kind: _methods(kind, back=back)
+
+
+class Stand:
     """Stands for a context, of which it answers some attributes by itself."""
 
     def __init__(self, ctx: Any, **own: Any) -> None:
@@ -215,7 +216,7 @@ def _with_all(ctx: Any, kept: Any) -> Any:
     for place, tensor in zip(places, every[count:], strict=True):
         leaves[place] = tensor
     own = pytree.tree_unflatten(leaves, form)
-    return _Stand(ctx, saved_tensors=every[:count], **own)
+    return Stand(ctx, saved_tensors=every[:count], **own)
 
 
 # Backward finds on its ctx what forward left there, however often it runs.
@@ -225,7 +226,7 @@ _saving = _kept(_save_all, _with_all)
 # Backward is asked for every gradient.
 _asked_for_all = _kept(
     lambda ctx: None,
-    lambda ctx, _: _Stand(ctx, needs_input_grad=tuple(True for _ in ctx.needs_input_grad)),
+    lambda ctx, _: Stand(ctx, needs_input_grad=tuple(True for _ in ctx.needs_input_grad)),
 )
 # Backward is handed zeros for ``None``.
 _materialised = _kept(lambda ctx: ctx.set_materialize_grads(True), lambda ctx, _: ctx)
@@ -330,7 +331,7 @@ def _differentiated(kind: _Kind) -> dict[str, Any]:
     return made
 
 
-class _Ignored(_Stand):
+class _Ignored(Stand):
     """Keeps nothing that forward saves."""
 
     def save_for_backward(self, *tensors: torch.Tensor) -> None:

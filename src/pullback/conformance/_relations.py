@@ -8,12 +8,13 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
 
-__all__ = ["RULES", "lowered"]
+__all__ = ["EXACT", "RULES", "lowered", "named_factor"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
@@ -29,47 +30,74 @@ def _zero(pair: Pair) -> Iterator[Said]:
 
 
 def _factor(pair: Pair) -> Iterator[Said]:
-    """One factor for all entries."""
+    """One factor for all entries that has a name."""
+    ratio = _one_ratio(pair)
+    if _near(ratio, -1.0):
+        yield "Got is expected with the other sign."
+    right = "expected" if ratio > 0 else "-expected"
+    named = named_factor(pair.difference, abs(ratio)) if ratio else None
+    if named is not None and named.divides:
+        yield f"Got is {right} / {named.text}{named.why}."
+    elif named is not None:
+        yield f"Got is {named.text} x {right}{named.why}."
+
+
+def _some_factor(pair: Pair) -> Iterator[Said]:
+    ratio = _one_ratio(pair)
+    if ratio:
+        yield f"Got is {ratio:.4g} x expected."
+
+
+def _one_ratio(pair: Pair) -> float:
+    """By what expected is to be multiplied, one number for all entries; 0 where there is none."""
     expected, got = pair.expected[pair.known], pair.got[pair.known]
     norm = float(expected.abs().square().sum())
     factor = complex((expected.conj() * got).sum() / norm) if norm else 0.0
     ratio = factor.real
     if not ratio or abs(factor.imag) > pair.difference.close * abs(factor):
-        return
-    if not pair.equal(pair.got / ratio) or abs(ratio - 1) < _LITTLE / 5:
-        return
-    if _near(ratio, -1.0):
-        yield "Got is expected with the other sign."
-    sign = "-" if ratio < 0 else ""
-    named = (said for size, said in _numbers(pair.difference, sign) if _near(abs(ratio), size))
-    yield next(named, f"Got is {ratio:.4g} x expected.")
+        return 0.0
+    return ratio if pair.equal(pair.got / ratio) and abs(ratio - 1) >= _LITTLE / 5 else 0.0
 
 
-def _numbers(difference: Difference, sign: str) -> Iterator[tuple[float, str]]:
-    """Factors that have a name, and how it is said."""
+class Factor(NamedTuple):
+    """A factor that has a name: its value, the number that it is or divides by, and why that."""
+
+    value: float
+    text: str
+    divides: bool
+    why: str
+
+
+def named_factor(difference: Difference, ratio: float) -> Factor | None:
+    """The first factor with a name that is close to a ratio."""
+    for number, text, why in _numbers(difference):
+        if _near(ratio, 1 / number):
+            return Factor(1 / number, f"({text})" if "/" in text else text, True, why)
+        if _near(ratio, number):
+            return Factor(number, text, False, why)
+    return None
+
+
+def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
+    """Numbers that have a name: how each is written, and what it is."""
     large = [(name, size) for name, size in difference.sizes.items() if size > 2]
     for name, size in large:
-        tail = f"and {size} is the size of {name}."
-        yield 1 / size, f"Got is {sign}expected / {size}, {tail}"
-        yield size, f"Got is {size} x {sign}expected, {tail}"
+        yield size, f"{size}", f", and {size} is the size of {name}"
     for name, (some, every) in difference.counts.items():
-        tail = f"and {some} of the {every} {name}."
-        yield some / every, f"Got is {sign}{some} / {every} x expected, {tail}"
-        yield every / some, f"Got is {sign}{every} / {some} x expected, {tail}"
+        why = f", and {some} of the {every} {name}"
+        yield some / every, f"{some} / {every}", why
         if some > 2:
-            yield some, f"Got is {some} x {sign}expected, {tail}"
-            yield 1 / some, f"Got is {sign}expected / {some}, {tail}"
-    for whole in _WHOLE:
-        yield whole, f"Got is {whole} x {sign}expected."
-        yield 1 / whole, f"Got is {sign}expected / {whole}."
+            yield some, f"{some}", why
     for name, number in difference.numbers.items():
-        size, tail = abs(number), f"and {name} is {number:.4g}."
-        yield size, f"Got is {size:.4g} x {sign}expected, {tail}"
-        yield 1 / size, f"Got is {sign}expected / {size:.4g}, {tail}"
+        yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
+    for whole in _WHOLE:
+        yield whole, f"{whole}", ""
+    for name, number in difference.numbers.items():
+        for value, how in ((1 - number, f"1 - {name}"), (1 + number, f"1 + {name}")):
+            if value > 0:
+                yield value, f"{value:.4g}", f", and {how} is {value:.4g}"
     for name, size in large:
-        tail = f"and {size} is the size of {name}."
-        yield size**-0.5, f"Got is {sign}expected / sqrt({size}), {tail}"
-        yield size**0.5, f"Got is sqrt({size}) x {sign}expected, {tail}"
+        yield size**0.5, f"sqrt({size})", f", and {size} is the size of {name}"
 
 
 def _near(one: float, other: float) -> bool:
@@ -299,7 +327,7 @@ def _scattered(pair: Pair) -> Iterator[Said]:
     count, every = int(wrong.sum()), int(pair.known.sum())
     if 1 < count < every:
         part = Pair(pair.expected[wrong], pair.got[wrong], pair.known[wrong], pair.difference)
-        said = first_true(part, (_zero, _factor, _signs, _offset))
+        said = first_true(part, (_zero, _factor, _some_factor, _signs, _offset))
         if said:
             yield f"Right but for {count} of {every} entries, where {said[0].lower()}{said[1:]}"
 
@@ -312,7 +340,7 @@ def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
         return ""
     part = Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
                  known, pair.difference)  # fmt: skip
-    said = first_true(part, (_zero, _factor))
+    said = first_true(part, (_zero, _factor, _some_factor))
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 
@@ -347,7 +375,9 @@ def _offset(pair: Pair) -> Iterator[Said]:
         yield f"Got is expected {complex(gap.mean()).real:+.4g} at every entry."
 
 
+# These say all that a mend needs to know; the others, where the numbers are wrong and how much.
+EXACT: tuple[Rule, ...] = (_zero, _factor, _arranged, _terms, _factors, _reduced)
 RULES: tuple[Rule, ...] = (
-    _zero, _factor, _arranged, _terms, _factors, _reduced, _rows, lowered, _statistics, _nearly,
-    _repeated, _blocks, _signs, _scattered, _offset, _multiples,
+    *EXACT, _some_factor, _rows, lowered, _statistics, _nearly, _repeated, _blocks, _signs,
+    _scattered, _offset, _multiples,
 )  # fmt: skip

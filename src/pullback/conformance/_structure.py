@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-__all__ = ["keep", "keep_step", "outside", "structures", "ties_matrices"]
+__all__ = ["keep", "keep_step", "outside", "stepping", "structures", "ties_matrices"]
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,19 @@ def keep(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor | None:
 
 def keep_step(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """Keep a step inside the linear structure of a point: symmetric, triangular."""
-    for structure in structures(point):
-        if structure.linear:
-            step = structure.restore(step)
-    return step
+    return stepping(point)(step)
+
+
+def stepping(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The orthogonal projection of steps onto those that keep the linear structure of a point."""
+    linear = [structure.restore for structure in structures(point) if structure.linear]
+
+    def project(step: torch.Tensor) -> torch.Tensor:
+        for restore in linear:
+            step = restore(step)
+        return step
+
+    return project
 
 
 def ties_matrices(tensor: torch.Tensor) -> bool:

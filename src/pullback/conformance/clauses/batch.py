@@ -64,6 +64,8 @@ class _Batch:
                 return part
             part = torch.cat([part[:1], size * part[1:]])
             kept = keep(value, part)
+            if kept is not None and not torch.equal(kept[:1], part[:1]):
+                raise ValueError("The first row would be another one.")  # as where rows rise
             return part if kept is None else kept
 
         other = self.probe.at(changed(self.probe.inputs, self.chosen, take))

@@ -1,6 +1,7 @@
 """`double`: the second derivative is right, or refused."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -8,8 +9,11 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, try_second
+from pullback.conformance._evidence import inner
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import lacks_rule
+from pullback.conformance._operations import Backward, edited
+from pullback.conformance._pair import CLOSE
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
@@ -90,14 +94,39 @@ def _is_stepped(probe: Probe, only: int) -> bool:
     return any(motion.is_stepped for motion in found) and not any(m.moves for m in found)
 
 
+def _constant(probe: Probe, trial: Trial) -> str:
+    """Which of what forward computed autograd misses: what changes with it alone is the gap."""
+    count, h = len(trial.points), 2.0**-17
+    free = [lambda gradient: gradient] * count
+    backward, kept = Backward(probe, trial.points, trial.cotangents, free), []
+    for side in (h, -h):
+        moved = [x + side * v for x, v in zip(trial.points, trial.step[:count], strict=True)]
+        backward.points = moved
+        if backward.answers() is None or not backward.steps:
+            return ""
+        kept.append(backward.steps[0].leaves[: -len(trial.cotangents)])
+    backward.points = trial.points
+    for k, (up, down) in enumerate(zip(*kept, strict=True)):
+        with suppress(Exception):  # one that cannot be read by itself
+            answers = [backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down)]
+            change = sum(
+                inner(u, one - other) for u, one, other in zip(trial.weights, *answers, strict=True)
+            )
+            gap = trial.estimate.value - trial.value
+            if gap and abs(change / (2 * h) - gap) <= CLOSE * abs(gap):
+                return f" To autograd, ctx.saved_tensors[{k}] is a constant: forward computed it."
+    return ""
+
+
 def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
     place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
     source = f"xs[{only}]" if only < count else f"w[{only - count}]"
     what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
+    constant = _constant(probe, trial)
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         "The second derivative is silently wrong: backward, differentiated by autograd with "
-        f"respect to {place}, {what}.",
+        f"respect to {place}, {what}.{constant}",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} "
         "(finite differences of backward)",
         got=f"{trial.value:.8g} (backward of backward)",

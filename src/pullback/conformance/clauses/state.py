@@ -21,14 +21,22 @@ _FAR, _PATIENCE = 8, 5.0
 _THREADS = 4
 _REPEATS = 5
 
+_SECOND = "a second live call"
+# How scripts make a second call of the first.
+_OTHERS = (
+    "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
+    "next((o for x, o in zip(xs, others) if x is a), a), args)"
+)
+_NUMBERS = "args = tree_map(lambda a: 2 * a if type(a) is float else a, args)"
+
 
 @clause(
     "state",
     promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
-    breach="when two calls are interleaved, nearby and at numbers of other signs and sizes, then "
-    "in four threads.",
+    breach="when two calls are interleaved, nearby, at numbers of other signs and sizes and with "
+    "other options, then in four threads.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Finding:
@@ -53,12 +61,17 @@ def state(probe: Probe) -> Finding:
         for k in order:
             handed = [g.clone() for g in cotangents]  # which backward may write into
             got = probe.pull(leaves[k], handed, outputs[k])
-            finding = _unlike(probe, "a second live call", got, alone[k], cotangents,
+            finding = _unlike(probe, _SECOND, got, alone[k], cotangents,
                               points[k], points[1 - k])  # fmt: skip
             if finding is not None:
                 return finding
-    for far in (-_FAR, _FAR):
-        finding = _disturbed(probe, points[0], far, cotangents, alone[0])
+    other = probe.at(probe.inputs.with_numbers(lambda number: 2 * number))
+    for second, others, what, change in (
+        *((probe, [far * x for x in points[0]], _SECOND, _OTHERS) for far in (-_FAR, _FAR)),
+        (other, points[0], "a call with other numbers", _NUMBERS),
+    ):
+        got = _disturbed(probe, second, points[0], others, cotangents)
+        finding = _unlike(probe, what, got, alone[0], cotangents, points[0], others, change)
         if finding is not None:
             return finding
     if probe.draws:
@@ -70,16 +83,14 @@ def state(probe: Probe) -> Finding:
 
 
 def _disturbed(
-    probe: Probe, points: Tensors, factor: float, cotangents: Tensors, alone: Tensors
-) -> Finding | None:
-    """A second call at numbers of other signs and sizes: nearby, a mask would be the same."""
-    far = [factor * x for x in points]
+    probe: Probe, second: Probe, points: Tensors, others: Tensors, cotangents: Tensors
+) -> Tensors:
+    """Gradients with a call between that is of other signs and sizes, where masks differ too."""
     leaves = probe.leaves(points)
     outputs = probe.evaluate(leaves)
     with suppress(Exception):  # outside of its domain, or without an end there
-        replace(probe, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(far))
-    got = probe.pull(leaves, [g.clone() for g in cotangents], outputs)
-    return _unlike(probe, "a second live call", got, alone, cotangents, points, far)
+        replace(second, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(others))
+    return probe.pull(leaves, [g.clone() for g in cotangents], outputs)
 
 
 def _threads(
@@ -104,12 +115,6 @@ def _threads(
             return _unlike(probe, "another thread", answer, alone[k], cotangents, points[k],
                            points[1 - k])  # fmt: skip
     return None
-
-
-_OTHERS = (
-    "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
-    "next((o for x, o in zip(xs, others) if x is a), a), args)"
-)
 
 
 def _at_once(work: Callable[[int], Answer], count: int) -> list[Answer]:
@@ -150,7 +155,7 @@ def _overwritten(probe: Probe, pair: tuple[object, object], place: int, given: G
 
 def _unlike(  # noqa: PLR0917 - what one comparison takes
     probe: Probe, what: str, got: Tensors, alone: Tensors, cotangents: Tensors, points: Tensors,
-    others: Tensors,
+    others: Tensors, change: str = _OTHERS,
 ) -> Finding | None:  # fmt: skip
     """The finding that gradients at some points are others than those of a call alone."""
     there = replace(probe, inputs=probe.inputs.with_points(points))
@@ -163,7 +168,7 @@ def _unlike(  # noqa: PLR0917 - what one comparison takes
         repro=[
             "print('alone', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
             "first = outs()",
-            _OTHERS,
+            change,
             "outs(); print('with a second call live', torch.autograd.grad(first, xs, w, "
             "allow_unused=True))",
         ],

@@ -1,0 +1,138 @@
+"""<w, f> around one point, by finite differences: an entry moves alone, or those tied to it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._derivative import aligned
+from pullback.conformance._directions import scale
+from pullback.conformance._evidence import inner
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._structure import stepping
+
+__all__ = ["EVERY", "Around", "step_of"]
+
+EVERY = 256
+"""The entries of an input up to which each of them is moved."""
+
+_STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
+
+
+@dataclass(frozen=True)
+class Around:
+    """<w, f> around one point.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        weights: the cotangents.
+        base: the outputs there.
+        until: when time is over.
+        steps: what keeps the structure of each point.
+    """
+
+    probe: Probe
+    points: Tensors
+    weights: Tensors
+    base: Tensors
+    until: float
+    steps: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+
+    def change(self, only: int, step: torch.Tensor) -> Tensors | None:
+        """How much each output changes with one input along a step, half of it to either side."""
+        sides = []
+        for sign in (1, -1):
+            moved = [x.clone() for x in self.points]
+            moved[only] = moved[only] + sign * step
+            try:
+                with torch.no_grad():
+                    sides.append(aligned(self.probe.evaluate(moved), self.base))
+            except Exception:  # refused there
+                return None
+        return [(up - down) / 2 for up, down in zip(*sides, strict=True)]
+
+    def weighed(self, only: int, step: torch.Tensor) -> float | None:
+        """The same, of <w, f>."""
+        found = self.change(only, step)
+        if found is None:
+            return None
+        return sum(inner(w, change) for w, change in zip(self.weights, found, strict=True))
+
+    def slope(self, only: int, place: int) -> complex | float | None:
+        """d<w, f> by one entry; of a complex entry as autograd has it."""
+        point = self.points[only]
+        size = step_of(point, place, self.probe.rough)
+        found = []
+        for unit in (1.0, 1j) if point.is_complex() else (1.0,):
+            change = self.weighed(only, self.unit(only, place, size * unit))
+            if change is None:
+                return None
+            found.append(change / size)
+        return complex(*found) if len(found) == 2 else found[0]
+
+    def unit(self, only: int, place: int, size: complex = 1.0) -> torch.Tensor:
+        """A step of one entry, and of those that its structure ties to it."""
+        step = torch.zeros_like(self.points[only]).contiguous()
+        step.view(-1)[place] = torch.tensor(size, dtype=step.dtype)
+        return self.steps[only](step)
+
+    def gap(
+        self, only: int, step: torch.Tensor, gradient: torch.Tensor, low: int, high: int
+    ) -> float:
+        """How far backward is off where one range of entries moves; 0 where f is refused."""
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        change = self.weighed(only, self.size * moved.view(self.points[only].shape))
+        return 0.0 if change is None else abs(change / self.size - inner(gradient, moved))
+
+    @property
+    def size(self) -> float:
+        """How far what moves as a whole does so, as a part of a step."""
+        return _STEP[torch.float32 if self.probe.rough else torch.float64]
+
+    def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient of one input at some entries, as many as there is time for, and which."""
+        found = torch.full_like(self.points[only], torch.nan).contiguous()
+        known = torch.zeros(found.shape, dtype=torch.bool)
+        for place in places:
+            value = self.slope(only, place)
+            if value is not None:
+                found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
+                known.view(-1)[place] = True
+            if time.process_time() > self.until:
+                break
+        return found, known
+
+    def pushed(self, only: int) -> torch.Tensor | None:
+        """J w, where one output has the shape of the input."""
+        point = self.points[only]
+        if len(self.weights) != 1 or self.weights[0].shape != point.shape or point.is_complex():
+            return None
+        change = self.change(only, self.size * self.weights[0].to(point.dtype))
+        return None if change is None else change[0] / self.size
+
+    def with_constants(self) -> "Around":
+        """The same, with every floating input as one that is differentiated."""
+        given = self.probe.inputs.with_points(self.points)
+        every = [k for k, value in enumerate(given.values) if is_continuous(value)]
+        inputs = given.with_differentiable(every)
+        steps = [stepping(point) for point in inputs.points()]
+        return replace(self, probe=self.probe.at(inputs), points=inputs.points(), steps=steps)
+
+    def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:
+        """All entries of a gradient; ``None`` where one cannot be had, or time is over."""
+        count = self.points[only].numel()
+        if count > EVERY or time.process_time() > self.until:
+            return None
+        there = self if weights is None else replace(self, weights=weights)
+        found, known = there.gradient(only, range(count))
+        return found if bool(known.all()) else None
+
+
+def step_of(point: torch.Tensor, place: int, rough: bool) -> float:
+    relative = _STEP[torch.float32 if rough else torch.float64]
+    step = float(scale(point).abs().reshape(-1)[place]) * relative
+    return float(f"{step:.0e}")  # short to write down

@@ -1,0 +1,160 @@
+"""A wrong backward as the operations that it consists of, each of which may run in another way."""
+
+import inspect
+import linecache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pullback.conformance._mends import Stand, around_backward, mended
+from pullback.conformance._probe import Probe, Tensors
+from pullback.internal.torch import pytree
+
+__all__ = ["Backward", "Edit", "Run", "Step", "edited"]
+
+# Where an operation is dispatched, not written.
+_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+Run = Callable[[Sequence[Any]], Any]
+Edit = Callable[[Run, Sequence[Any]], Any]
+
+
+def edited(place: int, change: Callable[[Any], Any]) -> Edit:
+    """An edit that changes one of the leaves."""
+    return lambda run, leaves: run([change(v) if k == place else v for k, v in enumerate(leaves)])
+
+
+class Step(NamedTuple):
+    """An operation of backward.
+
+    Arguments:
+        leaves: those of its arguments.
+        found: its result.
+        said: how it is written.
+        changes: whether it writes its result into an argument.
+    """
+
+    leaves: Sequence[Any]
+    found: Any
+    said: str
+    changes: bool
+
+
+@dataclass
+class Backward:
+    """A backward, run with one of its steps edited; the first step is the whole of it.
+
+    What a loop does again and again is written once: steps that are written at one place of the
+    source are edited together.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        weights: the cotangents.
+        within: what keeps the structure of each point, of its gradient too.
+        steps: what the latest run consisted of.
+        own: what the context held besides what was saved, by name.
+        edited: the steps that run in another way, and how.
+    """
+
+    probe: Probe
+    points: Tensors
+    weights: Tensors
+    within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+    steps: list[Step] = field(default_factory=list)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    edited: tuple[Collection[int], Edit] | None = None
+
+    def __post_init__(self) -> None:
+        subject = mended(self.probe.subject, [around_backward(self.run)])
+        if subject is not None:
+            self.probe = replace(self.probe, subject=subject)
+
+    def answers(self, *edited: Any) -> Tensors | None:
+        """The gradients, with steps edited where some are named; ``None`` where that fails."""
+        self.steps, self.edited = [], edited or None
+        try:
+            found = self.probe.backward(self.points, self.weights)
+            return [keep(gradient) for keep, gradient in zip(self.within, found, strict=True)]
+        except Exception:  # whatever does not take what is no operand of its own
+            return None
+
+    def run(self, method: Any, ctx: Any, *cotangents: Any) -> Any:
+        """The author's backward, as one step and those within it."""
+        saved = ctx.saved_tensors
+        self.own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
+
+        def whole(leaves: Sequence[Any]) -> Any:
+            with _Operations(self):
+                own = Stand(ctx, saved_tensors=tuple(leaves[: len(saved)]))
+                return method(own, *leaves[len(saved) :])
+
+        return self.step(whole, [*saved, *cotangents], lambda: "it")
+
+    def step(
+        self, run: Run, leaves: Sequence[Any], said: Callable[[], str], *, changes: bool = False
+    ) -> Any:
+        """One step, noted, or edited where it is one of those to edit."""
+        number = len(self.steps)
+        if self.edited is not None:
+            self.steps.append(_EDITED)
+            return self.edited[1](run, leaves) if number in self.edited[0] else run(leaves)
+        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, said(), changes))
+        found = run(leaves)
+        self.steps[number] = self.steps[number]._replace(found=_kept(found))
+        return found
+
+
+_EDITED = Step((), None, "", False)  # nobody reads the steps of a run that is edited
+
+
+def _kept(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class _Operations(TorchFunctionMode):
+    """Makes a step of a backward of each operation."""
+
+    def __init__(self, backward: Backward) -> None:
+        super().__init__()
+        self._backward = backward
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        leaves, form = pytree.tree_flatten((tuple(args), kwargs or {}))
+
+        def run(leaves: Sequence[Any]) -> Any:
+            args, kwargs = pytree.tree_unflatten(list(leaves), form)
+            return func(*args, **kwargs)
+
+        name = getattr(func, "__name__", "")
+        changes = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
+        return self._backward.step(
+            run, leaves, lambda: _written(name), changes=changes or "out" in (kwargs or {})
+        )
+
+
+def _written(name: str) -> str:
+    """An operation as it stands in the author's source; its name, where that is not to be had.
+
+    Nothing but this text depends on frames.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and any(
+        root in Path(frame.f_code.co_filename).parents for root in _OTHERS
+    ):
+        frame = frame.f_back
+    if frame is None:
+        return f"`{name}`"
+    info = inspect.getframeinfo(frame, context=0)
+    place, line = info.positions, linecache.getline(info.filename, info.lineno)
+    where = f"{Path(info.filename).name}:{info.lineno}"
+    if place is None or place.lineno != place.end_lineno or not line.strip():
+        return f"`{name}` ({where})"
+    part = line.encode()[place.col_offset : place.end_col_offset].decode()
+    return f"`{part}` ({where})"

@@ -1,0 +1,341 @@
+"""The first line names the edit after which backward is right, and where it stands."""
+
+import contextlib
+import io
+import re
+
+import pytest
+import torch
+
+from pullback.conformance import check
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        s = torch.sigmoid(x)
+        ctx.save_for_backward(x, s)
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        _, s = ctx.saved_tensors
+        return g * (s + s * (1 - s))  # x is lost
+
+
+class RootMeanSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        root = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, weight, root)
+        return x * root * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight, root = ctx.saved_tensors
+        dot = (g * weight * x).sum(-1, keepdim=True)  # a mean is meant
+        return g * weight * root - x * root**3 * dot, (g * x * root).sum(0), None
+
+
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, beta):
+        y = torch.sigmoid(beta * x)
+        ctx.save_for_backward(x, y)
+        ctx.beta = beta
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, _ = ctx.saved_tensors
+        return ctx.beta * g * y * (1 - y), None
+
+
+class NeighbourMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, source, target):
+        ctx.degree = torch.bincount(target, minlength=len(h)).clamp(min=1).to(h.dtype)
+        ctx.save_for_backward(source, target)
+        return torch.zeros_like(h).index_add_(0, target, h[source]) / ctx.degree[:, None]
+
+    @staticmethod
+    def backward(ctx, g):
+        source, target = ctx.saved_tensors
+        return torch.zeros_like(g).index_add_(0, source, g[target]), None, None
+
+
+class Gates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gates, c):
+        i, f = gates.sigmoid().chunk(2, 1)
+        ctx.save_for_backward(i, f, c)
+        return f * c + i
+
+    @staticmethod
+    def backward(ctx, g):
+        i, f, c = ctx.saved_tensors
+        by_i, by_f = g * i * (1 - i), g * c * f * (1 - f)
+        return torch.cat([by_f, by_i], 1), g * f
+
+
+class Huber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, d, delta):
+        ctx.save_for_backward(d)
+        ctx.delta = delta
+        size = d.abs()
+        return torch.where(size < delta, d.square() / 2, delta * (size - delta / 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        (d,) = ctx.saved_tensors
+        return g * torch.where(d.abs() < 1, d, ctx.delta * d.sign()), None
+
+
+class PadsLeft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, width):
+        ctx.width = width
+        return torch.nn.functional.pad(x, (width, 0))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[..., : g.shape[-1] - ctx.width].clone(), None
+
+
+class Returns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rewards, discount):
+        running, found = torch.zeros_like(rewards[:, 0]), []
+        for reward in rewards.unbind(1)[::-1]:
+            running = reward + discount * running
+            found.append(running)
+        return torch.stack(found[::-1], 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.cumsum(1), None
+
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(-2, keepdim=True))
+
+
+class ByLogLength(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, log_length):
+        length = log_length.exp()
+        ctx.save_for_backward(x, length)
+        return torch.exp(-x.square() / length)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, length = ctx.saved_tensors
+        y = torch.exp(-x.square() / length)
+        return -2 * g * x * y / length, (g * y * x.square()).sum() / length**2
+
+
+class Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask, p):
+        ctx.save_for_backward(mask)
+        return x * mask / (1 - p)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None, None
+
+
+class MaskedMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, lengths):
+        ctx.save_for_backward(lengths)
+        ctx.steps = h.shape[1]
+        mask = torch.arange(ctx.steps) < lengths[:, None]
+        return (h * mask[:, :, None]).sum(1) / lengths[:, None]
+
+    @staticmethod
+    def backward(ctx, g):
+        (lengths,) = ctx.saved_tensors
+        mask = torch.arange(ctx.steps) <= lengths[:, None]
+        return g[:, None, :] * mask[:, :, None] / lengths[:, None, None], None
+
+
+class NormalShare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sigma):
+        ctx.save_for_backward(x)
+        ctx.sigma = sigma
+        return torch.special.ndtr(x / sigma)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (2 * torch.pi) ** 0.5 * torch.exp(-((x / ctx.sigma) ** 2) / 2), None
+
+
+class Loop(torch.autograd.Function):
+    """The largest of each four; the others get a gradient too where one is no larger."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, ctx.place = x.view(len(x), -1, 4).max(-1)
+        ctx.shape = x.shape
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g.new_zeros(ctx.shape)
+        for k in range(4):
+            found[:, k::4] = g * (ctx.place >= k)
+        return found
+
+
+class SharpTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return 2 * g * (1 - y * y)
+
+
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(6, 3, generator=generator)
+NAMED = {
+    "factor in a term": (Swish, (X,), "`1 - s` (test_edits.py) is multiplied by args[0]."),
+    "sum in a term": (
+        RootMeanSquare,
+        (X.clone().requires_grad_(), X[0], 1e-6),
+        "`g * weight` (test_edits.py) is divided by 3, and 3 is the size of dimension 1 of args",
+    ),
+    "input for output": (Sigmoid, (X, 1.5), "it reads output 0 for args[0], and the other way"),
+    "degree": (
+        NeighbourMean,
+        (X, torch.tensor([0, 1, 2, 3, 4, 5, 0, 1]), torch.tensor([1, 1, 1, 2, 2, 3, 4, 5])),
+        "the cotangent of output 0 is divided by ctx.degree.",
+    ),
+    "exchanged": (
+        Gates,
+        (torch.cat([X, X.cos()], 1), X.sin()),
+        "`torch.cat([by_f, by_i], 1)` (test_edits.py) reads its operand 1 for its operand 0, and",
+    ),
+    "threshold": (
+        Huber,
+        (torch.linspace(-2, 2, 20)[torch.randperm(20, generator=generator)], 0.5),
+        "`d.abs() < 1` (test_edits.py) reads args[1], which is 0.5, for 1.",
+    ),
+    "cropped": (PadsLeft, (X, 2), "(test_edits.py) takes the last 3 of 5 along dimension 1."),
+    "dimension": (Softmax, (X @ X.T,), "(test_edits.py) reads -1 for -2."),
+    "number of its own": (
+        ByLogLength,
+        (X.clone().requires_grad_(), torch.tensor(0.4).requires_grad_()),
+        "Got is expected / 1.492, and ctx.saved_tensors[1] is 1.492.",
+    ),
+    "less than one": (Drop, (X, (X > 0).float(), 0.2), "Got is 0.8 x expected, and 1 - args[2] is"),
+    "compared": (
+        MaskedMean,
+        (torch.randn(4, 7, 3, generator=generator), torch.tensor([2, 3, 5, 7])),
+        "`torch.arange(ctx.steps) <= lengths[:, None]` (test_edits.py) compares by <.",
+    ),
+    "tied entries": (
+        NormalShare,
+        (X[:, 0] - X[:, :1], 0.4),
+        "Got is 0.4 x expected, and args[1] is 0.4.",
+    ),
+    "in a loop": (
+        Loop,
+        (torch.randn(3, 8, generator=generator),),
+        "`ctx.place >= k` (test_edits.py) compares by ==.",
+    ),
+    "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_first_line_names_the_edit(name):
+    function, inputs, said = NAMED[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
+    assert "Run by the checker" not in finding.repro
+    assert len(finding.repro.splitlines()) <= 60
+
+
+class SlopeOfForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.sigmoid())
+        return torch.nn.functional.softplus(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+def test_what_forward_computed_and_autograd_misses_is_named():
+    finding = check(SlopeOfForward, X, clauses="double")["double"]
+    assert "To autograd, ctx.saved_tensors[0] is a constant: forward computed it." in finding.detail
+
+
+class LatestNumber(torch.autograd.Function):
+    omega = 1.0
+
+    @staticmethod
+    def forward(ctx, x, omega):
+        LatestNumber.omega = omega
+        ctx.save_for_backward(x)
+        return torch.sin(omega * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * LatestNumber.omega * torch.cos(LatestNumber.omega * x), None
+
+
+def test_an_option_that_calls_share_is_found():
+    finding = check(LatestNumber, X, 5.0, clauses="state")["state"]
+    assert finding.verdict == "broken"
+    assert "What forward leaves on the class is read by backward." in finding.detail
+    assert "Run by the checker" not in finding.repro
+
+
+class Subtracts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x - y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, -g
+
+
+def test_rows_that_rise_are_no_items_that_may_grow_alone():
+    rising = torch.linspace(-1, 1, 40)[:, None]
+    finding = check(Subtracts, rising, torch.randn(40, 1), clauses="batch")["batch"]
+    assert finding.verdict == "holds"
+
+
+def test_the_script_prints_the_smallest_numbers_too():
+    saturated = torch.tensor([0.1, 12.0, -9.0, 3.0, 8.0, -11.0])
+    finding = check(SharpTanh, saturated, clauses="derivative", gradient="exact")["derivative"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
+    printed = [float(n) for n in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", out.getvalue())]
+    wanted = re.findall(r"-?\d[\d.]*(?:e-?\d+)?", finding.expected.partition("]")[0])
+    assert len(wanted) == 6
+    for number in map(float, wanted):
+        assert any(number == pytest.approx(n, rel=5e-4, abs=0) for n in printed)
