@@ -44,13 +44,6 @@ def _balanced(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     return step - share * step.sum(-1, keepdim=True)
 
 
-def _turned(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step that turns square matrices, as rotations move."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2]:
-        return step
-    return point @ (step - step.mH) / 2
-
-
 def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """A step in proportion to each entry, so that zeros stay."""
     return point * torch.sign(step.real if step.is_complex() else step) / 2
@@ -61,7 +54,6 @@ KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "any": lambda point, step: step,
     "in proportion": _positive,
     "sums kept": _balanced,
-    "turned": _turned,
     "scaled": lambda point, step: point * 0.5,
     "none": lambda point, step: torch.zeros_like(step),
 }

@@ -16,6 +16,7 @@ from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError, PullbackError
@@ -176,6 +177,10 @@ def _widen(probe: Probe) -> Arguments:
     """The arguments in float64, unless the function refuses or computes in less."""
     arguments = probe.inputs
     wide = arguments.cast(torch.float64)
+    # What is orthogonal or adds up to one but for the rounding of float32 is so in float64.
+    pairs = zip(arguments.values, wide.values, strict=True)
+    restored = [(value, keep(given, value)) for given, value in pairs]
+    wide = wide.with_values([value if kept is None else kept for value, kept in restored])
     probe = probe.at(wide)
     try:
         outputs = probe.run(probe.leaves())

@@ -15,7 +15,7 @@ from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
 from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._structure import keep, keep_step
+from pullback.conformance._structure import keep, keep_step, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close
@@ -50,6 +50,7 @@ class Probe(Teller):
         fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
         thorough: whether what takes long is tried too.
         kin: how the points and directions tried keep to those that forward accepts.
+        free: whether directions leave what inputs are (`tangent`), but for what is linear.
     """
 
     intent: str = "exact"
@@ -67,6 +68,7 @@ class Probe(Teller):
     fresh: Any = None
     thorough: bool = False
     kin: str = "any"
+    free: bool = False
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class Probe(Teller):
         return self.point(0)
 
     def direction(self, label: object, only: int | None = None) -> Tensors:
-        """A random direction, scaled to each input, that keeps symmetric inputs symmetric.
+        """A random direction, scaled to each input, along which it keeps its structure.
 
         Arguments:
             label: what the direction is for; other labels give other directions.
@@ -141,7 +143,8 @@ class Probe(Teller):
         found = []
         for k, point in enumerate(self.inputs.points()):
             step = KINDS[self.kin](point, spread(point, generator) * scale(point))
-            found.append(keep_step(point, step) if only in (None, k) else step * 0)
+            kept = keep_step if self.free else tangent
+            found.append(kept(point, step) if only in (None, k) else step * 0)
         return found
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:

@@ -6,6 +6,12 @@ one sign of it is the tensor that was given: what it fulfils beyond chance (a sy
 order), everything made of it fulfils too. Each structure is a test and a way back to the nearest
 tensor that passes it; what cannot be brought back is not tried at all.
 
+What moves keeps to the structure too. Symmetric matrices are a plane, in which sums stay;
+rotations, rows of length one and logarithms of shares are curved, and a step along the tangent
+leaves them by its square alone, which no central difference sees (`tangent`). Beside such a set a
+derivative is of whatever forward happens to be there, and a backward that is right on it owes
+nothing to that.
+
 A range is another matter: numbers may be positive by chance. It is left, and whoever accuses a
 Function outside of it asks first whether it is right at ordinary numbers there (`outside`).
 """
@@ -17,7 +23,7 @@ from functools import partial
 
 import torch
 
-__all__ = ["keep", "keep_step", "outside", "structures", "ties_matrices"]
+__all__ = ["bound_rows", "keep", "keep_step", "outside", "structures", "tangent", "ties_matrices"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Structure:
         holds: whether a tensor is one.
         restore: the nearest such tensor, or one close to it.
         linear: whether sums of such tensors are such tensors, so that steps have it too.
+        along: makes a step at such a tensor one along which it stays such a tensor; ``None`` for a
+            linear one, whose steps are restored, and for one that has room to every side.
         dim: what ties the entries along that dimension; 0 where it ties those of a matrix.
         is_told: whether a tensor that fulfils it hardly does so by chance.
     """
@@ -37,6 +45,7 @@ class Structure:
     holds: Callable[[torch.Tensor], bool]
     restore: Callable[[torch.Tensor], torch.Tensor]
     linear: bool = False
+    along: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     dim: int = 0
     is_told: Callable[[torch.Tensor], bool] = lambda tensor: True
 
@@ -94,6 +103,40 @@ def keep_step(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         if structure.linear:
             step = structure.restore(step)
     return step
+
+
+def tangent(
+    point: torch.Tensor, step: torch.Tensor, given: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Turn a step into one along which a point keeps all of its structure.
+
+    Arguments:
+        point: where the step begins.
+        step: any step.
+        given: the tensor whose structure it is; the point itself if ``None``.
+
+    Example:
+        >>> unit = torch.tensor([0.6, 0.8])
+        >>> [round(entry, 6) for entry in tangent(unit, torch.tensor([1.0, 0.0])).tolist()]
+        [0.64, -0.48]
+    """
+    kind = point if given is None else given
+    step = keep_step(kind, step)
+    for structure in structures(kind):
+        if structure.along is not None:
+            step = structure.along(point, step)
+    return step
+
+
+def bound_rows(tensor: torch.Tensor) -> str:
+    """What rows are that steps keep to, where no matrix binds them: others may have other rows.
+
+    Example:
+        >>> bound_rows(torch.tensor([0.25, 0.75]))
+        'adding up to one'
+    """
+    bound = [found for found in structures(tensor) if found.along is not None]
+    return bound[0].name if bound and bound[0].dim else ""
 
 
 def ties_matrices(tensor: torch.Tensor) -> bool:
@@ -161,17 +204,92 @@ def _lift(x: torch.Tensor) -> torch.Tensor:
     return x + (low[..., None, None] * eye).to(x.dtype)
 
 
+def _stretched(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """R V R for R = (X / largest eigenvalue)^(1/2), which leaves room however small the others are.
+
+    X + t R V R = R (largest + t V) R is definite for all t up to largest / |V|.
+    """
+    values, vectors = torch.linalg.eigh(_wide(x))
+    roots = (values.clamp(min=0) / values[..., -1:]).sqrt()
+    root = (vectors * roots[..., None, :]) @ vectors.mH
+    return (root @ _wide(step) @ root).to(step.dtype)
+
+
 def _is_orthogonal(x: torch.Tensor) -> bool:
-    if not _is_square(x):
+    if x.ndim < 2 or min(x.shape[-2:]) < 2 or not (_is_square(x) or (x.abs() % 1).any()):
+        return False  # not one-hot rows of different kinds
+    gram = x.mH @ x if x.shape[-2] >= x.shape[-1] else x @ x.mH
+    eye = torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device)
+    return _equal(eye.expand_as(gram), gram)
+
+
+def _turn(x: torch.Tensor, *, proper: bool = False) -> torch.Tensor:
+    """The nearest orthogonal matrix: the polar factor; of a singular matrix any may be.
+
+    The nearest rotation, where a proper one is asked for, turns the least of its directions back.
+    """
+    left, sizes, right = torch.linalg.svd(_wide(x), full_matrices=False)
+    if not bool((sizes[..., -1] > _rounding(x) * sizes[..., 0]).all()):
+        return x
+    signs = torch.ones_like(sizes)
+    if proper:
+        signs[..., -1] = torch.linalg.det(left @ right).sign()
+    return (left * signs[..., None, :] @ right).to(x.dtype)
+
+
+def _is_rotation(x: torch.Tensor) -> bool:
+    real = _is_square(x) and not x.is_complex()
+    return real and _is_orthogonal(x) and bool((torch.linalg.det(x) > 0).all())
+
+
+def _turning(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """V - X (X'V + V'X) / 2, since X'X = 1 stays where X'V + V'X = 0; of wide ones transposed."""
+    if x.shape[-2] < x.shape[-1]:
+        return _turning(x.mH, step.mH).mH
+    return step - x @ (x.mH @ step + step.mH @ x) / 2
+
+
+def _is_rigid(x: torch.Tensor) -> bool:
+    """Whether it is [R | t], with a rotation R, alone or above the row that moves no place."""
+    if not _has_room(x):
         return False
-    eye = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    return _equal(eye.expand_as(x), x @ x.mH)
+    turn, last = _parts(x)
+    return _is_rotation(turn) and bool((last == _parts(_still(x))[1]).all())
 
 
-def _turn(x: torch.Tensor) -> torch.Tensor:
-    """The nearest orthogonal matrix: the polar factor."""
-    left, _, right = torch.linalg.svd(_wide(x))
-    return (left @ right).to(x.dtype)
+def _has_room(x: torch.Tensor) -> bool:
+    """Whether it has the shape of motions in two dimensions or more."""
+    return x.ndim > 1 and x.shape[-1] > 2 and x.shape[-1] - x.shape[-2] in (0, 1)
+
+
+def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What turns space, and the last row where there is one, as they lie in a rigid motion."""
+    count = x.shape[-1] - 1
+    return x[..., :count, :count], x[..., count:, :]
+
+
+def _still(x: torch.Tensor) -> torch.Tensor:
+    """What moves nothing, of the size of another motion."""
+    return torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device).expand(x.shape)
+
+
+def _carry(x: torch.Tensor) -> torch.Tensor:
+    """The nearest rigid motion, of what may be one."""
+    if not _has_room(x):
+        return x
+    found = x.clone()
+    turn, last = _parts(found)
+    turn.copy_(_turn(turn, proper=True))
+    last.copy_(_parts(_still(x))[1])
+    return found
+
+
+def _carrying(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    found = step.clone()
+    turn, last = _parts(found)
+    turn.copy_(_turning(_parts(x)[0], turn))
+    last.zero_()
+    return found
 
 
 def _triangle(keep_triangle: Callable[[torch.Tensor], torch.Tensor], name: str) -> Structure:
@@ -187,8 +305,10 @@ _OF_MATRICES = (
               lambda x: (x - x.mH) / 2, linear=True),
     _triangle(torch.tril, "lower triangular"),
     _triangle(torch.triu, "upper triangular"),
-    Structure("definite", _is_definite, _lift),
-    Structure("orthogonal", _is_orthogonal, _turn),
+    Structure("definite", _is_definite, _lift, along=_stretched),
+    Structure("orthogonal", _is_orthogonal, _turn, along=_turning),
+    Structure("a rotation", _is_rotation, partial(_turn, proper=True)),
+    Structure("a rigid motion", _is_rigid, _carry, along=_carrying),
 )  # fmt: skip
 
 
@@ -205,8 +325,8 @@ def _of_rows(tensor: torch.Tensor) -> list[Structure]:
 def _rows(dim: int) -> list[Structure]:
     return [
         Structure(name, partial(holds, dim=dim), partial(restore, dim=dim), dim=dim,
-                  is_told=partial(is_told, dim=dim))
-        for name, holds, restore, is_told in _OF_ROWS
+                  is_told=partial(is_told, dim=dim), along=along and partial(along, dim=dim))
+        for name, holds, restore, is_told, along in _OF_ROWS
     ]  # fmt: skip
 
 
@@ -232,6 +352,22 @@ def _share(x: torch.Tensor, dim: int) -> torch.Tensor:
     return size / size.sum(dim, keepdim=True)
 
 
+def _moving(weights: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What keeps the sum of all h(x_k), given the derivative h' for each entry.
+
+    It is V - s <h', V> / <h', s> with a side step s of the sign of h', in proportion to each entry,
+    so that signs and zeros stay.
+    """
+
+    def along(x: torch.Tensor, step: torch.Tensor, dim: int) -> torch.Tensor:
+        slope = weights(x)
+        aside = slope.sign() * x.abs()
+        share = (slope * step).sum(dim, keepdim=True) / (slope * aside).sum(dim, keepdim=True)
+        return step - aside * share
+
+    return along
+
+
 def _rises(x: torch.Tensor, dim: int) -> bool:
     return bool((x.diff(dim=dim) >= 0).all())
 
@@ -251,16 +387,16 @@ def _always(x: torch.Tensor, dim: int) -> bool:
 
 _OF_ROWS = (
     ("one-hot", lambda x, dim: _is_mask(x, dim) and bool((x.sum(dim) == 1).all()), _one_hot,
-     _always),
+     _always, None),
     ("a mask", _is_mask, lambda x, dim: (x.abs() > 0.5).to(x.dtype),
-     lambda x, dim: bool((x == 0).any())),
-    ("adding up to one", _adds_up, _share, _always),
+     lambda x, dim: bool((x == 0).any()), None),
+    ("adding up to one", _adds_up, _share, _always, _moving(torch.ones_like)),
     ("of length one", lambda x, dim: _is_near_one(x.square().sum(dim), x),
-     lambda x, dim: x / x.norm(dim=dim, keepdim=True), _always),
+     lambda x, dim: x / x.norm(dim=dim, keepdim=True), _always, _moving(lambda x: 2 * x)),
     ("logarithms of shares",
      lambda x, dim: bool((x <= 0).all()) and _is_near_one(x.exp().sum(dim), x),
-     lambda x, dim: x.log_softmax(dim), _always),
-    ("rising", _rises, lambda x, dim: x.sort(dim).values, _is_order_told),
+     lambda x, dim: x.log_softmax(dim), _always, _moving(torch.exp)),
+    ("rising", _rises, lambda x, dim: x.sort(dim).values, _is_order_told, None),
     ("falling", lambda x, dim: _rises(-x, dim),
-     lambda x, dim: x.sort(dim, descending=True).values, _is_order_told),
+     lambda x, dim: x.sort(dim, descending=True).values, _is_order_told, None),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._spans import has_own_span
+from pullback.conformance._structure import tangent
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
@@ -287,7 +288,7 @@ def _direction(
             index = torch.arange(v.shape[dim], device=v.device) >= v.shape[dim] - 3
             mask = mask * index.view([-1 if d == dim else 1 for d in range(v.ndim)]).to(v.dtype)
         kept.append(v * mask)
-    return kept
+    return [tangent(x, v) for x, v in zip(probe.inputs.points(), kept, strict=True)]
 
 
 def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
