@@ -41,6 +41,7 @@ class Probe(Teller):
         moving: positions among the output tensors by which these are held.
         private: whether it draws from a generator of its own, which is put back before each run.
         erratic: whether two runs differ all the same, beyond rounding.
+        unwritten: what holds memory that nothing has written, or an empty text.
         rough: whether it computes in float32 although its outputs are float64.
         grain: the precision of gradients, where that is less than forward computes in: one part
             in how many; 0 where it is not.
@@ -60,6 +61,7 @@ class Probe(Teller):
     moving: tuple[int, ...] = ()
     private: bool = False
     erratic: bool = False
+    unwritten: str = ""
     rough: bool = False
     grain: float = 0.0
     frees: bool = False
