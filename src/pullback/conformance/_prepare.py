@@ -14,6 +14,7 @@ from pullback.conformance._failure import NoForward, OnceOnly, describe
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
+from pullback.conformance._limits import patience_for
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import keep
@@ -21,12 +22,8 @@ from pullback.conformance._subject import Subject
 from pullback.conformance._unwritten import filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError, PullbackError
-from pullback.internal.torch import FakeTensor
 
-__all__ = ["prepare", "refuse_data"]
-
-_LEAST_PATIENCE = 5.0  # seconds
-_MANY = 300
+__all__ = ["prepare"]
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
@@ -103,40 +100,9 @@ def _look(probe: Probe) -> Probe:
 
 
 def _patience(probe: Probe) -> float:
-    """The limit of one call: hundreds of times what it takes as it was given."""
     started = time.process_time()
     probe.run(probe.leaves())
-    return max(_LEAST_PATIENCE, _MANY * (time.process_time() - started))
-
-
-def refuse_data(arguments: Arguments) -> None:
-    """Refuse tensors that have no strided numbers to move and compare.
-
-    Raises:
-        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
-    """
-    for path, value in zip(arguments.paths, arguments.values, strict=True):
-        kind = _unusual(value)
-        if kind:
-            raise ArgumentError(
-                "An input cannot be checked.",
-                given=f"{path} is {kind}",
-                expected="strided tensors that hold numbers",
-                mend="Check the Function on dense tensors, or wrap it in a function that makes "
-                "such a tensor of dense ones.",
-            )
-
-
-def _unusual(value: torch.Tensor) -> str:
-    if value.is_nested:
-        return "a nested tensor"
-    if value.layout != torch.strided:
-        return f"a tensor with layout {value.layout}"
-    if value.is_meta or value.device.type == "meta":
-        return "a tensor without data, on the device meta"
-    if isinstance(value, FakeTensor):
-        return "a fake tensor"
-    return "a quantised tensor" if value.is_quantized else ""
+    return patience_for(time.process_time() - started)
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:

@@ -1,20 +1,19 @@
 """`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
-from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, keep_step, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
@@ -159,31 +158,20 @@ class Probe(Teller):
         """Every output tensor at ``leaves``; generators start from the same state each time."""
         args, kwargs = self.inputs.build(leaves)
         if torch.compiler.is_compiling():  # Dynamo follows nothing of what keeps a limit
-            return tensors(self.call_subject(args, kwargs))
+            return tensors(self.subject.call(*args, **kwargs))
         if seeded:
             reseed(self.seed)
         with limited(self.patience):
-            return tensors(self.call_subject(args, kwargs))
+            return tensors(self.subject.call(*args, **kwargs))
 
-    def call_subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the subject, in a frame by which its own errors are known (`_failure`)."""
-        return self.subject.call(*args, **kwargs)
-
-    def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors]:
-        """The tensors the function was handed, and every output tensor."""
-        handed, _, every = self.exposed_versions(leaves)
-        return handed, every
-
-    def exposed_versions(
-        self, leaves: Sequence[torch.Tensor]
-    ) -> tuple[Tensors, list[int], Tensors]:
-        """As `exposed`, with the version counter of each tensor before the call."""
+    def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, list[int], Tensors]:
+        """The tensors the function was handed, their versions before, and every output tensor."""
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
         versions = versions_of(handed)
         with limited(self.patience):
-            return handed, versions, tensors(self.call_subject(args, kwargs))
+            return handed, versions, tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""

@@ -118,10 +118,9 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             slow = isinstance(error, NoEnd)
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
-        k = unwritten(run.every, lambda: Run.of(other, run.cotangents).every)  # noqa: B023 - now
-        if k is not None:
-            what = f"at size {size} of {resizing.where}, {other.place(k, len(run.outputs))}"
-            return tell_unwritten(other, what, resizing.where)
+        finding = _unwritten(other, run, f"at size {size}", resizing.where)
+        if finding is not None:
+            return finding
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
@@ -137,6 +136,14 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             if settled:
                 tried.right.append(size)
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+
+
+def _unwritten(probe: Probe, run: Run, size: str, where: str) -> Finding | None:
+    """A finding where something holds NaN only because fresh memory was filled with it."""
+    k = unwritten(run.every, lambda: Run.of(probe, run.cotangents).every)
+    if k is None:
+        return None
+    return tell_unwritten(probe, f"{size} of {where}, {probe.place(k, len(run.outputs))}", where)
 
 
 def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
