@@ -234,7 +234,7 @@ def _kin(probe: Probe) -> str:
         step = trial.direction("kin")
         moved = [trial.point(2), trial.point(3)]
         for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
-            moved.append([x + reach * v for x, v in zip(points, step, strict=True)])
+            moved.append(trial.moved(points, step, reach))
         if all(_accepts(trial, found) for found in moved):
             return kind
     return "none"

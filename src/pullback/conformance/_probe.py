@@ -331,6 +331,19 @@ class Probe(Teller):
             return f"output {position}"
         return f"the gradient of {self.path(position - outputs)}"
 
+    def moved(
+        self, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor], t: float
+    ) -> Tensors:
+        """``points + t step``, brought back to what the points are where forward insists on it.
+
+        The nearest rotation of X + t V, with V along rotations, is off by t^2: slopes are the same.
+        """
+        found = [x + t * v for x, v in zip(points, step, strict=True)]
+        if self.kin != "kept":
+            return found
+        kept = [keep(x, made) for x, made in zip(points, found, strict=True)]
+        return [one if two is None else two for one, two in zip(found, kept, strict=True)]
+
     def along(
         self, function: Callable[[Tensors], Tensors], step: Sequence[torch.Tensor],
         points: Sequence[torch.Tensor],
@@ -338,7 +351,7 @@ class Probe(Teller):
         """``t -> function(points + t step)`` as one real vector, for finite differences."""
 
         def at(t: float) -> torch.Tensor:
-            moved = [x + t * v if t else x.clone() for x, v in zip(points, step, strict=True)]
+            moved = self.moved(points, step, t) if t else [x.clone() for x in points]
             found = flatten(function(moved))
             return found.float() if self.rough else found
 

@@ -506,6 +506,17 @@ class RotationLog(Rule):
         return r @ hat(cls.pull(v, cotangent)) / 2
 
 
+class InsistsOnRotations(RotationLog):
+    """Refuses what is no rotation."""
+
+    @staticmethod
+    def forward(ctx, r):
+        near = 1e3 * torch.finfo(r.dtype).eps
+        if not torch.allclose(r @ r.mT, torch.eye(3, dtype=r.dtype), rtol=0, atol=near):
+            raise ValueError("not a rotation")
+        return RotationLog.forward(ctx, r)
+
+
 class MotionLog(RotationLog):
     """The axis times the angle, and the shift, of rigid motions [R | t]."""
 
@@ -696,6 +707,7 @@ SPECIMENS = [
     Specimen(LayerNorm, lambda: (normal(3, 4), normal(4, seed=2))),
     Specimen(RotationLog, lambda: (rotation(3),)),
     Specimen(RotationLog, lambda: (rotation().detach().float().requires_grad_(),)),
+    Specimen(InsistsOnRotations, lambda: (rotation(3),)),
     Specimen(MotionLog, lambda: (motion(2),)),
     Specimen(QuaternionLog, lambda: (unit(3, 4),)),
     Specimen(AngleTo, lambda: (unit(3, 5), direction(5))),

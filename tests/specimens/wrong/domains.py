@@ -4,6 +4,7 @@ import torch
 from tests.specimens._specimen import Specimen
 from tests.specimens.right.domains import (
     AngleTo,
+    InsistsOnRotations,
     LikelihoodOfLogits,
     LogDeterminant,
     MotionLog,
@@ -35,6 +36,12 @@ class OtherHandRotation(RotationLog):
     @classmethod
     def pull(cls, v, cotangent):
         return RotationLog.pull(-v, cotangent)
+
+
+class InsistsAndHalves(InsistsOnRotations):
+    """The same of one that refuses what is no rotation."""
+
+    size = 0.5
 
 
 class UnshiftedMotion(MotionLog):
@@ -88,6 +95,7 @@ class DiagonalOfInverse(LogDeterminant):
 SPECIMENS = [
     Specimen(HalfRotation, lambda: (rotation(3),), "derivative"),
     Specimen(OtherHandRotation, lambda: (rotation(3),), "derivative"),
+    Specimen(InsistsAndHalves, lambda: (rotation(3),), "derivative"),
     Specimen(UnshiftedMotion, lambda: (motion(2),), "derivative"),
     Specimen(TwiceQuaternion, lambda: (unit(3, 4),), "derivative"),
     Specimen(OppositeAngle, lambda: (unit(3, 5), direction(5)), "derivative"),
