@@ -18,6 +18,7 @@ __all__ = [
     "custom_nodes",
     "edges",
     "lacks_rule",
+    "needed",
     "returned",
     "unit_cotangents",
     "watched_marks",
@@ -93,9 +94,18 @@ def returned(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[Any, int, Any, A
         yield from ((node, k, entry, found[k]) for k, entry in edges(node) if k < len(found))
 
 
+def needed(node: Any) -> tuple[bool, ...]:
+    """For each gradient that a node returns, whether it is asked for, by torch's own account.
+
+    A class may count otherwise: that of `pullback.Function` goes by the arguments of its author.
+    """
+    found: tuple[bool, ...] = BackwardCFunction.needs_input_grad.__get__(node)
+    return found
+
+
 def edges(node: Any) -> list[tuple[int, Any]]:
     """For each input that needs a gradient: its position and the metadata its gradient must fit."""
-    wanted = [k for k, needed in enumerate(node.needs_input_grad) if needed]
+    wanted = [k for k, is_needed in enumerate(needed(node)) if is_needed]
     targets = [(child, number) for child, number in node.next_functions if child is not None]
     if len(wanted) != len(targets):
         return []
