@@ -21,8 +21,8 @@ from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._held import own_generators
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
-from pullback.conformance._not_a_number import without_nan
-from pullback.conformance._prepare import prepare, refuse_data
+from pullback.conformance._numbers import refuse_data, without_nan
+from pullback.conformance._prepare import prepare
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId

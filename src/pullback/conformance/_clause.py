@@ -123,7 +123,9 @@ def run_clause(
     if probe.fault is not None and (clause.gradient or isinstance(probe.fault, NoForward)):
         finding = _faulty(probe, probe.fault, bearing)
     elif probe.erratic and clause.gradient:
-        finding = probe.skipped("The same call gives other numbers each time: see deterministic.")
+        said = f"{probe.unwritten} holds memory that nothing has written" if probe.unwritten else (
+            "The same call gives other numbers each time")  # fmt: skip
+        finding = probe.skipped(f"{said[:1].upper()}{said[1:]}: see deterministic.")
     elif probe.frees and clause.id not in _OF_FRESH_INPUTS:
         finding = probe.skipped("Forward frees the memory of its inputs: see mutation.")
     else:

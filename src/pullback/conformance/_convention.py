@@ -8,6 +8,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._limits import patience_for
 from pullback.conformance._prepare import prepare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._ranks import Failed, Group
@@ -18,7 +19,7 @@ from pullback.conformance._values import same_bits
 
 __all__ = ["LOSSES", "AllRanks", "said"]
 
-_FIRST, _LEAST, _MANY = 20.0, 5.0, 300.0  # seconds of a first pass, and of others
+_FIRST = 20.0  # seconds of a first pass
 LOSSES = {
     "sum": "the sum of a loss on each rank",
     "replicated": "the one loss that all ranks share",
@@ -98,7 +99,7 @@ class AllRanks:
         leaves = plain.leaves()
         outputs = [y for y in plain.run(leaves) if y.requires_grad and is_continuous(y)]
         slopes = plain.gradients(outputs, leaves, plain.cotangents(outputs)) if outputs else ()
-        self.patience = min(self.timeout, max(_LEAST, _MANY * self.group.took))
+        self.patience = min(self.timeout, patience_for(self.group.took))
         if not any(one.declared for one in described):
             moved = zip(plain.inputs.differentiable, slopes, strict=False)
             answered = {self.places[j][1] for j, slope in moved if slope is not None}

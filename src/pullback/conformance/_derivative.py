@@ -23,7 +23,7 @@ from pullback.conformance._evidence import (
 )
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._structure import keep_step
+from pullback.conformance._structure import keep_step, tangent
 from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
@@ -115,7 +115,8 @@ def try_derivative(
     weights = probe.spread(base, f"weights {number}")
     coherent = number % 2 == 1
     if coherent:
-        step = _uphill(points, step, probe.backward(points, weights))
+        kept = keep_step if probe.free else tangent
+        step = _uphill(points, step, probe.backward(points, weights), kept)
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
@@ -312,14 +313,17 @@ def _masked(weights: Tensors, found: Slopes) -> Tensors:
     return unflatten(flat * found.settled.to(flat.dtype), weights)
 
 
-def _uphill(points: Tensors, step: Tensors, gradients: Tensors) -> Tensors:
+def _uphill(
+    points: Tensors, step: Tensors, gradients: Tensors,
+    kept: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Tensors:  # fmt: skip
     """The step with its signs (or phases) turned to those of the gradient."""
     turned = []
     for point, v, gradient in zip(points, step, gradients, strict=True):
         sign = gradient.sgn()
         along = v.abs() * sign  # Re(conj(g) |v| g / |g|) = |g| |v|
         usable = torch.isfinite(gradient) & (gradient != 0)
-        turned.append(keep_step(point, torch.where(usable, along, v)))
+        turned.append(kept(point, torch.where(usable, along, v)))
     return turned
 
 

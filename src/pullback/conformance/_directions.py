@@ -34,23 +34,6 @@ def scale(point: torch.Tensor) -> torch.Tensor:
     return (size + 0.1 * (typical or 10.0)).to(point.dtype)
 
 
-def _balanced(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step in proportion to the entries that keeps the sum along the last dimension."""
-    if point.ndim == 0:
-        return torch.zeros_like(step)
-    if not bool((point > 0).all()):
-        return step - step.mean(-1, keepdim=True)
-    share = point / point.sum(-1, keepdim=True)
-    return step - share * step.sum(-1, keepdim=True)
-
-
-def _turned(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step that turns square matrices, as rotations move."""
-    if point.ndim < 2 or point.shape[-1] != point.shape[-2]:
-        return step
-    return point @ (step - step.mH) / 2
-
-
 def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """A step in proportion to each entry, so that zeros stay."""
     return point * torch.sign(step.real if step.is_complex() else step) / 2
@@ -59,9 +42,8 @@ def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
 # Ways to move that keep to what a forward which validates its values may accept, the freest first.
 KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "any": lambda point, step: step,
+    "kept": lambda point, step: step,  # and what has left a curved set is brought back
     "in proportion": _positive,
-    "sums kept": _balanced,
-    "turned": _turned,
     "scaled": lambda point, step: point * 0.5,
     "none": lambda point, step: torch.zeros_like(step),
 }

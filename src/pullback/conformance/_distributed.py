@@ -32,7 +32,6 @@ from pullback.report import Finding, Report, Verdict
 
 __all__ = ["check_on_ranks"]
 
-_FIRST, _LEAST, _MANY = 20.0, 5.0, 300.0  # seconds of a first pass, and of others
 _TRIED = 0.6  # seconds for shards that it may not be made for
 _LATE, _LINGER = 0.03, 0.02  # seconds
 _LARGEST, _ENTRIES = 64, 2**12

@@ -18,6 +18,7 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
 from pullback.conformance._structure import keep
+from pullback.conformance._unwritten import filled
 
 __all__ = ["GIVEN", "Answers", "Fresh"]
 
@@ -92,7 +93,14 @@ class Fresh:
         yield GIVEN, given, given
 
     def _answer(self, arguments: Arguments) -> Tensors | None:
-        """Outputs and gradients; ``None`` where forward refuses."""
+        """Outputs and gradients; ``None`` where forward refuses.
+
+        What nothing has written is the same each time, and is told by `sizes`.
+        """
+        with filled():
+            return self._run(arguments)
+
+    def _run(self, arguments: Arguments) -> Tensors | None:
         there = self.probe.at(arguments)
         leaves = there.leaves()
         try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
-__all__ = ["NoEnd", "can_limit", "limited"]
+__all__ = ["NoEnd", "can_limit", "limited", "patience_for"]
 
 # So many looks in a row must find a call where it was. A process that was stopped and goes on finds
 # itself so once or twice, however long that was.
@@ -26,6 +26,9 @@ _STANDS = 60.0  # seconds, by the clock, after which what does not move is ended
 _MOVES = 0.05  # of the clock: less CPU time is none
 
 _Handler = Callable[[int, FrameType | None], None]
+
+
+_LEAST, _MANY = 5.0, 300.0  # seconds, and times what a call has taken
 
 
 class NoEnd(TimeoutError):
@@ -89,6 +92,16 @@ def _watch(stands: float | None) -> Iterator[None]:
         every = (stands or _STANDS) / _STILL
         with _timer(signal.ITIMER_REAL, signal.SIGALRM, every, _look(every)):
             yield
+
+
+def patience_for(seconds: float) -> float:
+    """The limit of one call, hundreds of times what it takes as it was given.
+
+    Example:
+        >>> patience_for(0.001), patience_for(1.0)
+        (5.0, 300.0)
+    """
+    return max(_LEAST, _MANY * seconds)
 
 
 def can_limit() -> bool:

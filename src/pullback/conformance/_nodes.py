@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from pullback.internal.torch import function_of, metadata_of
 
 __all__ = [
     "Marks",
+    "accumulated",
     "call_backward",
     "custom_nodes",
     "edges",
     "lacks_rule",
+    "needed",
     "returned",
     "unit_cotangents",
     "watched_marks",
@@ -91,15 +94,64 @@ def returned(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[Any, int, Any, A
         yield from ((node, k, entry, found[k]) for k, entry in edges(node) if k < len(found))
 
 
+def needed(node: Any) -> tuple[bool, ...]:
+    """For each gradient that a node returns, whether it is asked for, by torch's own account.
+
+    A class may count otherwise: that of `pullback.Function` goes by the arguments of its author.
+    """
+    found: tuple[bool, ...] = BackwardCFunction.needs_input_grad.__get__(node)
+    return found
+
+
 def edges(node: Any) -> list[tuple[int, Any]]:
     """For each input that needs a gradient: its position and the metadata its gradient must fit."""
-    wanted = [k for k, needed in enumerate(node.needs_input_grad) if needed]
+    wanted = [k for k, is_needed in enumerate(needed(node)) if is_needed]
     targets = [(child, number) for child, number in node.next_functions if child is not None]
     if len(wanted) != len(targets):
         return []
     return [
         (k, metadata_of(child)[number]) for k, (child, number) in zip(wanted, targets, strict=True)
     ]
+
+
+def accumulated(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor],
+    **options: Any,
+) -> list[torch.Tensor | None]:
+    """The gradients as they reach the inputs; nobody's ``.grad`` is changed.
+
+    For a function that takes ``.backward()`` alone: one that runs forward again in backward cannot
+    tell which gradients are asked for, and says so by ``torch.autograd._is_checkpoint_valid()``.
+
+    Arguments:
+        outputs: what is differentiated.
+        inputs: tensors that require a gradient.
+        cotangents: one for each output.
+        kept: other tensors that backward reaches.
+        options: of `torch.autograd.backward`.
+
+    Returns:
+        One gradient for each input, ``None`` where none reaches it.
+    """
+    found: dict[int, torch.Tensor] = {}
+
+    def keep(gradient: torch.Tensor, k: int) -> None:
+        # A copy: some backwards write the same tensor to x.grad, to which torch then adds it.
+        found[k] = gradient.clone()
+
+    before = [(x, x.grad) for x in [*kept, *inputs] if x.is_leaf]
+    hooks = [x.register_hook(partial(keep, k=k)) for k, x in enumerate(inputs)]
+    try:
+        torch.autograd.backward(outputs, cotangents, **options)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for x, gradient in before:
+            x.grad = gradient
+    return [found.get(k) for k in range(len(inputs))]
 
 
 @dataclass

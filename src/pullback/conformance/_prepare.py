@@ -14,17 +14,16 @@ from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, descri
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
+from pullback.conformance._limits import patience_for
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
+from pullback.conformance._unwritten import filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError, PullbackError
-from pullback.internal.torch import FakeTensor
 
-__all__ = ["prepare", "refuse_data"]
-
-_LEAST_PATIENCE = 5.0  # seconds
-_MANY = 300
+__all__ = ["prepare"]
 
 
 def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
@@ -102,40 +101,9 @@ def _look(probe: Probe) -> Probe:
 
 
 def _patience(probe: Probe) -> float:
-    """The limit of one call: hundreds of times what it takes as it was given."""
     started = time.process_time()
     probe.run(probe.leaves())
-    return max(_LEAST_PATIENCE, _MANY * (time.process_time() - started))
-
-
-def refuse_data(arguments: Arguments) -> None:
-    """Refuse tensors that have no strided numbers to move and compare.
-
-    Raises:
-        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
-    """
-    for path, value in zip(arguments.paths, arguments.values, strict=True):
-        kind = _unusual(value)
-        if kind:
-            raise ArgumentError(
-                "An input cannot be checked.",
-                given=f"{path} is {kind}",
-                expected="strided tensors that hold numbers",
-                mend="Check the Function on dense tensors, or wrap it in a function that makes "
-                "such a tensor of dense ones.",
-            )
-
-
-def _unusual(value: torch.Tensor) -> str:
-    if value.is_nested:
-        return "a nested tensor"
-    if value.layout != torch.strided:
-        return f"a tensor with layout {value.layout}"
-    if value.is_meta or value.device.type == "meta":
-        return "a tensor without data, on the device meta"
-    if isinstance(value, FakeTensor):
-        return "a fake tensor"
-    return "a quantised tensor" if value.is_quantized else ""
+    return patience_for(time.process_time() - started)
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
@@ -177,6 +145,10 @@ def _widen(probe: Probe) -> Arguments:
     """The arguments in float64, unless the function refuses or computes in less."""
     arguments = probe.inputs
     wide = arguments.cast(torch.float64)
+    # What is orthogonal or adds up to one but for the rounding of float32 is so in float64.
+    pairs = zip(arguments.values, wide.values, strict=True)
+    restored = [(value, keep(given, value)) for given, value in pairs]
+    wide = wide.with_values([value if kept is None else kept for value, kept in restored])
     probe = probe.at(wide)
     try:
         outputs = probe.run(probe.leaves())
@@ -269,7 +241,7 @@ def _kin(probe: Probe) -> str:
         step = trial.direction("kin")
         moved = [trial.point(2), trial.point(3)]
         for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
-            moved.append([x + reach * v for x, v in zip(points, step, strict=True)])
+            moved.append(trial.moved(points, step, reach))
         if all(_accepts(trial, found) for found in moved):
             return kind
     return "none"
@@ -294,30 +266,35 @@ def _is_random(probe: Probe) -> bool:
 
 def _put_back(probe: Probe) -> Probe:
     """The probe with the function's own generators, where two runs differ by them."""
-    if not _differs(probe):
+    with filled():
+        first = _once(probe)
+    place = unwritten(first, lambda: _once(probe))
+    if place is not None:
+        return replace(probe, erratic=True, unwritten=probe.place(place, len(probe.outputs)))
+    if not _differs(probe, first):
         return probe
     own = own_generators(probe.subject.target)
     rewound = [given.with_generators(own) for given in (probe.inputs, probe.original)]
     there = replace(probe, inputs=rewound[0], original=rewound[1], private=True)
-    if own and not _differs(there):
+    if own and not _differs(there, _once(there)):
         return there
     return replace(probe, erratic=True)
 
 
-def _differs(probe: Probe) -> bool:
-    """Whether a second run with the same seed gives other numbers, beyond rounding."""
-
-    def once() -> Tensors:
-        leaves = probe.leaves()
-        outputs = probe.evaluate(leaves)
-        found = [y.detach().clone() for y in outputs]
-        if probe.fault is not None:  # which is told elsewhere
-            return found
-        with suppress(Exception, SystemExit):  # as what a second backward raises
-            found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
+def _once(probe: Probe) -> Tensors:
+    leaves = probe.leaves()
+    outputs = probe.evaluate(leaves)
+    found = [y.detach().clone() for y in outputs]
+    if probe.fault is not None:  # which is told elsewhere
         return found
+    with suppress(Exception, SystemExit):  # as what a second backward raises
+        found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
+    return found
 
-    first, second = once(), once()
+
+def _differs(probe: Probe, first: Tensors) -> bool:
+    """Whether a second run with the same seed gives other numbers, beyond rounding."""
+    second = _once(probe)
     return len(first) != len(second) or probe.differ(second, first, looser=1e4) is not None
 
 

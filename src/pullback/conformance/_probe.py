@@ -1,21 +1,20 @@
 """`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pullback.conformance._accumulated import accumulated
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
-from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._structure import keep, keep_step
+from pullback.conformance._nodes import accumulated, custom_nodes
+from pullback.conformance._structure import keep, keep_step, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close
@@ -41,6 +40,7 @@ class Probe(Teller):
         moving: positions among the output tensors by which these are held.
         private: whether it draws from a generator of its own, which is put back before each run.
         erratic: whether two runs differ all the same, beyond rounding.
+        unwritten: what holds memory that nothing has written, or an empty text.
         rough: whether it computes in float32 although its outputs are float64.
         grain: the precision of gradients, where that is less than forward computes in: one part
             in how many; 0 where it is not.
@@ -50,6 +50,7 @@ class Probe(Teller):
         fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
         thorough: whether what takes long is tried too.
         kin: how the points and directions tried keep to those that forward accepts.
+        free: whether directions leave what inputs are (`tangent`), but for what is linear.
     """
 
     intent: str = "exact"
@@ -59,6 +60,7 @@ class Probe(Teller):
     moving: tuple[int, ...] = ()
     private: bool = False
     erratic: bool = False
+    unwritten: str = ""
     rough: bool = False
     grain: float = 0.0
     frees: bool = False
@@ -67,6 +69,7 @@ class Probe(Teller):
     fresh: Any = None
     thorough: bool = False
     kin: str = "any"
+    free: bool = False
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -128,7 +131,7 @@ class Probe(Teller):
         return self.point(0)
 
     def direction(self, label: object, only: int | None = None) -> Tensors:
-        """A random direction, scaled to each input, that keeps symmetric inputs symmetric.
+        """A random direction, scaled to each input, along which it keeps its structure.
 
         Arguments:
             label: what the direction is for; other labels give other directions.
@@ -141,7 +144,8 @@ class Probe(Teller):
         found = []
         for k, point in enumerate(self.inputs.points()):
             step = KINDS[self.kin](point, spread(point, generator) * scale(point))
-            found.append(keep_step(point, step) if only in (None, k) else step * 0)
+            kept = keep_step if self.free else tangent
+            found.append(kept(point, step) if only in (None, k) else step * 0)
         return found
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
@@ -154,31 +158,20 @@ class Probe(Teller):
         """Every output tensor at ``leaves``; generators start from the same state each time."""
         args, kwargs = self.inputs.build(leaves)
         if torch.compiler.is_compiling():  # Dynamo follows nothing of what keeps a limit
-            return tensors(self.call_subject(args, kwargs))
+            return tensors(self.subject.call(*args, **kwargs))
         if seeded:
             reseed(self.seed)
         with limited(self.patience):
-            return tensors(self.call_subject(args, kwargs))
+            return tensors(self.subject.call(*args, **kwargs))
 
-    def call_subject(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the subject, in a frame by which its own errors are known (`_failure`)."""
-        return self.subject.call(*args, **kwargs)
-
-    def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors]:
-        """The tensors the function was handed, and every output tensor."""
-        handed, _, every = self.exposed_versions(leaves)
-        return handed, every
-
-    def exposed_versions(
-        self, leaves: Sequence[torch.Tensor]
-    ) -> tuple[Tensors, list[int], Tensors]:
-        """As `exposed`, with the version counter of each tensor before the call."""
+    def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, list[int], Tensors]:
+        """The tensors the function was handed, their versions before, and every output tensor."""
         reseed(self.seed)
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
         versions = versions_of(handed)
         with limited(self.patience):
-            return handed, versions, tensors(self.call_subject(args, kwargs))
+            return handed, versions, tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
         """The differentiated outputs at ``leaves``."""
@@ -338,6 +331,19 @@ class Probe(Teller):
             return f"output {position}"
         return f"the gradient of {self.path(position - outputs)}"
 
+    def moved(
+        self, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor], t: float
+    ) -> Tensors:
+        """``points + t step``, brought back to what the points are where forward insists on it.
+
+        The nearest rotation of X + t V, with V along rotations, is off by t^2: slopes are the same.
+        """
+        found = [x + t * v for x, v in zip(points, step, strict=True)]
+        if self.kin != "kept":
+            return found
+        kept = [keep(x, made) for x, made in zip(points, found, strict=True)]
+        return [one if two is None else two for one, two in zip(found, kept, strict=True)]
+
     def along(
         self, function: Callable[[Tensors], Tensors], step: Sequence[torch.Tensor],
         points: Sequence[torch.Tensor],
@@ -345,7 +351,7 @@ class Probe(Teller):
         """``t -> function(points + t step)`` as one real vector, for finite differences."""
 
         def at(t: float) -> torch.Tensor:
-            moved = [x + t * v if t else x.clone() for x, v in zip(points, step, strict=True)]
+            moved = self.moved(points, step, t) if t else [x.clone() for x in points]
             found = flatten(function(moved))
             return found.float() if self.rough else found
 

@@ -1,5 +1,6 @@
 """One forward, one backward and one finite difference: enough for most of many points."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -27,21 +28,27 @@ class Run:
 
     @classmethod
     def of(
-        cls, probe: Probe, cotangents: Tensors | None = None, leaves: Tensors | None = None
-    ) -> "Run":
+        cls, probe: Probe, cotangents: Tensors | None = None, leaves: Tensors | None = None, *,
+        wanted: Tensors | None = None, around: AbstractContextManager[object] | None = None,
+    ) -> "Run":  # fmt: skip
         """Run forward and backward.
 
         Arguments:
             probe: the subject with its inputs.
             cotangents: for backward; random ones if ``None``.
             leaves: the inputs, handed over as they lie in memory; the probe's if ``None``.
+            wanted: what the inputs were made of, whose gradients are asked for; themselves if
+                ``None``.
+            around: a context of forward alone.
         """
         handed = probe.leaves() if leaves is None else leaves
-        outputs = probe.evaluate(handed)
+        with around or nullcontext():
+            outputs = probe.evaluate(handed)
         given = probe.cotangents(outputs) if cotangents is None else cotangents
+        given = [g.to(y.dtype) for g, y in zip(given, outputs, strict=True)]
         # Backward may write into what it was given, and into what forward gave.
         found, kept = ([t.detach().clone() for t in tensors] for tensors in (outputs, given))
-        gradients = probe.pull(handed, given, outputs)
+        gradients = probe.pull(handed if wanted is None else wanted, given, outputs)
         return cls(found, kept, [g.detach() for g in gradients])
 
     @classmethod

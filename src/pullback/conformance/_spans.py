@@ -65,7 +65,7 @@ def spans(probe: Probe) -> Probe:
     bases = {k for k in probe.outputs if is_basis(every[k].detach())}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        found = probe.call_subject(args, kwargs)
+        found = probe.subject.call(*args, **kwargs)
         parts = _tree.tensors(found)
         columns = [_upright(y) if k in bases else y for k, y in enumerate(parts)]
         projected = (y @ y.mH if k in bases else y for k, y in enumerate(columns))

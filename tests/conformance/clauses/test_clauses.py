@@ -18,6 +18,7 @@ from tests.specimens.wrong import (
     machines,
     memory,
 )
+from tests.specimens.wrong import domains as wrong_domains
 from tests.specimens.wrong import operators as wrong_operators
 from tests.specimens.wrong import sizes as wrong_sizes
 from tests.specimens.wrong import values as wrong_values
@@ -26,7 +27,7 @@ from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
 _WRONG = (bases, calculus, memory, calls, machines, hidden, compositions)
-_LATER = (wrong_operators, wrong_sizes, wrong_values, families)
+_LATER = (wrong_operators, wrong_sizes, wrong_values, wrong_domains, families)
 WRONG = [specimen for part in (*_WRONG, *_LATER) for specimen in part.SPECIMENS]
 WRONG += of_clauses.WRONG
 RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]

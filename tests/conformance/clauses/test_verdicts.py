@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.manners import LargerThanMean, NonZero
+from tests.specimens.right.smooth import WeightsInside
 from tests.specimens.wrong.calculus import OnceCombined, OnceNumpy, OnceSplit
 from torch.autograd import Function
 
@@ -39,6 +40,11 @@ def test_a_backward_that_never_runs_is_the_one_finding(error):
     found = {f.clause: f.verdict for f in report if f.verdict not in ("holds", "skipped")}
     assert found == {"derivative": Verdict.LACKING if refused else Verdict.CRASHES}
     assert "backward does not run" in report["deterministic"].detail
+
+
+def test_nested_inputs_have_a_gradient_for_each_tensor():
+    weights = {"w": normal(3, seed=2), "b": [normal(3, seed=3)]}
+    assert check(WeightsInside, normal(3), weights, clauses="form")["form"].verdict == "holds"
 
 
 @pytest.mark.parametrize("function", [OnceCombined, OnceSplit])

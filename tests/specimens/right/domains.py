@@ -463,6 +463,189 @@ class LayerNorm(Rule):
         return g * scale, rows
 
 
+def hat(v: torch.Tensor) -> torch.Tensor:
+    """The matrix that takes w to the cross product of v and w."""
+    x, y, z = v.unbind(-1)
+    zero = torch.zeros_like(x)
+    rows = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1)
+    return rows.unflatten(-1, (3, 3))
+
+
+def vee(a: torch.Tensor) -> torch.Tensor:
+    """The vector of the antisymmetric part of a matrix: the inverse of `hat`."""
+    return torch.stack([a[..., 2, 1] - a[..., 1, 2], a[..., 0, 2] - a[..., 2, 0],
+                        a[..., 1, 0] - a[..., 0, 1]], -1) / 2  # fmt: skip
+
+
+class RotationLog(Rule):
+    """The axis of a rotation times its angle; the gradient is R hat(u) / 2, along rotations.
+
+    For R exp(hat(d)) it changes by J d, J = 1 + hat(v) / 2 + c hat(v)^2, so that u = J' g.
+    """
+
+    size = 1.0
+
+    @staticmethod
+    def forward(ctx, r):
+        angle = ((r.diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2).acos()[..., None]
+        v = vee(r) * angle / angle.sin()
+        ctx.save_for_backward(r, v)
+        return v
+
+    @classmethod
+    def pull(cls, v, cotangent):
+        angle = v.norm(dim=-1, keepdim=True)
+        c = 1 / angle**2 - (1 + angle.cos()) / (2 * angle * angle.sin())
+        across = torch.linalg.cross(v, cotangent)
+        return cls.size * (cotangent - across / 2 + c * torch.linalg.cross(v, across))
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, cotangent):
+        r, v = ctx.saved_tensors
+        return r @ hat(cls.pull(v, cotangent)) / 2
+
+
+class InsistsOnRotations(RotationLog):
+    """Refuses what is no rotation."""
+
+    @staticmethod
+    def forward(ctx, r):
+        near = 1e3 * torch.finfo(r.dtype).eps
+        if not torch.allclose(r @ r.mT, torch.eye(3, dtype=r.dtype), rtol=0, atol=near):
+            raise ValueError("not a rotation")
+        return RotationLog.forward(ctx, r)
+
+
+class MotionLog(RotationLog):
+    """The axis times the angle, and the shift, of rigid motions [R | t]."""
+
+    @staticmethod
+    def forward(ctx, m):
+        v = RotationLog.forward(ctx, m[..., :3, :3])
+        ctx.save_for_backward(m, v)
+        return torch.cat([v, m[..., :3, 3]], -1)
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, cotangent):
+        m, v = ctx.saved_tensors
+        found = torch.zeros_like(m)
+        found[..., :3, :3] = m[..., :3, :3] @ hat(cls.pull(v, cotangent[..., :3])) / 2
+        found[..., :3, 3] = cotangent[..., 3:]
+        return found
+
+
+class OnSphere(Rule):
+    """What is differentiated along a sphere: the part of a gradient across it is left out."""
+
+    size = 1.0
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, cotangent):
+        x, *others = ctx.saved_tensors
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(cls.value(leaf, *others), leaf, cotangent)
+        kept = found - x * (x * found).sum(-1, keepdim=True)
+        return (cls.size * kept, *[None] * len(others)) if others else cls.size * kept
+
+
+class QuaternionLog(OnSphere):
+    """The axis times half the angle of quaternions of length one."""
+
+    @staticmethod
+    def value(q):
+        return q[..., 1:] * q[..., :1].acos() / (1 - q[..., :1] ** 2).sqrt()
+
+    @staticmethod
+    def forward(ctx, q):
+        Rule.keep(ctx, q)
+        return QuaternionLog.value(q)
+
+
+class AngleTo(OnSphere):
+    """The angle between vectors of length one and one that is given."""
+
+    @staticmethod
+    def value(x, w):
+        return (x * w).sum(-1).acos()
+
+    @staticmethod
+    def forward(ctx, x, w):
+        Rule.keep(ctx, x, w)
+        return AngleTo.value(x, w)
+
+
+class NegativeEntropy(Rule):
+    """Of shares, along which the constant 1 of log p + 1 adds nothing."""
+
+    @staticmethod
+    def forward(ctx, p):
+        Rule.keep(ctx, p)
+        return (p * p.log()).sum(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (p,) = ctx.saved_tensors
+        return cotangent.unsqueeze(-1) * p.log()
+
+
+class LikelihoodOfLogits(Rule):
+    """Of logarithms of shares, with the gradient by what they are made of, as of a CTC loss."""
+
+    @staticmethod
+    def forward(ctx, log_p, target):
+        Rule.keep(ctx, log_p, target)
+        return -(log_p * target).sum(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        log_p, target = ctx.saved_tensors
+        return cotangent.unsqueeze(-1) * (log_p.exp() - target), None
+
+
+class Frame(Rule):
+    """Columns that are orthonormal: by them alone the projection is as it is differentiated."""
+
+    @staticmethod
+    def forward(ctx, q, b):
+        Rule.keep(ctx, q, b)
+        return q.mT @ b
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        q, b = ctx.saved_tensors
+        wide = cotangent.to(q.dtype)
+        found = b @ wide.mT
+        return found - q @ (q.mT @ found + found.mT @ q) / 2, q @ wide
+
+
+def rotation(*batch: int, seed: int = 5) -> torch.Tensor:
+    """Rotations by about one radian."""
+    v = normal(*batch, 3, seed=seed).detach()
+    return torch.matrix_exp(hat(v / v.norm(dim=-1, keepdim=True) * 1.1)).requires_grad_()
+
+
+def motion(*batch: int) -> torch.Tensor:
+    """[R | t]"""
+    shift = normal(*batch, 3, 1).detach()
+    return torch.cat([rotation(*batch).detach(), shift], -1).requires_grad_()
+
+
+def spectrum(*values: float) -> torch.Tensor:
+    """A definite matrix with these eigenvalues."""
+    q = orthogonal(len(values))
+    a = (q * torch.tensor(values, dtype=torch.float64)) @ q.mT
+    return ((a + a.mT) / 2).requires_grad_()
+
+
+def direction(count: int) -> torch.Tensor:
+    """One vector of length one, which nobody differentiates."""
+    return torch.nn.functional.normalize(normal(count, seed=6).detach(), dim=0)
+
+
 def rising(*shape):
     return positive(*shape).detach().cumsum(-1).requires_grad_()
 
@@ -522,4 +705,17 @@ SPECIMENS = [
     Specimen(Hypotenuse, lambda: (normal(3, 4), normal(3, 4, seed=2))),
     Specimen(Length, lambda: (normal(3, 4),)),
     Specimen(LayerNorm, lambda: (normal(3, 4), normal(4, seed=2))),
+    Specimen(RotationLog, lambda: (rotation(3),)),
+    Specimen(RotationLog, lambda: (rotation().detach().float().requires_grad_(),)),
+    Specimen(InsistsOnRotations, lambda: (rotation(3),)),
+    Specimen(MotionLog, lambda: (motion(2),)),
+    Specimen(QuaternionLog, lambda: (unit(3, 4),)),
+    Specimen(AngleTo, lambda: (unit(3, 5), direction(5))),
+    Specimen(AngleTo, lambda: (direction(5).requires_grad_(), unit(1, 5)[0].detach())),
+    Specimen(NegativeEntropy, lambda: (shares(3, 4),)),
+    Specimen(LikelihoodOfLogits, lambda: (logarithms(3, 4), one_hot(3, 4))),
+    Specimen(
+        Frame, lambda: (torch.linalg.qr(normal(5, 2).detach())[0].requires_grad_(), normal(5, 3))
+    ),
+    Specimen(LogDeterminant, lambda: (spectrum(1.0, 0.3, 0.01, 1e-4),)),
 ]

@@ -288,7 +288,26 @@ def symmetric(count):
     return (x + x.mT).requires_grad_()
 
 
+class FillsWhatItAllocates(torch.autograd.Function):
+    """What is allocated is written in parts, forward and backward; NaN stays where x is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        half = len(x) // 2
+        y[:half], y[half:] = x[:half].sin(), x[half:].sin()
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        gradient = torch.empty_like(x)
+        return torch.mul(x.cos(), cotangent, out=gradient)
+
+
 SPECIMENS = [
+    Specimen(FillsWhatItAllocates, lambda: (normal(5, 3),)),
     Specimen(ValidatedRows, distributions),
     Specimen(ValidatedOnce, lambda: (torch.tensor([1.0, 3.0, 2.0]).double().requires_grad_(),)),
     Specimen(ValidatedRotation, rotations),

@@ -168,7 +168,27 @@ class ForwardTail(torch.autograd.Function):
         return x.cos() * cotangent
 
 
+class GradientTail(torch.autograd.Function):
+    """Backward leaves what lies beyond the last whole block of eight unwritten."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        whole = x.numel() // 8 * 8
+        gradient = x.new_empty(x.numel())
+        gradient[:whole] = (x.cos() * cotangent).reshape(-1)[:whole]
+        return gradient.view(x.shape)
+
+
 SPECIMENS = [
+    Specimen(ForwardTail, lambda: (normal(3, 5),), "deterministic"),
+    Specimen(GradientTail, lambda: (normal(3, 5),), "deterministic"),
+    Specimen(GradientTail, lambda: (normal(16),), "sizes"),
     Specimen(tail_fault(4, "flat", "zero"), lambda: (normal(2, 4),), "sizes"),
     Specimen(tail_fault(8, "columns", "doubled"), lambda: (normal(3, 8),), "sizes"),
     Specimen(tail_fault(16, "flat", "unwritten"), lambda: (normal(16),), "sizes"),

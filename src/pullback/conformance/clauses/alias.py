@@ -24,7 +24,7 @@ __all__ = ["alias"]
 def alias(probe: Probe) -> Finding:
     """Change each output in place: inputs and other outputs must not change silently with it."""
     with watched_marks() as marks:
-        handed, every = probe.exposed(probe.leaves())
+        handed, _, every = probe.exposed(probe.leaves())
     dirty = {t.data_ptr() for t in marks.dirty}
     shared = _shared(handed, every, dirty)
     for k in probe.outputs:
@@ -53,7 +53,7 @@ def _shared(handed: Tensors, every: Tensors, dirty: set[int]) -> str:
 def _change(probe: Probe, k: int) -> Finding | None:
     """Change output ``k`` in place under autograd; a finding where something else changed too."""
     leaves = probe.leaves()
-    handed, every = probe.exposed(leaves)
+    handed, _, every = probe.exposed(leaves)
     others = {probe.inputs.paths[j]: x for j, x in enumerate(handed)}
     others |= {f"output {j}": y for j, y in enumerate(every) if j != k}
     copies = {name: t.detach().clone() for name, t in others.items()}
@@ -72,7 +72,7 @@ def _change(probe: Probe, k: int) -> Finding | None:
     except RuntimeError:
         return None  # the saved output was changed: loud
     alone = probe.leaves()
-    chosen = probe.exposed(alone)[1][k]
+    chosen = probe.exposed(alone)[-1][k]
     expected = [factor * g for g in probe.pull(alone, cotangents, [chosen])]
     place = probe.differ([g.detach() for g in got], expected, looser=1e3)
     if place is None or probe.intent == "nonlinear":

@@ -1,12 +1,14 @@
 """`autocast`: forward under autocast and backward outside give the same, as bfloat16 rounds."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
 __all__ = ["autocast"]
@@ -37,18 +39,20 @@ def autocast(probe: Probe) -> Finding:
         cotangents = low.cotangents(low.output_values())
     except Exception as error:  # loud, before any number
         return probe.lacking(f"Forward refuses float32: {describe(error)}", _CAST)
-    expected = _both(low, points, cotangents)
+    expected = Run.of(low, cotangents).every
+    under = partial(torch.autocast, points[0].device.type, dtype=torch.bfloat16)
     try:
-        with torch.autocast(points[0].device.type, dtype=torch.bfloat16):
+        with under():
             low.evaluate(low.leaves())
     except Exception as error:  # loud, before any number
         return probe.lacking(f"Forward refuses autocast: {describe(error)}", _CAST)
     try:
-        got = _both(low, points, cotangents, autocast=True)
+        got = Run.of(low, cotangents, around=under()).every
     except Exception as error:  # judged by its type
         doing = "Forward takes autocast, backward outside it fails"
         return probe.failed(error, doing, _CAST, transform=False)
-    rounded = _both(low, [x.bfloat16().to(x.dtype) for x in points], cotangents)
+    leaves = low.leaves([x.bfloat16().to(x.dtype) for x in points])
+    rounded = Run.of(low, cotangents, leaves).every
     count = len(cotangents)
     for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):
         if (k >= count and one.dtype != true.dtype) or not _near(one, true, moved):
@@ -67,16 +71,6 @@ def autocast(probe: Probe) -> Finding:
                 ],
             )  # fmt: skip
     return probe.holds("Forward under autocast and backward outside agree with float32.")
-
-
-def _both(probe: Probe, points: Tensors, cotangents: Tensors, *, autocast: bool = False) -> Tensors:
-    """Outputs and gradients, forward under autocast or not."""
-    leaves = probe.leaves(points)
-    with torch.autocast(points[0].device.type, dtype=torch.bfloat16, enabled=autocast):
-        found = probe.evaluate(leaves)
-    given = [g.to(y.dtype) for g, y in zip(cotangents, found, strict=True)]
-    gradients = probe.pull(leaves, given, found)
-    return [t.detach() for t in (*found, *gradients)]
 
 
 def _near(one: torch.Tensor, true: torch.Tensor, moved: torch.Tensor) -> bool:

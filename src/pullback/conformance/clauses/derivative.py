@@ -1,5 +1,6 @@
 """`derivative`: backward is the transpose of the derivative of forward (intent `exact`)."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from pullback.conformance._control import is_right
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._items import data
 from pullback.conformance._probe import Probe
+from pullback.conformance._structure import bound_rows
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
@@ -58,6 +60,13 @@ def derivative(probe: Probe) -> Finding:
             "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
             "differentiated with requires_grad, which settles it.",
         )
+    beside = _beside(asked, choices)
+    if beside:
+        return probe.lacking(
+            f"Backward agrees with finite differences where rows stay as they were given, and not "
+            f"beside: {beside}.{through}",
+            "Nothing, where rows are always so. For others, differentiate forward as it is there.",
+        )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {len(choices)} "
                        f"input(s).{through}")  # fmt: skip
 
@@ -79,6 +88,22 @@ def _forgotten(probe: Probe) -> list[str]:
         if trial is not None and trial.match == "mismatch":
             found.append(probe.inputs.paths[k])
     return found
+
+
+def _beside(probe: Probe, choices: Sequence[int | None]) -> str:
+    """The input that backward is wrong for where its rows leave what binds them, and what that is.
+
+    A loss of logarithms of shares, a marginal that adds up to one, a quaternion of length one:
+    their gradients may be any that are right along what such rows can move by.
+    """
+    free = replace(probe, free=True)
+    for k, x in enumerate(probe.inputs.points()):
+        what = bound_rows(x)
+        if what and {k, None} & {*choices}:
+            trial = decide(lambda number, only=k: try_derivative(free, number, only))
+            if trial is not None and trial.match == "mismatch":
+                return f"those of {probe.path(k)} are {what}"
+    return ""
 
 
 _CLOSE = 1e-3

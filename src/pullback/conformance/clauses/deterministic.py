@@ -2,6 +2,7 @@
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._unwritten import tell_unwritten
 from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
@@ -19,14 +20,16 @@ _REPRO = [
     promise="Same inputs, same bits, or randomness from a generator that can be seeded.",
     why="The same inputs and seed must give the same bits, or a run cannot be repeated "
     "and a fault cannot be pinned down.",
-    breach="as other bits with every generator put back.",
-    mend="torch's generators; no state between calls.",
+    breach="as other bits with every generator put back, and as memory that nothing has written.",
+    mend="torch's generators; no state between calls; every entry of what is allocated written.",
     gradient=False,
 )
 def deterministic(probe: Probe) -> Finding:
     """Run three times from the same state of every generator: the bits must be the same."""
     if probe.private:
         return _private(probe)
+    if probe.unwritten:
+        return tell_unwritten(probe, probe.unwritten, probe.unwritten)
     points = probe.inputs.points()
 
     def once() -> Tensors:

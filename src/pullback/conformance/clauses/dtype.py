@@ -186,7 +186,7 @@ def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> l
     found = []
     wide = [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
     for number in range(_NUDGES):
-        step = probe.direction(f"eps {number}")
+        step = replace(probe, free=True).direction(f"eps {number}")  # rounding keeps no structure
         nudged = [x + eps * v for x, v in zip(wide, step, strict=True)]
         try:
             gradients = _reference(probe, nudged, cotangents, _widest(probe))

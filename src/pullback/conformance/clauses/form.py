@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, unit_cotangents
+from pullback.conformance._nodes import call_backward, custom_nodes, edges, needed, unit_cotangents
 from pullback.conformance._probe import Probe
 from pullback.internal.torch import METADATA, function_of
 from pullback.report import Finding
@@ -60,7 +60,7 @@ def form(probe: Probe) -> Finding:
 
 
 def _count(node: Any, returned: tuple[Any, ...]) -> tuple[str, str, str] | None:
-    wanted = len(node.needs_input_grad)
+    wanted = len(needed(node))
     extra = returned[wanted:]
     if len(returned) < wanted or any(value is not None for value in extra):
         return "the returned tuple", f"{wanted} gradients", f"{len(returned)} gradients"

@@ -54,7 +54,7 @@ def leak(probe: Probe) -> Finding:
 def _live(probe: Probe, mode: str) -> list[tuple[str, Any]]:
     """Weak references to what one run made, whose strong ones end with this call."""
     leaves = probe.leaves()
-    handed, every = probe.exposed(leaves)
+    handed, _, every = probe.exposed(leaves)
     named = [(f"input {path}", x) for path, x in zip(probe.inputs.paths, handed, strict=True)]
     # A module keeps its own alive.
     named = [pair for k, pair in enumerate(named) if k not in probe.inputs.owned]

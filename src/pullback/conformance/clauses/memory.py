@@ -61,7 +61,7 @@ class _Kept:
 
         leaves = probe.leaves()
         with saved_tensors_hooks(pack, unpack):
-            handed, every = probe.exposed(leaves)
+            handed, _, every = probe.exposed(leaves)
             outputs = [every[k] for k in probe.outputs]
             for node in custom_nodes(outputs):
                 _ = node.saved_tensors

@@ -29,7 +29,7 @@ def mutation(probe: Probe) -> Finding:
     """Compare every input with its copy, after forward and after backward."""
     leaves = probe.leaves()
     with watched_marks() as marks:
-        handed, versions, every = probe.exposed_versions(leaves)
+        handed, versions, every = probe.exposed(leaves)
     dirty = {t.data_ptr() for t in marks.dirty} - {t.data_ptr() for t in marks.dropped}
     before = list(zip(probe.inputs.values, versions, strict=True))
     changed = _changed(handed, before, dirty)

@@ -7,6 +7,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
 __all__ = ["repeated"]
@@ -38,14 +39,14 @@ def repeated(probe: Probe) -> Finding:
         apart = [*points]
         apart[other] = view(points[one])
         try:
-            expected = _run(probe, [x.detach().clone().requires_grad_() for x in apart])
+            expected = Run.of(probe, leaves=probe.leaves(apart)).every
         except Exception:  # noqa: S112 - such arguments are not taken
             continue
-        kept = [x.detach().clone().requires_grad_() for x in points]
+        kept = probe.leaves()
         handed: Tensors = [*kept]
         handed[other] = view(kept[one])
         try:
-            got = _run(probe, handed, kept)
+            got = Run.of(probe, leaves=handed, wanted=kept).every
         except Exception as error:  # judged by its type
             doing = f"One tensor for {probe.path(one)} and {probe.path(other)} is refused"
             return probe.failed(error, doing, transform=False)
@@ -85,14 +86,6 @@ def _views(x: torch.Tensor, like: torch.Tensor) -> list[View]:
     if x.ndim > 1 and x.mT.shape == like.shape:
         return [lambda t: t.mT]
     return [lambda t: t[0]] if x.ndim and len(x) and x.shape[1:] == like.shape else []
-
-
-def _run(probe: Probe, handed: Tensors, leaves: Tensors | None = None) -> Tensors:
-    """Outputs, and the gradient of each leaf."""
-    outputs = probe.evaluate(handed)
-    found = [y.detach().clone() for y in outputs]
-    gradients = probe.pull(leaves or handed, probe.cotangents(found), outputs)
-    return [*found, *(g.detach() for g in gradients)]
 
 
 def _back(slope: torch.Tensor, x: torch.Tensor, view: View) -> torch.Tensor:

@@ -25,7 +25,7 @@ def saved(probe: Probe) -> Finding:
     """Scan every context for tensors that save_for_backward does not know of."""
     leaves = probe.leaves()
     before = tensors_within([probe.subject.target, *probe.inputs.others()])
-    handed, every = probe.exposed(leaves)
+    handed, _, every = probe.exposed(leaves)
     own = [t for k, t in enumerate(handed) if t.numel() and k not in probe.inputs.owned]
     known = {t.untyped_storage().data_ptr(): "an input" for t in own}
     known |= {t.untyped_storage().data_ptr(): "an output" for t in every if t.numel()}

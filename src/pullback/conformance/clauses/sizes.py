@@ -2,10 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -18,15 +17,14 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._spans import has_own_span
+from pullback.conformance._structure import tangent
+from pullback.conformance._unwritten import filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
-from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
 __all__ = ["sizes"]
-
-_settings: Any = torch.utils.deterministic
 
 # One more and one less than what a kernel takes at a time, whole blocks, and three entries beyond.
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
@@ -113,19 +111,19 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             continue
         other = probe.at(inputs)
         try:
-            with _fresh_memory():
+            with filled():
                 runs[size] = run = Run.of(other)
         except Exception as error:  # loud, so not silently wrong
             tried.refused[size] = describe(error, 80)
             slow = isinstance(error, NoEnd)
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
-        unwritten = _unwritten(other, run)
-        if unwritten is not None and any(map(_is_unwritten, map(probe.at, resizing.control()))):
+        finding = _unwritten(other, run, f"at size {size}", resizing.where)
+        if finding is not None and any(map(_is_unwritten, map(probe.at, resizing.control()))):
             tried.foreign = True
             return None
-        if unwritten is not None:
-            return _never_written(other, size, resizing, unwritten)
+        if finding is not None:
+            return finding
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
@@ -141,6 +139,14 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             if settled:
                 tried.right.append(size)
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+
+
+def _unwritten(probe: Probe, run: Run, size: str, where: str) -> Finding | None:
+    """A finding where something holds NaN only because fresh memory was filled with it."""
+    k = unwritten(run.every, lambda: Run.of(probe, run.cotangents).every)
+    if k is None:
+        return None
+    return tell_unwritten(probe, f"{size} of {where}, {probe.place(k, len(run.outputs))}", where)
 
 
 def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
@@ -186,38 +192,12 @@ def _is_wrong(probe: Probe) -> bool:
         return False
 
 
-@contextmanager
-def _fresh_memory() -> Iterator[None]:
-    """Let torch fill what it allocates with NaN, so that what nobody writes is seen."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = _settings.fill_uninitialized_memory
-    try:
-        set_deterministic(True, warn_only=True)
-        _settings.fill_uninitialized_memory = True
-        yield
-    finally:
-        set_deterministic(before, warn_only=warn_only)
-        _settings.fill_uninitialized_memory = fill
-
-
-def _unwritten(probe: Probe, run: Run) -> str | None:
-    """What holds NaN only because torch filled fresh memory with it."""
-    if are_finite(run.every):
-        return None
-    plain = Run.of(probe, run.cotangents)
-    for k, (one, other) in enumerate(zip(run.every, plain.every, strict=True)):
-        if bool((one.isnan() & ~other.isnan()).any()):
-            return probe.place(k, len(run.outputs))
-    return None
-
-
 def _is_unwritten(probe: Probe) -> bool:
     """Whether something is never written here, as where lengths that were made are too short."""
     try:
-        with _fresh_memory():
+        with filled():
             run = Run.of(probe)
-        return _unwritten(probe, run) is not None
+        return unwritten(run.every, lambda: Run.of(probe, run.cotangents).every) is not None
     except Exception:  # refused
         return False
 
@@ -300,7 +280,7 @@ def _direction(
             index = torch.arange(v.shape[dim], device=v.device) >= v.shape[dim] - 3
             mask = mask * index.view([-1 if d == dim else 1 for d in range(v.ndim)]).to(v.dtype)
         kept.append(v * mask)
-    return kept
+    return [tangent(x, v) for x, v in zip(probe.inputs.points(), kept, strict=True)]
 
 
 def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
@@ -385,19 +365,6 @@ def _broken(probe: Probe, size: str, trial: Trial, hint: str = "") -> Finding:
     return wrong_derivative(
         probe, trial, detail=f"Backward is wrong at size {size}, and not as it was given.",
         place=size.partition(" of ")[2], hint=hint,
-    )  # fmt: skip
-
-
-def _never_written(probe: Probe, size: int, resizing: Resizing, what: str) -> Finding:
-    return probe.broken(
-        f"At size {size} of {resizing.where}, {what} holds memory that nothing has written.",
-        expected="a number in every entry",
-        got="what was in memory before (NaN where torch fills fresh memory with it)",
-        place=resizing.where,
-        repro=[
-            "torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory",
-            "print(outs(), torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()]))",
-        ],
     )  # fmt: skip
 
 

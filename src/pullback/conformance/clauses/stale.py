@@ -23,7 +23,7 @@ def stale(probe: Probe) -> Finding:
     points = probe.inputs.points()
     cotangents = probe.cotangents(probe.output_values())
     expected = probe.backward(points, cotangents)
-    handed, every = probe.exposed(probe.leaves())
+    handed, _, every = probe.exposed(probe.leaves())
     paths = enumerate(probe.inputs.paths)
     owned = probe.inputs.owned  # a module's own, which the caller goes on using
     places = [(path, 0, k) for k, path in paths if is_continuous(handed[k]) and k not in owned]
@@ -53,11 +53,11 @@ def stale(probe: Probe) -> Finding:
 def _after_change(probe: Probe, group: int, k: int, cotangents: Tensors) -> Tensors | None:
     """The gradients after one tensor was changed in place, or ``None`` where that raises."""
     leaves = probe.leaves()
-    found = probe.exposed(leaves)
-    outputs = [found[1][j] for j in probe.outputs]
+    handed, _, every = probe.exposed(leaves)
+    outputs = [every[j] for j in probe.outputs]
     try:
         with torch.no_grad():
-            found[group][k].mul_(1.5).add_(0.25)
+            (handed, every)[group][k].mul_(1.5).add_(0.25)
         return [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
     except Exception:  # loud in whatever way: that is the promise
         return None

@@ -19,7 +19,7 @@ from pullback.conformance._screen import Run, agrees
 from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import specials
-from pullback.conformance._structure import keep_step, outside, ties_matrices
+from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
@@ -258,14 +258,15 @@ def _freely(probe: Probe) -> Tensors:
 
 def _kept(probe: Probe, step: Tensors) -> Tensors:
     """The step with the structure of what was given: zeros have every one, and need none."""
-    return [keep_step(x, v) for x, v in zip(probe.original.points(), step, strict=True)]
+    places = zip(probe.inputs.points(), step, probe.original.points(), strict=True)
+    return [tangent(x, v, given) for x, v, given in places]
 
 
 def _entries(probe: Probe) -> Iterator[tuple[int, Tensors]]:
-    """A few finite entries that move alone: not those of a symmetric or triangular matrix."""
+    """A few finite entries that move alone: not those of a matrix or rows of some kind."""
     for k, given in enumerate(probe.original.points()):  # zeros have every structure
         count = given.numel()
-        if count and not given.is_complex() and not ties_matrices(given):
+        if count and not given.is_complex() and not (ties_matrices(given) or bound_rows(given)):
             for index in sorted({0, count // 2, count - 1})[:_ENTRIES]:
                 if bool(probe.inputs.points()[k].reshape(-1)[index].isfinite()):
                     yield k, _unit(probe, k, index)

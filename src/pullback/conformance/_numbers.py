@@ -1,10 +1,42 @@
-"""Arguments that hold NaN: what can be judged without, and what is said of the rest."""
+"""The numbers that arguments hold: which can be judged, and what is said of the rest."""
 
 import torch
 
-from pullback.conformance._arguments import Arguments
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.errors import ArgumentError
+from pullback.internal.torch import FakeTensor
 
-__all__ = ["without_nan"]
+__all__ = ["refuse_data", "without_nan"]
+
+
+def refuse_data(arguments: Arguments) -> None:
+    """Refuse tensors that have no strided numbers to move and compare.
+
+    Raises:
+        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
+    """
+    for path, value in zip(arguments.paths, arguments.values, strict=True):
+        kind = _unusual(value)
+        if kind:
+            raise ArgumentError(
+                "An input cannot be checked.",
+                given=f"{path} is {kind}",
+                expected="strided tensors that hold numbers",
+                mend="Check the Function on dense tensors, or wrap it in a function that makes "
+                "such a tensor of dense ones.",
+            )
+
+
+def _unusual(value: torch.Tensor) -> str:
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return f"a tensor with layout {value.layout}"
+    if value.is_meta or value.device.type == "meta":
+        return "a tensor without data, on the device meta"
+    if isinstance(value, FakeTensor):
+        return "a fake tensor"
+    return "a quantised tensor" if value.is_quantized else ""
 
 
 def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
@@ -25,8 +57,8 @@ def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
     """
     values, said = [], []
     for k, (path, value) in enumerate(zip(arguments.paths, arguments.values, strict=True)):
-        bad = _bad(value) if k not in arguments.owned else None
-        if bad is None:
+        bad = value.isnan() if is_continuous(value) and k not in arguments.owned else None
+        if bad is None or not bool(bad.any()):
             values.append(value)
             continue
         values.append(_filled(value, bad))
@@ -34,15 +66,6 @@ def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
     if not said:
         return arguments, ""
     return arguments.with_values(values), f"not judged: {', '.join(said)}, replaced by others of it"
-
-
-def _bad(value: torch.Tensor) -> torch.Tensor | None:
-    """Where a plain tensor is NaN; ``None`` where it is nowhere."""
-    floating = value.is_floating_point() or value.is_complex()
-    if value.layout is not torch.strided or value.is_meta or not floating or value.is_quantized:
-        return None
-    bad = value.isnan()
-    return bad if bool(bad.any()) else None
 
 
 def _filled(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
