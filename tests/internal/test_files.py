@@ -44,7 +44,8 @@ def test_a_full_disk_leaves_the_last_good_recording(tmp_path, full):
 
 
 def test_a_program_that_finds_the_disk_full_is_not_told_to_be_started_in_another_way(full):
-    program = [sys.executable, "-c", "import torch"]
+    # Nor may Python leave half a file of compiled code where the next process would read it.
+    program = [sys.executable, "-B", "-c", "import torch"]
     with pytest.raises(ProgramError, match=r"could not be recorded(.|\n)*File too large"):
         record_program(program)
 
