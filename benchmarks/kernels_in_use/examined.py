@@ -84,6 +84,8 @@ EXAMINED: list[Examined] = [
     ("fla-core", ("ParallelDeltaformerFunction",), ("layout",), "fla-core-deltaformer-strides"),
     ("fla-core", (":PackSequenceFunction", "UnpackSequenceFunction"), ("saved", "stale", "hooks"),
      "true: the lengths lie on the context, where a change goes unnoticed"),
+    ("fla-core", ("UnpackSequenceFunction",), ("leak",),
+     "meant: the package remembers what it made of the last four lengths"),
     ("fla-core", ("Rwkv7ChannelMixing", "Rwkv7FusedAddcmul"),
      ("mutation", "layout", "retain", "repeated"), "fla-core-rwkv7-inputs-overwritten"),
     ("mamba-ssm", ("",), ("double",), SECOND),
