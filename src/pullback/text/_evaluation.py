@@ -372,12 +372,11 @@ def judge(
         )  # fmt: skip
     given = expected if batched else as_variable(expected)
     scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
-    count = len(data)
-    said = [explanations[number] for number in range(count)]
-    total = sum([scores[number] for number in range(count)])
     # As plain texts, so that one judge that failed does not hide what others said.
-    plain = [Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in said]
-    return Evaluation(total / count, join("\n", plain))
+    plain = [
+        Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
+    ]
+    return Evaluation(sum(list(scores)) / len(data), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:
