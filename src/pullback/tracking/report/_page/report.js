@@ -128,7 +128,7 @@ function labels(pen, rows, height, width) {
   const room = Math.min(6 + Math.max(0, ...named.map(([name]) => pen.measureText(name).width)), width / 3);
   for (const [name, y] of named) {
     let text = name, left = name.length;  // its beginning and its end tell layers apart
-    while (left > 2 && pen.measureText(text).width > room - 5) text = name.slice(0, --left / 2) + "…" + name.slice(-left / 2);
+    while (left > 2 && pen.measureText(text).width > room - 5) text = name.slice(0, --left * 2 / 3) + "…" + name.slice(-left / 3);
     pen.fillText(text, room, Math.max((y + .5) * height / rows.length, line / 2));
   }
   return room + 8;
