@@ -3,15 +3,16 @@
 import os
 import resource
 import stat
+import sys
 import threading
 
 import pytest
 import torch
 
 from pullback.cli._files import write_file
-from pullback.errors import ArgumentError, RecordingError
+from pullback.errors import ArgumentError, ProgramError, RecordingError
 from pullback.internal._files import write_whole
-from pullback.recording import Locator, RecordedFunction, Recording
+from pullback.recording import Locator, RecordedFunction, Recording, record_program
 
 
 @pytest.fixture
@@ -36,10 +37,17 @@ def test_a_full_disk_leaves_the_last_good_recording(tmp_path, full):
     path = tmp_path / "calls.pt"
     path.write_text("good")
     recording = Recording(["python"], [RecordedFunction(Locator("a", "F"))])
-    with pytest.raises(RecordingError, match="as it was"):
+    with pytest.raises(RecordingError, match=r"as it was(.|\n)*File too large"):
         recording.save(path)
     assert path.read_text() == "good"
     assert os.listdir(tmp_path) == ["calls.pt"]
+
+
+def test_a_program_that_finds_the_disk_full_is_not_told_to_be_started_in_another_way(full):
+    # Nor may Python leave half a file of compiled code where the next process would read it.
+    program = [sys.executable, "-B", "-c", "import torch"]
+    with pytest.raises(ProgramError, match=r"could not be recorded(.|\n)*File too large"):
+        record_program(program)
 
 
 def test_no_space_is_said(tmp_path, monkeypatch):

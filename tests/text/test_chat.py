@@ -71,6 +71,12 @@ def test_bad_messages_are_refused_before_anything_is_sent(messages, inputs):
     assert seen.requests == []
 
 
+@pytest.mark.parametrize("inputs", ["word", ["word"], 3])
+def test_inputs_are_a_dict(inputs):
+    with pytest.raises(ArgumentTypeError, match="dict"):
+        chat(Scripted(["x"]), Template("{word}"), inputs)
+
+
 def test_what_is_no_model_is_refused():
     with pytest.raises(ArgumentTypeError, match="language model"):
         chat(lambda messages: "x", "Hi")

@@ -66,6 +66,9 @@ def test_bad_arguments_are_refused():
         lambda: judge(Scripted(["x"]), "c", variable([])),
         lambda: judge(Scripted(["x"]), "c", variable("a"), retries=-1),
         lambda: judge("gpt-4o", "c", variable("a")),
+        lambda: judge(Scripted(["x"]), "c", "a"),
+        lambda: exact_match(variable("a"), "a", reduction=None),
+        lambda: deterministic(variable("a"), "b", "equal", "agreement"),
     ):
         with pytest.raises(ArgumentError):
             make()

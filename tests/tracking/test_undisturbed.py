@@ -96,6 +96,20 @@ def test_a_copied_model_is_not_tracked() -> None:
     assert tracker.totals() == {}
 
 
+def test_a_copy_made_while_a_model_is_watched_is_a_plain_model() -> None:
+    model, plain = sequential(), sequential()
+    with Tracker(model):
+        train(model, 1)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for other in copies:
+        for module, untouched in zip(other.modules(), plain.modules(), strict=True):
+            assert vars(module).keys() == vars(untouched).keys()  # no attribute, no own forward
+            assert not [name for name, held in vars(module).items() if "hooks" in name and held]
+        with Tracker(other) as tracker:  # it is not marked as watched
+            train(other, 1)
+        assert tracker.totals()
+
+
 def test_a_leaf_that_a_module_returns_keeps_no_hook() -> None:
     class Constant(nn.Module):
         def __init__(self) -> None:

@@ -48,6 +48,12 @@ def test_what_lies_beyond_a_limit_is_shaded(motion: Motion) -> None:
     assert words == [[], ["widest limit 5"], [], ["limit 80"]]
 
 
+def test_both_ends_of_a_range_are_named_where_they_differ(motion: Motion) -> None:
+    figure = plot(motion, Limits(position=(-1.5, 2.25), velocity=(-5.0, 5.0)))
+    words = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert words[:2] == [["limit 2.25", "limit -1.5"], ["limit 5"]]
+
+
 def test_points_labels_and_a_file(motion: Motion, tmp_path: object) -> None:
     figure = plot(motion, points=POINTS, times=[0.0, 1.0, 2.0], labels=["hip", "knee"], title="A")
     marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._pair import CLOSE, Difference, are_close
 from pullback.conformance._relations import named_factor
 
 __all__ = ["right_edit"]
 
-_MOST = 2**17  # entries of a tensor whose edits are tried
 _FEWEST = 3  # numbers that a factor without a name must explain
 _EXACT = 1e-5  # many edits are tried: none may be right by chance
 
@@ -121,7 +121,7 @@ def _at_hand(backward: Backward, whole: Step) -> dict[str, torch.Tensor]:
     ]
     found: dict[str, torch.Tensor] = {}
     for name, tensor in named:
-        if _is_small(tensor) and not any(_is_same(tensor, other) for other in found.values()):
+        if _is_plain(tensor) and not any(_is_same(tensor, other) for other in found.values()):
             found[name] = tensor
     return found
 
@@ -130,9 +130,12 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
 
-def _is_small(value: Any) -> bool:
-    plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return plain and 0 < value.numel() <= _MOST
+def _is_plain(value: Any) -> bool:
+    """Whether it may be edited: a device that is given a wrong index is lost for the process."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
+    return harmless and value.numel() > 0
 
 
 def _edits(asked: _Asked) -> Iterator[_Tried]:
@@ -141,18 +144,18 @@ def _edits(asked: _Asked) -> Iterator[_Tried]:
         step = asked.steps[number]
         for rank, edit, said in itertools.chain(_operands(asked, step), _plain(asked, step)):
             yield _Tried(rank, number, edit, f"{step.said} {said}")
-        if number and _is_small(step.found):
+        if number and _is_plain(step.found):
             yield from _changed(asked, number, step.found, partial(_of_result, step), step.said)
             for rank, edit, said in _parts(step):
                 yield _Tried(rank, number, edit, f"{step.said} {said}")
     for k, leaf in enumerate(asked.steps[0].leaves):
-        if _is_small(leaf):
+        if _is_plain(leaf):
             yield from _changed(asked, 0, leaf, partial(edited, k), asked.name(leaf))
 
 
 def _operands(asked: _Asked, step: Step) -> _Edited:
     """Another operand, or two of them exchanged."""
-    tensors = {k: t for k, t in enumerate(step.leaves) if _is_small(t)}
+    tensors = {k: t for k, t in enumerate(step.leaves) if _is_plain(t)}
     names = {k: asked.name(t) for k, t in tensors.items()}
     for k, tensor in tensors.items():
         name = names[k] or f"its operand {k}"

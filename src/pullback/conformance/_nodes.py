@@ -99,7 +99,8 @@ def needed(node: Any) -> tuple[bool, ...]:
 
     A class may count otherwise: that of `pullback.Function` goes by the arguments of its author.
     """
-    found: tuple[bool, ...] = BackwardCFunction.needs_input_grad.__get__(node)
+    flags: Any = BackwardCFunction.needs_input_grad  # a property, on the class
+    found: tuple[bool, ...] = flags.__get__(node)
     return found
 
 

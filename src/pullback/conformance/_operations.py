@@ -12,12 +12,15 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.conformance._mends import Stand, around_backward, mended
 from pullback.conformance._probe import Probe, Tensors
-from pullback.internal.torch import pytree
+from pullback.internal.torch import OpOverload, OpOverloadPacket, pytree
 
 __all__ = ["Backward", "Edit", "Run", "Step", "edited"]
 
 # Where an operation is dispatched, not written.
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+_MOST = 2**17  # entries of a tensor that is noted
+_PATIENCE = 5.0  # seconds of work: with another operand a loop may have no end
 
 Run = Callable[[Sequence[Any]], Any]
 Edit = Callable[[Run, Sequence[Any]], Any]
@@ -72,7 +75,8 @@ class Backward:
     def __post_init__(self) -> None:
         subject = mended(self.probe.subject, [around_backward(self.run)])
         if subject is not None:
-            self.probe = replace(self.probe, subject=subject)
+            patience = min(self.probe.patience, _PATIENCE)
+            self.probe = replace(self.probe, subject=subject, patience=patience)
 
     def answers(self, *edited: Any) -> Tensors | None:
         """The gradients, with steps edited where some are named; ``None`` where that fails."""
@@ -113,7 +117,10 @@ _EDITED = Step((), None, "", False)  # nobody reads the steps of a run that is e
 
 
 def _kept(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    """A copy, as what is computed next may write there; ``None`` for what is too large for one."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone() if value.numel() <= _MOST else None
 
 
 class _Operations(TorchFunctionMode):
@@ -126,6 +133,8 @@ class _Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        if isinstance(func, (OpOverload, OpOverloadPacket)):  # a kernel that may trust its numbers
+            return func(*args, **(kwargs or {}))
         leaves, form = pytree.tree_flatten((tuple(args), kwargs or {}))
 
         def run(leaves: Sequence[Any]) -> Any:

@@ -107,10 +107,10 @@ def tangent(
         >>> [round(entry, 6) for entry in tangent(unit, torch.tensor([1.0, 0.0])).tolist()]
         [0.64, -0.48]
     """
-    kind = point if given is None else given
-    step = keep_step(kind, step)
-    for structure in structures(kind):
-        if structure.along is not None:
+    for structure in structures(point if given is None else given):
+        if structure.linear:
+            step = structure.restore(step)
+        elif structure.along is not None:
             step = structure.along(point, step)
     return step
 

@@ -16,7 +16,7 @@ def check_counts(least: int = 1, /, **given: Any) -> None:
     """
     for name, value in given.items():
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        if not (whole and value >= least):
+        if not whole or int(value) < least:
             raise ArgumentError(
                 f"{name} is no {'positive ' * least}whole number.", given=f"{name}={value!r:.60}",
                 expected=f"{'one' if least else 'none'} or more",

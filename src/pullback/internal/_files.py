@@ -48,8 +48,32 @@ def write_whole(path: Path, content: str | Callable[[IO[bytes]], object]) -> Non
 def _write(stream: IO[bytes], content: str | Callable[[IO[bytes]], object]) -> None:
     if isinstance(content, str):
         stream.write(content.encode())
-    else:
-        content(stream)
+        return
+    told = _Told(stream)
+    try:
+        content(told)  # type: ignore[arg-type]
+    except RuntimeError as error:  # torch says of a full disk that a position is unexpected
+        raise told.refused or error from None
+
+
+class _Told:
+    """A stream that keeps what the system said where nothing could be written."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.refused: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write, as the stream does."""
+        try:
+            return self._stream.write(data)
+        except OSError as error:
+            self.refused = error
+            raise
+
+    def flush(self) -> None:
+        """Hand what is buffered to the system."""
+        self._stream.flush()
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -82,7 +82,8 @@ def record_program(
         )
     if reasons:
         raise ProgramError(
-            "The program ran, but its calls could not be recorded.", given="; ".join(reasons)
+            "The program ran, but its calls could not be recorded.",
+            given="; ".join(filter(None, reasons)) or f"{directory} cannot be written to",
         )
     return recording, None
 

@@ -122,6 +122,14 @@ def listed(values: Any, what: str) -> list[Any]:
     return list(values)
 
 
+def edges_in(values: Any, what: str) -> list[GradientEdge]:
+    """Where the gradients of Variables arrive; edges as they are."""
+    return [
+        value if isinstance(value, GradientEdge) else get_gradient_edge(value)
+        for value in listed(values, what)
+    ]
+
+
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
     roots = _roots(variables, gradients)
     targets = None
@@ -175,10 +183,7 @@ def _inputs(
 ) -> tuple[list[GradientEdge], bool]:
     if materialize and allow_unused is False:
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
-    edges = [
-        value if isinstance(value, GradientEdge) else get_gradient_edge(value)
-        for value in listed(inputs, "grad was given inputs that are")
-    ]
+    edges = edges_in(inputs, "grad was given inputs that are")
     if not edges:
         raise ArgumentError("grad was given no inputs.")
     return edges, bool(allow_unused) or materialize

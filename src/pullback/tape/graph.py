@@ -5,12 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
 from pullback.internal._text import shortened
 from pullback.tape._hooks import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
 from pullback.tape._registry import Space
 from pullback.tape._variable import Variable
+from pullback.tape._verbs import edges_in
 
 __all__ = [
     "GradientEdge",
@@ -25,6 +26,7 @@ __all__ = [
 
 
 FORMAT = 1
+_LOOKED_AT = "A graph is looked at from what is"
 Roots = Variable | GradientEdge | Sequence[Variable | GradientEdge]
 
 
@@ -165,7 +167,7 @@ def summary(roots: Roots, limit: int = 200) -> str:
         │  └─ weight  2.0
         └─ Multiply  6.0  (above)
     """
-    edges = _edges(roots)
+    edges = edges_in(roots, _LOOKED_AT)
     lines: list[str] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, str, str]] = [(edge.node, "", "") for edge in reversed(edges)]
@@ -187,20 +189,9 @@ def summary(roots: Roots, limit: int = 200) -> str:
     return "\n".join(lines)
 
 
-def _edges(roots: Any) -> list[GradientEdge]:
-    single = isinstance(roots, Variable | GradientEdge)
-    chosen = [roots] if single else list(roots)
-    for root in chosen:
-        if not isinstance(root, Variable | GradientEdge):
-            raise ArgumentTypeError(
-                "A graph is looked at from Variables or gradient edges.", given=type(root).__name__
-            )
-    return [root if isinstance(root, GradientEdge) else get_gradient_edge(root) for root in chosen]
-
-
 def _graph(roots: Any) -> tuple[list[GradientEdge], dict[Node, int]]:
     """The edges of the roots, and every node with its number, each before what it follows from."""
-    edges = _edges(roots)
+    edges = edges_in(roots, _LOOKED_AT)
     return edges, plan(list(dict.fromkeys(edge.node for edge in edges)), None)
 
 

@@ -172,12 +172,19 @@ def deterministic(
     """
     if not isinstance(purpose, str) or not purpose.strip():
         raise ArgumentError("An evaluator needs a purpose.", given=repr(purpose))
-    if not isinstance(prediction, Variable):
-        raise ArgumentTypeError("A prediction is a Variable.", given=type(prediction).__name__)
+    _check_prediction(prediction, eval_fn=eval_fn, success=success, reduction=reduction)
     variable = isinstance(target, Variable)
     spec = Evaluator(eval_fn, purpose, None if variable else target, success, reduction)
     score, explanation, _ = Evaluate.apply(spec, prediction, *([target] if variable else []))
     return Evaluation(score, explanation)
+
+
+def _check_prediction(prediction: Any, **functions: Any) -> None:
+    if not isinstance(prediction, Variable):
+        raise ArgumentTypeError("A prediction is a Variable.", given=repr(prediction)[:80])
+    for name, function in functions.items():
+        if not callable(function):
+            raise ArgumentTypeError(f"{name} is no function.", given=f"{name}={function!r:.60}")
 
 
 def _pairs(
@@ -342,6 +349,7 @@ def judge(
     """
     if not isinstance(lm, LM):
         raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
+    _check_prediction(prediction, success=success)
     check_counts(0, retries=retries)
     rule, expected = as_variable(criterion), "none" if target is None else target
     parts = prompt("judge")
@@ -364,12 +372,11 @@ def judge(
         )  # fmt: skip
     given = expected if batched else as_variable(expected)
     scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
-    count = len(data)
-    said = [explanations[number] for number in range(count)]
-    total = sum([scores[number] for number in range(count)])
     # As plain texts, so that one judge that failed does not hide what others said.
-    plain = [Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in said]
-    return Evaluation(total / count, join("\n", plain))
+    plain = [
+        Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
+    ]
+    return Evaluation(sum(list(scores)) / len(data), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:

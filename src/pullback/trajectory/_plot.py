@@ -136,10 +136,14 @@ def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tens
                 axes.plot(seconds, line, color=_colour(joint), linewidth=5, alpha=0.45, zorder=1,
                           label="active")  # fmt: skip
     axes.set_ylim(low, high)
-    words = f"{'widest limit' if narrow else 'limit'} {widest[1]:.6g}"
+    words = "widest limit" if narrow else "limit"
     look = {"ha": "right", "va": "center_baseline", "fontsize": 7, "color": _FORBIDDEN}
-    place = 0.995, (widest[1] + high) / 2
-    axes.annotate(words, place, xycoords=axes.get_yaxis_transform(), **look)
+    named = [(widest[1], high)]
+    if widest[0] != -widest[1]:
+        named.append((widest[0], low))
+    for end, far in named:
+        place, frame = (0.995, (end + far) / 2), axes.get_yaxis_transform()
+        axes.annotate(f"{words} {end:.6g}", place, xycoords=frame, **look)
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:

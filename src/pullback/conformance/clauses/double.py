@@ -108,10 +108,9 @@ def _constant(probe: Probe, trial: Trial) -> str:
     backward.points = trial.points
     for k, (up, down) in enumerate(zip(*kept, strict=True)):
         with suppress(Exception):  # one that cannot be read by itself
-            answers = [backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down)]
-            change = sum(
-                inner(u, one - other) for u, one, other in zip(trial.weights, *answers, strict=True)
-            )
+            one, other = (backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down))
+            pairs = zip(trial.weights, one or [], other or [], strict=True)
+            change = sum(inner(u, a - b) for u, a, b in pairs)
             gap = trial.estimate.value - trial.value
             if gap and abs(change / (2 * h) - gap) <= CLOSE * abs(gap):
                 return f" To autograd, ctx.saved_tensors[{k}] is a constant: forward computed it."

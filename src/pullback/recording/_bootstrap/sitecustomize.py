@@ -30,9 +30,15 @@ def _start() -> None:
         with open(os.path.join(directory, f"failed-{os.getpid()}"), "w", encoding="utf-8") as file:
             file.write("pullback is not installed for the program's Python, as --inside needs")
         inside = ""
-    recorder.record_this_process(directory, limits, inside)
     with open(os.path.join(directory, f"started-{os.getpid()}"), "w", encoding="utf-8"):
-        pass  # tells the parent that this Python could be recorded
+        pass  # tells the parent that this Python starts the recorder
+    try:
+        recorder.record_this_process(directory, limits, inside)
+    except Exception as error:
+        # On a full disk the file is empty: that it is there says enough.
+        with open(os.path.join(directory, f"failed-{os.getpid()}"), "w", encoding="utf-8") as file:
+            file.write(f"{type(error).__name__}: {error}")
+        raise
 
 
 def _hand_over() -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._counts import check_counts
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
@@ -98,6 +98,11 @@ class Budget(Wrapper):
         if account is not None and limits:
             raise ArgumentError("A budget has an account, or limits of its own.",
                                 given=f"both: {', '.join(limits)}")  # fmt: skip
+        if not isinstance(account, Account | None):
+            raise ArgumentTypeError(
+                "A budget has an Account, or limits by their names.", given=repr(account)[:60],
+                mend="Budget(model, calls=100)",
+            )  # fmt: skip
         self.account = account if account is not None else Account(**limits)
         if max_output_tokens is not None:
             check_counts(max_output_tokens=max_output_tokens)

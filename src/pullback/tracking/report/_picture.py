@@ -131,8 +131,10 @@ def _draw(axes: Any, series: Series | None, direction: str, span: tuple[float, f
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#6b7482")
         return
     points, ink = series.points, INK[direction]
-    if np.isneginf(points.scale).any():
-        axes.text(0.01, 0.06, "all zero", transform=axes.transAxes, color=ink, fontsize=8)
+    zero = np.isneginf(points.scale)
+    if zero.any():
+        when = "all zero" if zero.all() else "all zero at times"
+        axes.text(0.01, 0.06, when, transform=axes.transAxes, color=ink, fontsize=8)
     with np.errstate(invalid="ignore"):
         scale = np.where(np.isfinite(points.scale), points.scale, np.nan)
         peak = np.where(np.isfinite(points.peak), points.peak, np.nan)

@@ -127,8 +127,8 @@ function labels(pen, rows, height, width) {
   pen.fillStyle = css("--muted");
   const room = Math.min(6 + Math.max(0, ...named.map(([name]) => pen.measureText(name).width)), width / 3);
   for (const [name, y] of named) {
-    let text = name;  // the end of a name tells layers apart
-    while (text.length > 2 && pen.measureText(text).width > room - 5) text = "…" + text.slice(2);
+    let text = name, left = name.length;  // its beginning and its end tell layers apart
+    while (left > 2 && pen.measureText(text).width > room - 5) text = name.slice(0, --left * 2 / 3) + "…" + name.slice(-left / 3);
     pen.fillText(text, room, Math.max((y + .5) * height / rows.length, line / 2));
   }
   return room + 8;
@@ -178,8 +178,11 @@ function drawChart(canvas, side, range, ink) {
   }
   pen.textBaseline = "alphabetic"; pen.textAlign = "left";
   if (data.moments.length) {
-    pen.fillText(moment(0), left, height - 4); pen.textAlign = "right";
-    if (data.moments.length > 1) pen.fillText(moment(data.moments.length - 1), right, height - 4);
+    const last = data.moments.length - 1;
+    let ends = [moment(0), moment(last)];
+    if (pen.measureText(ends.join("  ")).width > right - left) ends = [data.moments[0][0], data.moments[last][0]];
+    pen.fillText(ends[0], left, height - 4); pen.textAlign = "right";
+    if (last) pen.fillText(ends[1], right, height - 4);
   }
   const most = Math.max(...side.bins, 1), unit = (bottom - top) / (range[1] - range[0]);
   pen.fillStyle = ink; pen.globalAlpha = .5;
