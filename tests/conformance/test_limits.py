@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.domains import ConjugateGradients, definite
+from tests.specimens.wrong import memory
 
 from pullback.conformance import _limits, _prepare, check
 from pullback.conformance._arguments import Arguments
@@ -113,7 +114,7 @@ class EndsAtOnePoint(torch.autograd.Function):
 
 
 def test_what_ends_as_it_was_given_alone_ends_the_check_all_the_same(monkeypatch):
-    monkeypatch.setattr(_prepare, "_LEAST_PATIENCE", 0.02)
+    monkeypatch.setattr(_limits, "_LEAST", 0.02)
     x = normal(3)
     monkeypatch.setattr(EndsAtOnePoint, "total", float(x.detach().sum()))
     started = time.process_time()
@@ -168,3 +169,20 @@ def test_a_call_that_is_not_seeded_has_a_limit(monkeypatch):
         torch.manual_seed(7)
         with pytest.raises(NoEnd):
             replace(probe, patience=0.05).unseeded(normal(3))
+
+
+def test_a_thread_that_stands_still_holds_up_no_later_check(monkeypatch):
+    monkeypatch.setattr(_limits, "_STANDS", 0.3)
+    check(EndsInOneThread, normal(3), clauses="state")  # tried without a breach, too
+    function = memory.BackwardScalesSaved
+    specimen = next(one for one in memory.SPECIMENS if one.function is function)
+    found = []
+
+    def again():
+        found.append(check(function, *specimen.inputs(), clauses="mutation,retain"))
+
+    thread = threading.Thread(target=again, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "a later check waits for a thread that never ends"
+    assert not found[0].ok

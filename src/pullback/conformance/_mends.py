@@ -2,13 +2,15 @@
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
@@ -16,6 +18,7 @@ from pullback.tensor import reference_of
 __all__ = ["MENDS", "Mend", "Stand", "around_backward", "mended"]
 
 _Kind = type[torch.autograd.Function]
+_WAIT = 10.0  # seconds by the clock, where a call takes milliseconds
 
 
 Undo = Callable[[_Kind], dict[str, Any]]
@@ -122,10 +125,10 @@ def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
 
 def _fresh(kind: _Kind) -> dict[str, Any]:
     """What is returned is memory of the call's own."""
-    alone = threading.Lock()  # another thread would write there before it is copied
+    lock = threading.RLock()  # another thread would write there before it is copied
 
     def backward(method: Any, *args: Any) -> Any:
-        with alone:
+        with _alone(lock):
             return _each(torch.clone, method(*args))
 
     def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,22 +142,44 @@ def _fresh(kind: _Kind) -> dict[str, Any]:
 
 
 def _kept(
-    keep: Callable[[Any], Any], restore: Callable[[Any, Any], Any],
-    alone: AbstractContextManager[Any] | None = None,
-) -> Undo:  # fmt: skip
-    """What is kept of a context once forward has filled it makes the context for backward."""
+    keep: Callable[[Any], Any], restore: Callable[[Any, Any], Any], *, alone: bool = False
+) -> Undo:
+    """What is kept of a context once forward has filled it makes the context for backward.
 
-    def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
-        with alone or nullcontext():
-            found = method(*args, **kwargs)
-            object.__setattr__(args[0], "_kept", keep(args[0]))
-        return found
+    Arguments:
+        keep: of a context that is filled.
+        restore: the context for backward, of the context and what was kept.
+        alone: one thread at a time, or another one writes in between.
+    """
 
-    def back(method: Any, ctx: Any, *cotangents: Any) -> Any:
-        with alone or nullcontext():
-            return method(restore(ctx, vars(ctx)["_kept"]), *cotangents)
+    def undo(kind: _Kind) -> dict[str, Any]:
+        # Of this Function alone, and with an end: a thread that stands in its forward is left
+        # there, and would keep the lock from whoever comes after it.
+        within = partial(_alone, threading.RLock()) if alone else nullcontext
 
-    return lambda kind: _methods(kind, fill=fill, back=back)
+        def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
+            with within():
+                found = method(*args, **kwargs)
+                object.__setattr__(args[0], "_kept", keep(args[0]))
+            return found
+
+        def back(method: Any, ctx: Any, *cotangents: Any) -> Any:
+            with within():
+                return method(restore(ctx, vars(ctx)["_kept"]), *cotangents)
+
+        return _methods(kind, fill=fill, back=back)
+
+    return undo
+
+
+@contextmanager
+def _alone(lock: Any) -> Iterator[None]:
+    if not lock.acquire(timeout=_WAIT):
+        raise NoEnd(f"another thread has not ended within {_WAIT:.3g} s")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def around_backward(back: Callable[..., Any]) -> Undo:
@@ -220,7 +245,7 @@ def _with_all(ctx: Any, kept: Any) -> Any:
 
 
 # Backward finds on its ctx what forward left there, however often it runs.
-_restored = _kept(_state, _put_back, threading.RLock())  # or another thread writes in between
+_restored = _kept(_state, _put_back, alone=True)
 # What forward left on its ctx goes through save_for_backward.
 _saving = _kept(_save_all, _with_all)
 # Backward is asked for every gradient.
@@ -250,7 +275,7 @@ def _of_the_call(kind: _Kind) -> dict[str, Any]:
             setattr(owner, name, _copied(value))
         return ctx
 
-    return _kept(lambda ctx: state(), restore, threading.RLock())(kind)
+    return _kept(lambda ctx: state(), restore, alone=True)(kind)
 
 
 def _drawn_again(kind: _Kind) -> dict[str, Any]:
