@@ -266,6 +266,8 @@ def _changes(asked: _Asked, tensor: torch.Tensor) -> _Changed:
             yield 6, lambda t, by=by: t - by, f"has {name} subtracted"
     for dim in range(tensor.ndim):
         yield 5, lambda t, dim=dim: t.flip(dim), f"is reversed along dimension {dim}"
+        away = f"has its mean along dimension {dim} subtracted"
+        yield 5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), away
     if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
         yield 5, lambda t: t.mT, "is transposed"
     for name, number in asked.difference.numbers.items():
