@@ -127,7 +127,8 @@ def _at_hand(backward: Backward, whole: Step) -> dict[str, torch.Tensor]:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    alike = all(getattr(one, k) == getattr(other, k) for k in ("dtype", "device", "shape"))
+    return alike and torch.equal(one, other)
 
 
 def _is_plain(value: Any) -> bool:
@@ -139,6 +140,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _edits(asked: _Asked) -> Iterator[_Tried]:
+    """Edits of each place of the source, the whole of backward among them, and of its operands."""
     first = {step.said: number for number, step in reversed([*enumerate(asked.steps)])}
     for number in sorted(first.values()):
         step = asked.steps[number]
