@@ -127,7 +127,8 @@ def _at_hand(backward: Backward, whole: Step) -> dict[str, torch.Tensor]:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    alike = all(getattr(one, k) == getattr(other, k) for k in ("dtype", "device", "shape"))
+    return alike and torch.equal(one, other)
 
 
 def _is_plain(value: Any) -> bool:
@@ -139,6 +140,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _edits(asked: _Asked) -> Iterator[_Tried]:
+    """Edits of each place of the source, the whole of backward among them, and of its operands."""
     first = {step.said: number for number, step in reversed([*enumerate(asked.steps)])}
     for number in sorted(first.values()):
         step = asked.steps[number]
@@ -266,6 +268,8 @@ def _changes(asked: _Asked, tensor: torch.Tensor) -> _Changed:
             yield 6, lambda t, by=by: t - by, f"has {name} subtracted"
     for dim in range(tensor.ndim):
         yield 5, lambda t, dim=dim: t.flip(dim), f"is reversed along dimension {dim}"
+        away = f"has its mean along dimension {dim} subtracted"
+        yield 5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), away
     if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
         yield 5, lambda t: t.mT, "is transposed"
     for name, number in asked.difference.numbers.items():
