@@ -151,12 +151,5 @@ EXAMINED: list[Examined] = [
     ("unsloth", ("RoPE_Embedding", "RoPE_Embedding_QK", "RoPE_Embedding_QK_Positions"),
      ("saved", "stale", "hooks"),
      "true: cosines and sines lie on the context, where a change goes unnoticed"),
-    ("unsloth", ("RoPE_Embedding", "RoPE_Embedding_QK"), ("layout",),
-     "false: right for inputs of its own; those of one call were overwritten by another"),
-    ("unsloth",
-     ("Fast_RoPE_Embedding", "Fast_RoPE_Embedding_QK", "Fast_RoPE_Embedding_QK_Positions"),
-     ("dtype",), "false: Triton's interpreter multiplied and added the bits of bfloat16; mended"),
-    ("unsloth", ("Fast_QK_Norm_RoPE",), ("layout",),
-     "true: a last dimension that is not dense is read as though it were"),
     ("xformers", ("_SwiGLUDecomposedFunc",), ("double",), "xformers-swiglu-second-order"),
 ]  # fmt: skip

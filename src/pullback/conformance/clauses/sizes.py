@@ -2,10 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -18,15 +17,13 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._spans import has_own_span
+from pullback.conformance._unwritten import fresh_memory, is_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
-from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
 __all__ = ["sizes"]
-
-_settings: Any = torch.utils.deterministic
 
 # One more and one less than what a kernel takes at a time, whole blocks, and three entries beyond.
 _SIZES = (1, 2, 3, 7, 64, 65, 128, 131, 1024, 1027)
@@ -113,19 +110,16 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             continue
         other = probe.at(inputs)
         try:
-            with _fresh_memory():
+            with fresh_memory():
                 runs[size] = run = Run.of(other)
         except Exception as error:  # loud, so not silently wrong
             tried.refused[size] = describe(error, 80)
             slow = isinstance(error, NoEnd)
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
-        unwritten = _unwritten(other, run)
-        if unwritten is not None and any(map(_is_unwritten, map(probe.at, resizing.control()))):
-            tried.foreign = True
-            return None
-        if unwritten is not None:
-            return _never_written(other, size, resizing, unwritten)
+        place = unwritten(other, run)
+        if place is not None:
+            return _never_written(probe, other, tried, f"{size} of {resizing.where}", place)
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
@@ -183,42 +177,6 @@ def _is_wrong(probe: Probe) -> bool:
     try:
         return is_wrong(probe)
     except Exception:  # refused: integers may point to what is not in a part
-        return False
-
-
-@contextmanager
-def _fresh_memory() -> Iterator[None]:
-    """Let torch fill what it allocates with NaN, so that what nobody writes is seen."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = _settings.fill_uninitialized_memory
-    try:
-        set_deterministic(True, warn_only=True)
-        _settings.fill_uninitialized_memory = True
-        yield
-    finally:
-        set_deterministic(before, warn_only=warn_only)
-        _settings.fill_uninitialized_memory = fill
-
-
-def _unwritten(probe: Probe, run: Run) -> str | None:
-    """What holds NaN only because torch filled fresh memory with it."""
-    if are_finite(run.every):
-        return None
-    plain = Run.of(probe, run.cotangents)
-    for k, (one, other) in enumerate(zip(run.every, plain.every, strict=True)):
-        if bool((one.isnan() & ~other.isnan()).any()):
-            return probe.place(k, len(run.outputs))
-    return None
-
-
-def _is_unwritten(probe: Probe) -> bool:
-    """Whether something is never written here, as where lengths that were made are too short."""
-    try:
-        with _fresh_memory():
-            run = Run.of(probe)
-        return _unwritten(probe, run) is not None
-    except Exception:  # refused
         return False
 
 
@@ -388,12 +346,18 @@ def _broken(probe: Probe, size: str, trial: Trial, hint: str = "") -> Finding:
     )  # fmt: skip
 
 
-def _never_written(probe: Probe, size: int, resizing: Resizing, what: str) -> Finding:
-    return probe.broken(
-        f"At size {size} of {resizing.where}, {what} holds memory that nothing has written.",
+def _never_written(
+    probe: Probe, there: Probe, tried: _Tried, size: str, what: str
+) -> Finding | None:
+    """A finding, unless what is made as these arguments are is not written at the given size."""
+    tried.foreign = any(map(is_unwritten, map(probe.at, tried.resizing.control())))
+    if tried.foreign:
+        return None
+    return there.broken(
+        f"At size {size}, {what} holds memory that nothing has written.",
         expected="a number in every entry",
         got="what was in memory before (NaN where torch fills fresh memory with it)",
-        place=resizing.where,
+        place=tried.resizing.where,
         repro=[
             "torch.use_deterministic_algorithms(True, warn_only=True)  # fills fresh memory",
             "print(outs(), torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()]))",
