@@ -28,7 +28,7 @@ EXAMINED: list[Examined] = [
     ("liger-kernel", (*ROPES, "LigerCrossEntropyFunction"),
      ("mutation", "checkpoint", "first-call"), "liger-kernel-inputs-overwritten"),
     ("liger-kernel", ("LigerRopeFunction",), ("batch",),
-     "false: right for inputs of its own; those of one call were overwritten by another"),
+     "false: right for inputs of its own; a minute was too short to say so again"),
     ("liger-kernel",
      ("LigerSiLUMulFunction", "LigerGELUMulFunction", "LigerCrossEntropyFunction",
       "LigerFusedLinearCrossEntropyFunction", "LigerFusedLinearKLDivFunction",
