@@ -1,10 +1,13 @@
 """Motions beside ruckig (state to state) and toppra (a given path), in one run.
 
-    python -m benchmarks.bench_trajectory_peers
+    python -m benchmarks.bench_trajectory_peers [--page | --check]
 
-The peers are installed by hand: pip install --no-deps ruckig==0.19.4 toppra==0.6.10.
+The table is written into the page at the end; `--page` writes it from the saved one, `--check` says
+whether it stands there. The peers are installed by hand: pip install --no-deps ruckig==0.19.4
+toppra==0.6.10.
 """
 
+import argparse
 import csv
 import logging
 import statistics
@@ -14,23 +17,29 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.markers import check_or_write
 from pullback.trajectory import Limits, minimum_duration, minimum_time
 
 RESULTS = Path(__file__).parent / "results" / "trajectory_peers.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "trajectory-optimise.md"
+OURS = "minimum_duration", "minimum_time"
 VELOCITY, ACCELERATION, JERK = 1.0, 4.0, 40.0
 WAYS = {
-    "three points": np.array([[0.0], [0.1], [5.0]]),
-    "four points": np.array([[0.0, 1.0], [0.1, 1.0], [2.0, -1.0], [2.1, 0.0]]),
+    "one joint through 0, 0.1, 5": np.array([[0.0], [0.1], [5.0]]),
+    "two joints through four points": np.array([[0.0, 1.0], [0.1, 1.0], [2.0, -1.0], [2.1, 0.0]]),
 }
 
 
 def timed(function, repeats):
-    """The median of the seconds that a call takes, after a first one, and its result."""
+    """The median of the processor's seconds that a call takes, after a first one, and its result.
+
+    On one thread; other work on the machine adds nothing to them.
+    """
     result, seconds = function(), []
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         function()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     return result, statistics.median(seconds)
 
 
@@ -64,13 +73,13 @@ def toppra_motion(way):
 
 def ours(points, limits):
     points = torch.as_tensor(points, dtype=torch.float64)
-    for function, repeats in ((minimum_duration, 3), (minimum_time, 10)):
+    for function, repeats in ((minimum_duration, 1), (minimum_time, 10)):
         motion, seconds = timed(lambda function=function: function(points, limits), repeats)
         yield function.__name__, motion.times[-1].item(), seconds
 
 
 def rows():
-    task = "7 joints, rest to rest"
+    task = "7 joints, rest to rest, up to 1.6 rad"
     yield (task, "ruckig", *timed(ruckig_motion, 50))
     goal = [[0.0] * 7, [1.0 + 0.1 * joint for joint in range(7)]]
     limits = Limits(velocity=VELOCITY, acceleration=ACCELERATION, jerk=JERK)
@@ -82,7 +91,48 @@ def rows():
             yield (task, *row)
 
 
+def page_table():
+    """The saved table for a reader, a task a line."""
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    lines = [
+        "Durations of the motions, and the processor's time that they take to compute, on one "
+        "thread, in one run:",
+        "",
+        "| task | limits on velocity, acceleration, jerk | peer | "
+        + " | ".join(f"`{name}`" for name in OURS)
+        + " |",
+        "|---|---|---|---|---|",
+    ]
+    for task in dict.fromkeys(row["task"] for row in found):
+        jerk = f"{JERK:g}" if task not in WAYS else "none"
+        cells = [task, f"{VELOCITY:g}, {ACCELERATION:g}, {jerk}"]
+        for row in found:
+            if row["task"] == task:
+                peer = row["what"] + " " if row["what"] not in OURS else ""
+                seconds = _short(float(row["computing_s"]))
+                cells.append(f"{peer}{float(row['duration_s']):.3f} s in {seconds}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _short(seconds):
+    """To two digits: the next run says others."""
+    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{seconds * 1e3:.2g} ms"
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--check", action="store_true", help="only compare the page")
+    options = parser.parse_args()
+    if not (options.page or options.check):
+        measure()
+    command = "python -m benchmarks.bench_trajectory_peers --page"
+    check_or_write(PAGE, {"peers": page_table()}, options.check, command)
+
+
+def measure():
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     with RESULTS.open("w", newline="") as file:
@@ -90,7 +140,7 @@ def main():
         writer.writerow(["task", "what", "duration_s", "computing_s"])
         for task, what, duration, seconds in rows():
             writer.writerow([task, what, f"{duration:.4f}", f"{seconds:.3g}"])
-            print(f"{task:24} {what:18} {duration:8.3f} s  in {seconds * 1e3:10.3f} ms")
+            print(f"{task:38} {what:18} {duration:8.3f} s  in {seconds * 1e3:10.3f} ms")
 
 
 if __name__ == "__main__":

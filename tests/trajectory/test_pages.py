@@ -1,13 +1,16 @@
-"""The table of throughput stands in the page as it was measured."""
+"""The tables of throughput and of peers stand in the page as they were measured."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_the_page_is_what_the_measurement_says() -> None:
+
+@pytest.mark.parametrize("bench", ["bench_trajectory_optimise", "bench_trajectory_peers"])
+def test_the_page_is_what_the_measurement_says(bench: str) -> None:
     answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench_trajectory_optimise", "--check"],
+        [sys.executable, "-m", f"benchmarks.{bench}", "--check"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -45,11 +45,13 @@ class Substitution(Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         """Substitute the other way."""
-        return Substitution.apply(cotangent, *ctx.saved_tensors, not ctx.transposed), None, None
+        (factor,) = ctx.saved_tensors
+        return Substitution.apply(cotangent, factor, not ctx.transposed), None, None
 
     @staticmethod
     def jvp(ctx: Any, of_right: Tensor, *_: Any) -> Tensor:
         """Substitute the same way."""
         # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
         # and a badly conditioned factor differs by its condition.
-        return Substitution.apply(of_right, *ctx.saved_tensors, ctx.transposed)
+        (factor,) = ctx.saved_tensors
+        return Substitution.apply(of_right, factor, ctx.transposed)
