@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 from tests.specimens._specimen import Mend, normal
+from tests.specimens.right.domains import NegativeEntropy, shares
 from tests.specimens.wrong import calls, compositions, families, machines, memory
-from tests.specimens.wrong.sizes import tail_fault
+from tests.specimens.wrong.sizes import ForwardTail, tail_fault
 from tests.specimens.wrong.values import HypotenuseInHalf
 from torch.autograd.function import once_differentiable
 
@@ -588,6 +589,16 @@ ONE_THING = [
     Mend("non-differentiable", Detaches, SavesInput, "or the mark"),
 ]  # fmt: skip
 
+
+class WholeEntropy(NegativeEntropy):
+    """Of any positive numbers."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (p,) = ctx.saved_tensors
+        return cotangent.unsqueeze(-1) * (p.log() + 1)
+
+
 MENDS = [
     Mend("derivative", with_(Sine, backward=half), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
@@ -657,5 +668,9 @@ MENDS = [
     Mend("structure", InDict, AsArgument, "arguments",
          lambda: (normal(3), {"w": normal(3, seed=2)}), two),
     Mend("registration", cube, right_cube, "register_fake", lambda: (normal(3),)),
+    Mend("derivative", NegativeEntropy, WholeEntropy, "differentiate forward as it is there",
+         lambda: (shares(3, 4),)),
+    Mend("deterministic", ForwardTail, families.Sine, "allocate with torch.zeros",
+         lambda: (normal(3, 5),)),
     *ONE_THING,
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -19,7 +19,7 @@ from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
-from pullback.conformance._unwritten import filled, unwritten
+from pullback.conformance._unwritten import run_filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
 from pullback.errors import ArgumentError, PullbackError
 
@@ -266,17 +266,15 @@ def _is_random(probe: Probe) -> bool:
 
 def _put_back(probe: Probe) -> Probe:
     """The probe with the function's own generators, where two runs differ by them."""
-    with filled():
-        first = _once(probe)
-    place = unwritten(first, lambda: _once(probe))
+    place = unwritten(run_filled(partial(_once, probe)), partial(_once, probe))
     if place is not None:
         return replace(probe, erratic=True, unwritten=probe.place(place, len(probe.outputs)))
-    if not _differs(probe, first):
+    if not _differs(probe):
         return probe
     own = own_generators(probe.subject.target)
     rewound = [given.with_generators(own) for given in (probe.inputs, probe.original)]
     there = replace(probe, inputs=rewound[0], original=rewound[1], private=True)
-    if own and not _differs(there, _once(there)):
+    if own and not _differs(there):
         return there
     return replace(probe, erratic=True)
 
@@ -292,9 +290,9 @@ def _once(probe: Probe) -> Tensors:
     return found
 
 
-def _differs(probe: Probe, first: Tensors) -> bool:
+def _differs(probe: Probe) -> bool:
     """Whether a second run with the same seed gives other numbers, beyond rounding."""
-    second = _once(probe)
+    first, second = _once(probe), _once(probe)
     return len(first) != len(second) or probe.differ(second, first, looser=1e4) is not None
 
 

@@ -8,18 +8,20 @@ NaN by the one and not by the other is one that nothing has written.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe
 from pullback.conformance._vectors import Tensors, are_finite
 from pullback.internal.torch import set_deterministic
 from pullback.report import Finding
 
-__all__ = ["filled", "tell_unwritten", "unwritten"]
+__all__ = ["filled", "run_filled", "tell_unwritten", "unwritten"]
 
+_T = TypeVar("_T")
 _settings: Any = torch.utils.deterministic
 _NUMBER = 0.75
 _aten = torch.ops.aten
@@ -60,6 +62,20 @@ def filled() -> Iterator[None]:
         _settings.fill_uninitialized_memory = fill
 
 
+def run_filled(run: Callable[[], _T]) -> _T:
+    """What a run gives with memory `filled`, or as it is where the code refuses that.
+
+    torch fills memory where algorithms are to be deterministic, and some kernels have none.
+    """
+    try:
+        with filled():
+            return run()
+    except NoEnd:
+        raise
+    except Exception:  # whoever asks judges what it raises by itself
+        return run()
+
+
 def unwritten(found: Tensors, again: Callable[[], Tensors]) -> int | None:
     """The position of the first tensor that holds what nothing has written, or ``None``.
 
@@ -76,8 +92,11 @@ def unwritten(found: Tensors, again: Callable[[], Tensors]) -> int | None:
     """
     if are_finite(found):
         return None
-    with _Filling():
-        other = again()
+    try:
+        with _Filling():
+            other = again()
+    except Exception:  # some code takes no such mode
+        return None
     pairs = zip(found, other, strict=True)
     return next((k for k, (a, b) in enumerate(pairs) if (a.isnan() & ~b.isnan()).any()), None)
 

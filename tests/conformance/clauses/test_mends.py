@@ -58,6 +58,7 @@ MODULES = {
        for clause in CLAUSES if clause.id not in ON_A_GPU},
     "pullback.conformance._ends": "values",
     "pullback.conformance._compiled": "compile",
+    "pullback.conformance._unwritten": "deterministic",
 }  # fmt: skip
 
 

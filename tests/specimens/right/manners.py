@@ -306,7 +306,24 @@ class FillsWhatItAllocates(torch.autograd.Function):
         return torch.mul(x.cos(), cotangent, out=gradient)
 
 
+class RefusesDeterminism(torch.autograd.Function):
+    """As a kernel that adds in any order does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("no deterministic implementation")
+        ctx.save_for_backward(x)
+        return torch.where(x > 0, x.square(), x * 3)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * torch.where(x > 0, 2 * x, torch.full_like(x, 3))
+
+
 SPECIMENS = [
+    Specimen(RefusesDeterminism, lambda: (normal(5, 3),)),
     Specimen(FillsWhatItAllocates, lambda: (normal(5, 3),)),
     Specimen(ValidatedRows, distributions),
     Specimen(ValidatedOnce, lambda: (torch.tensor([1.0, 3.0, 2.0]).double().requires_grad_(),)),

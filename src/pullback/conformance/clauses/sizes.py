@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -18,7 +19,7 @@ from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._spans import has_own_span
 from pullback.conformance._structure import tangent
-from pullback.conformance._unwritten import filled, tell_unwritten, unwritten
+from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
@@ -111,8 +112,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             continue
         other = probe.at(inputs)
         try:
-            with filled():
-                runs[size] = run = Run.of(other)
+            runs[size] = run = run_filled(partial(Run.of, other))
         except Exception as error:  # loud, so not silently wrong
             tried.refused[size] = describe(error, 80)
             slow = isinstance(error, NoEnd)
