@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
-__all__ = ["NoEnd", "can_limit", "limited", "patience_for"]
+__all__ = ["NoEnd", "can_limit", "held", "limited", "patience_for"]
 
 # So many looks in a row must find a call where it was. A process that was stopped and goes on finds
 # itself so once or twice, however long that was.
 _STILL = 3
 _STANDS = 60.0  # seconds, by the clock, after which what does not move is ended
 _MOVES = 0.05  # of the clock: less CPU time is none
+_WAIT = 10.0  # seconds, by the clock, for a thread that holds what another one needs
 
 _Handler = Callable[[int, FrameType | None], None]
 
@@ -92,6 +93,27 @@ def _watch(stands: float | None) -> Iterator[None]:
         every = (stands or _STANDS) / _STILL
         with _timer(signal.ITIMER_REAL, signal.SIGALRM, every, _look(every)):
             yield
+
+
+@contextmanager
+def held(lock: threading.RLock) -> Iterator[None]:
+    """Hold a lock of the checker's own; whoever stands still with it is not waited for.
+
+    Raises:
+        NoEnd: another thread has not let go of it.
+
+    Example:
+        >>> with held(threading.RLock()):
+        ...     done = True
+        >>> done
+        True
+    """
+    if not lock.acquire(timeout=_WAIT):
+        raise NoEnd(f"another thread has not ended within {_WAIT:.3g} s")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def patience_for(seconds: float) -> float:

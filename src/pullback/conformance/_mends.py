@@ -2,15 +2,15 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from pullback.conformance._limits import NoEnd
+from pullback.conformance._limits import held
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
@@ -18,7 +18,6 @@ from pullback.tensor import reference_of
 __all__ = ["MENDS", "Mend", "Stand", "around_backward", "mended"]
 
 _Kind = type[torch.autograd.Function]
-_WAIT = 10.0  # seconds by the clock, where a call takes milliseconds
 
 
 Undo = Callable[[_Kind], dict[str, Any]]
@@ -128,7 +127,7 @@ def _fresh(kind: _Kind) -> dict[str, Any]:
     lock = threading.RLock()  # another thread would write there before it is copied
 
     def backward(method: Any, *args: Any) -> Any:
-        with _alone(lock):
+        with held(lock):
             return _each(torch.clone, method(*args))
 
     def forward(method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +154,7 @@ def _kept(
     def undo(kind: _Kind) -> dict[str, Any]:
         # Of this Function alone, and with an end: a thread that stands in its forward is left
         # there, and would keep the lock from whoever comes after it.
-        within = partial(_alone, threading.RLock()) if alone else nullcontext
+        within = partial(held, threading.RLock()) if alone else nullcontext
 
         def fill(method: Any, *args: Any, **kwargs: Any) -> Any:
             with within():
@@ -170,16 +169,6 @@ def _kept(
         return _methods(kind, fill=fill, back=back)
 
     return undo
-
-
-@contextmanager
-def _alone(lock: Any) -> Iterator[None]:
-    if not lock.acquire(timeout=_WAIT):
-        raise NoEnd(f"another thread has not ended within {_WAIT:.3g} s")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def around_backward(back: Callable[..., Any]) -> Undo:

@@ -118,12 +118,14 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             slow = isinstance(error, NoEnd)
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
-        finding = _unwritten(other, run, f"at size {size}", resizing.where)
-        if finding is not None and any(map(_is_unwritten, map(probe.at, resizing.control()))):
+        place = _unwritten(other, run)
+        if place is not None and _unwritten_as_given(probe, resizing):
             tried.foreign = True
             return None
-        if finding is not None:
-            return finding
+        if place is not None:
+            return tell_unwritten(
+                other, f"at size {size} of {resizing.where}, {place}", resizing.where
+            )
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
@@ -141,12 +143,22 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
     return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
 
 
-def _unwritten(probe: Probe, run: Run, size: str, where: str) -> Finding | None:
-    """A finding where something holds NaN only because fresh memory was filled with it."""
+def _unwritten(probe: Probe, run: Run) -> str | None:
+    """What holds NaN only because fresh memory was filled with it."""
     k = unwritten(run.every, lambda: Run.of(probe, run.cotangents).every)
-    if k is None:
-        return None
-    return tell_unwritten(probe, f"{size} of {where}, {probe.place(k, len(run.outputs))}", where)
+    return None if k is None else probe.place(k, len(run.outputs))
+
+
+def _unwritten_as_given(probe: Probe, resizing: Resizing) -> bool:
+    """Whether arguments made as those of other sizes are leave some unwritten at the given one.
+
+    So lengths do that were made too short.
+    """
+    for there in map(probe.at, resizing.control()):
+        with suppress(Exception):  # refused
+            if _unwritten(there, run_filled(partial(Run.of, there))) is not None:
+                return True
+    return False
 
 
 def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
@@ -189,16 +201,6 @@ def _is_wrong(probe: Probe) -> bool:
     try:
         return is_wrong(probe)
     except Exception:  # refused: integers may point to what is not in a part
-        return False
-
-
-def _is_unwritten(probe: Probe) -> bool:
-    """Whether something is never written here, as where lengths that were made are too short."""
-    try:
-        with filled():
-            run = Run.of(probe)
-        return unwritten(run.every, lambda: Run.of(probe, run.cotangents).every) is not None
-    except Exception:  # refused
         return False
 
 
