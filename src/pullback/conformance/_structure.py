@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
 
 __all__ = [
@@ -147,5 +148,4 @@ def outside(given: torch.Tensor, made: torch.Tensor) -> bool:
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    continuous = tensor.is_floating_point() or tensor.is_complex()
-    return continuous and bool(tensor.isfinite().all()) and bool(tensor.any())
+    return is_continuous(tensor) and bool(tensor.isfinite().all()) and bool(tensor.any())

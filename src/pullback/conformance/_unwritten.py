@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe
 from pullback.conformance._vectors import Tensors, are_finite
-from pullback.internal.torch import set_deterministic
+from pullback.internal.torch import TorchDispatchMode, set_deterministic
 from pullback.report import Finding
 
 __all__ = ["filled", "run_filled", "tell_unwritten", "unwritten"]

@@ -119,13 +119,8 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             continue
         slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
         place = _unwritten(other, run)
-        if place is not None and _unwritten_as_given(probe, resizing):
-            tried.foreign = True
-            return None
         if place is not None:
-            return tell_unwritten(
-                other, f"at size {size} of {resizing.where}, {place}", resizing.where
-            )
+            return _tell_unwritten(probe, other, tried, f"{size} of {resizing.where}, {place}")
         if sum(y.numel() for y in run.outputs) > _RESULTS:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
@@ -149,16 +144,17 @@ def _unwritten(probe: Probe, run: Run) -> str | None:
     return None if k is None else probe.place(k, len(run.outputs))
 
 
-def _unwritten_as_given(probe: Probe, resizing: Resizing) -> bool:
-    """Whether arguments made as those of other sizes are leave some unwritten at the given one.
+def _tell_unwritten(probe: Probe, other: Probe, tried: _Tried, size: str) -> Finding | None:
+    """A finding, unless arguments made as these are leave some unwritten at the given size, too.
 
     So lengths do that were made too short.
     """
-    for there in map(probe.at, resizing.control()):
+    for there in map(probe.at, tried.resizing.control()):
         with suppress(Exception):  # refused
             if _unwritten(there, run_filled(partial(Run.of, there))) is not None:
-                return True
-    return False
+                tried.foreign = True
+                return None
+    return tell_unwritten(other, f"at size {size}", tried.resizing.where)
 
 
 def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
