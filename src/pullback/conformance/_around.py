@@ -18,7 +18,10 @@ __all__ = ["EVERY", "Around", "step_of"]
 EVERY = 256
 """The entries of an input up to which each of them is moved."""
 
-_STEP = {torch.float64: 2.0**-17, torch.float32: 2.0**-6}
+
+def _relative(rough: bool) -> float:
+    """A step as a part of what moves, where f computes in float32 or in float64."""
+    return 2.0**-6 if rough else 2.0**-17
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Around:
     @property
     def size(self) -> float:
         """How far what moves as a whole does so, as a part of a step."""
-        return _STEP[torch.float32 if self.probe.rough else torch.float64]
+        return _relative(self.probe.rough)
 
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
@@ -133,6 +136,6 @@ class Around:
 
 
 def step_of(point: torch.Tensor, place: int, rough: bool) -> float:
-    relative = _STEP[torch.float32 if rough else torch.float64]
-    step = float(scale(point).abs().reshape(-1)[place]) * relative
+    """How far one entry moves."""
+    step = float(scale(point).abs().reshape(-1)[place]) * _relative(rough)
     return float(f"{step:.0e}")  # short to write down

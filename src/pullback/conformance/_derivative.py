@@ -23,7 +23,6 @@ from pullback.conformance._evidence import (
 )
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._structure import keep_step, tangent
 from pullback.conformance._vectors import flatten, unflatten
 
 __all__ = [
@@ -115,8 +114,7 @@ def try_derivative(
     weights = probe.spread(base, f"weights {number}")
     coherent = number % 2 == 1
     if coherent:
-        kept = keep_step if probe.free else tangent
-        step = _uphill(points, step, probe.backward(points, weights), kept)
+        step = _uphill(points, step, probe.backward(points, weights), probe.kept_step)
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():

@@ -76,7 +76,7 @@ class _Wrong(NamedTuple):
     said: str
 
 
-def _told(at: "Around", only: int, found: _Wrong, detail: str, hint: str) -> Finding:
+def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Finding:
     there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
     got = torch.zeros_like(found.expected) if found.got is None else found.got
     shown = window(found.expected, got)
@@ -90,11 +90,8 @@ def _told(at: "Around", only: int, found: _Wrong, detail: str, hint: str) -> Fin
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
     if found.got is None:
         hint = "Return its gradient at its place: backward returns None there."
-    slope = (
-        "slope(i, h)"
-        if not found.expected.is_complex()
-        else ("complex(slope(i, h), slope(i, 1j * h))")
-    )
+    of_complex = found.expected.is_complex()
+    slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
     return there.broken(
         detail, expected=found.expected, got=found.got, said=found.said,
         place=there.path(only), hint=hint, given={"w": at.weights},

@@ -144,9 +144,12 @@ class Probe(Teller):
         found = []
         for k, point in enumerate(self.inputs.points()):
             step = KINDS[self.kin](point, spread(point, generator) * scale(point))
-            kept = keep_step if self.free else tangent
-            found.append(kept(point, step) if only in (None, k) else step * 0)
+            found.append(self.kept_step(point, step) if only in (None, k) else step * 0)
         return found
+
+    def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """A step that keeps what its point is, as far as directions do (`free`)."""
+        return keep_step(point, step) if self.free else tangent(point, step)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """The differentiated outputs of a fresh run, without history."""
