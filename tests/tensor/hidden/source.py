@@ -5,7 +5,7 @@ import linecache
 import random
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -101,6 +101,10 @@ class Sample:
             and not self.is_stopped
             and (self.passage is None or self.passage.name in ORDINARY_PASSAGES)
         )
+
+    def open(self) -> "Sample":
+        """The same Function with nothing hidden."""
+        return replace(self, store=next(s for s in STORES if s.name == "saved"), passage=None)
 
     def source(self) -> str:
         """The Function as a program of its own, with ``F`` for what is applied."""
