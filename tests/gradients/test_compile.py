@@ -46,6 +46,22 @@ def test_inductor(row):
     assert_compiled_equals_eager(row, "inductor")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e5m2], ids=str)
+@refused_before_2_9
+def test_inductor_rounds_to_the_dtype(dtype):
+    """Two casts after one another it would fuse, in float32: no bit lost, nothing too large."""
+    torch._dynamo.reset()
+    x = torch.ones(5, requires_grad=True)
+    weight = torch.tensor([1.2345678, 70000.0, 1e-9, -0.1, float("inf")])
+
+    def f(x):
+        return (room.dtype_gradient(x * 1.0, dtype) * weight).sum()
+
+    (got,) = torch.autograd.grad(torch.compile(f, fullgraph=True)(x), x)
+    torch.testing.assert_close(got, weight.to(dtype).float(), rtol=0.0, atol=0.0)
+
+
 @each([row for row in FLOWING if row.name in {"scale_gradient", "scale_both.tensor"}])
 @refused_before_2_9
 def test_compiled_torch_func_keeps_the_backward(row):

@@ -41,7 +41,19 @@ class DtypeGradientFunction(Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         """Return the cotangent rounded to the dtype, in its own dtype."""
+        if torch.compiler.is_compiling():
+            return _cast(cotangent, ctx.dtype), None
         return cotangent.to(ctx.dtype).to(cotangent.dtype), None
+
+
+# Two casts that a compiler fuses are computed in float32 and round to neither dtype: one call that
+# it runs as it is. Compiled code is differentiated once, so the operator needs no rule.
+@torch.library.custom_op("pullback_gradients::cast", mutates_args=())
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).to(x.dtype, copy=True)
+
+
+_cast.register_fake(lambda x, dtype: torch.empty_like(x))
 
 
 def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
