@@ -14,7 +14,7 @@ from tests.tracking.models import sequential
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
-from pullback.tracking import Statistics, Tracker, channel_maximum
+from pullback.tracking import Statistics, Tracker, channel_maximum, simulate_format
 from pullback.tracking.sinks import JsonLines, TensorBoard, WeightsAndBiases
 
 
@@ -109,6 +109,42 @@ def test_functions_inside_of_modules():
     assert totals["(root)/add", "forward"].scale == pytest.approx(rms(x + inner), rel=1e-5)
     assert outside.shape == x.shape
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+class Sized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.inner(x).abs()
+
+
+def test_what_is_computed_to_measure_or_to_round_is_no_function_of_the_model():
+    model, x = Sized(), torch.randn(4, 32)
+    simulated = simulate_format(model, forward="E4M3", backward="E5M2")
+    for each in (model, simulated, simulate_format(model, forward="MXFP8")):
+        with Tracker(each, functions=["abs", "resolve_*", "clone"], blocks="nvfp4") as tracker:
+            y = each(x)
+            y.sum().backward()
+        found = {
+            (key.name.rpartition("/")[2], key.call) for key in tracker.totals() if "/" in key.name
+        }
+        assert found == {("abs", 0)}
+        name = next(key.name for key in tracker.totals() if key.name.endswith("/abs"))
+        assert tracker.total(name).mean == pytest.approx(y.mean().item())
+
+
+def test_what_blocks_lose_is_measured_as_it_is_in_a_model_that_rounds():
+    model, x = Sized(), torch.randn(4, 32)
+    with Tracker(model, blocks="nvfp4") as plain:
+        model(x)
+    with Tracker(simulate_format(model, forward="E4M3"), blocks="nvfp4") as within:
+        within._model(x)
+    expected = {key.name: each for key, each in plain.block_errors().items()}
+    found = {key.name.removeprefix("model."): e for key, e in within.block_errors().items()}
+    for name in ("inner.weight", "inner[input]"):
+        assert found[name] == expected[name]
 
 
 def test_an_addition_by_any_name():

@@ -254,6 +254,8 @@ def test_a_format_of_ones_own():
         NumberFormat("E0", 0, 3, 1, 1.0)
     with pytest.raises(ArgumentError):
         NumberFormat("wrong", 4, 3, 7, 449.0)
+    with pytest.raises(ArgumentError, match="float64"):  # 1e-305 was rounded to 0
+        NumberFormat("E11M10", 11, 10, 1023, 2.0**1023)
 
 
 @pytest.mark.parametrize(

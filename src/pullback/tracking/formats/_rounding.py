@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import get_unwrapped, innermost, is_batchedtensor, is_recomputing
+from pullback.internal.torch import (
+    disable_torch_function,
+    get_unwrapped,
+    innermost,
+    is_batchedtensor,
+    is_recomputing,
+)
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
@@ -128,24 +134,26 @@ class ProductRounding:
         wanted = formats.of(role)
         if wanted is None:
             return x
-        chosen = self.delayed.fix(wanted.along(dim), spot)
-        rounded = RoundValueFunction.apply(x, self._noise(x), chosen, self.overflow)
-        if self.training:
-            self.delayed.see(wanted, spot, x)
-        if self.meter is not None and not again and not is_recomputing():
-            self.meter.add(spot.module, role, str(wanted), x, rounded)
-        return rounded
+        with disable_torch_function():  # what rounding computes, the model does not call
+            chosen = self.delayed.fix(wanted.along(dim), spot)
+            rounded = RoundValueFunction.apply(x, self._noise(x), chosen, self.overflow)
+            if self.training:
+                self.delayed.see(wanted, spot, x)
+            if self.meter is not None and not again and not is_recomputing():
+                self.meter.add(spot.module, role, str(wanted), x, rounded)
+            return rounded
 
     def result(self, x: Tensor, formats: ProductFormats, spot: Spot) -> Tensor:
         """Return a product whose gradient will be rounded."""
         wanted = formats.of("gradient")
         if wanted is None:
             return x
-        noise = self._noise(x)
-        chosen = self.delayed.fix(wanted, spot.of_gradient)
-        y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
-        self._see_gradient(y, wanted, chosen, noise, spot)
-        return y.clone()  # a custom Function's view must not be changed in place, a product may be
+        with disable_torch_function():
+            noise = self._noise(x)
+            chosen = self.delayed.fix(wanted, spot.of_gradient)
+            y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
+            self._see_gradient(y, wanted, chosen, noise, spot)
+            return y.clone()  # a Function's view must not be changed in place, a product may be
 
     def multiply_blocks(
         self, a: Tensor, b: Tensor, formats: ProductFormats, roles: tuple[Role, Role], spot: Spot
@@ -170,8 +178,9 @@ class ProductRounding:
         wanted, noise, chosen = formats.of("gradient"), None, None
         if wanted is not None:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            noise = self._noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]))
-            chosen = self.delayed.fix(wanted, spot.of_gradient)
+            with disable_torch_function():
+                noise = self._noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]))
+                chosen = self.delayed.fix(wanted, spot.of_gradient)
         y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
         if wanted is not None and chosen is not None:
             self._see_gradient(y, wanted, chosen.along(-1), noise, spot)

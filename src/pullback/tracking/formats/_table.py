@@ -48,7 +48,8 @@ class NumberFormat:
         dtype: torch's dtype for it, if there is one.
 
     Raises:
-        ArgumentError: the numbers of bits or the largest value contradict each other.
+        ArgumentError: the numbers of bits or the largest value contradict each other, or float64
+            has not all of its values.
 
     Example:
         >>> from pullback.tracking.formats import E4M3
@@ -70,6 +71,13 @@ class NumberFormat:
             raise ArgumentError(
                 "A number format needs an exponent bit or more and no negative mantissa.",
                 given=f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}",
+            )
+        if self.smallest_exponent - self.mantissa_bits <= -_BIAS:  # see `_quantum`
+            raise ArgumentError(
+                f"{self.name} has values closer together than float64, in which it is rounded, "
+                "can tell exactly.",
+                given=f"neighbours 2**{self.smallest_exponent - self.mantissa_bits} apart",
+                expected=f"no closer than 2**{1 - _BIAS}",
             )
         if not (self.largest > 0 and self._steps.is_integer()):
             raise ArgumentError(

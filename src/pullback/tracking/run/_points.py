@@ -2,7 +2,8 @@
 
 .. code-block:: text
 
-    bytes 0-1  log2 of the scale (root mean square), signed, in steps of 1/256;
+    bytes 0-1  log2 of the scale (root mean square), signed, counted from -11: in steps of 1/200 as
+               far as 139 octaves from there, which float32 does not leave, and of 1/5 beyond;
                -32768 if every finite element is zero, -32767 if nothing is finite
     byte  2    log2(max |x| / scale), in steps of 1/8, so up to 2^31.9
     byte  3    the share of zeros, in 248ths; neither end is reached by rounding. Or, from 249 on,
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 POINT_BYTES = 4
+# Half a step of 1/200 octave is .17 % of a scale, half a step of 1/5 is 7 %.
+_LEVELS = np.array([-1125.0, -150.0, 128.0, 1103.0])
+_CODES = np.array([-32675.0, -27800.0, 27800.0, 32675.0])
 ALL_ZERO, NONE_FINITE = -32768, -32767
 WHOLE = 248  # a share of one
 NAN_SEEN, POSITIVE_SEEN, NEGATIVE_SEEN, EMPTY, NULL = 1, 2, 4, 8, 16
@@ -91,7 +95,7 @@ def pack_points(
     null = (flags & NULL) > 0
     drawn = ~(null | ((flags & EMPTY) > 0)) & np.isfinite(scale) & np.isfinite(peak)
     level, peak = np.where(drawn, scale, 0.0), np.where(drawn, peak, 0.0)
-    stored = np.clip(np.round(level * 256), -32766, 32767)
+    stored = np.round(np.interp(level, _LEVELS, _CODES))
     stored = np.where(null, ALL_ZERO, np.where(drawn, stored, NONE_FINITE)).astype("<i2")
     points = np.zeros((len(scale), POINT_BYTES), np.uint8)
     points[:, :2] = stored[:, None].view(np.uint8)
@@ -108,7 +112,7 @@ def decode_points(steps: np.ndarray, microbatches: np.ndarray, points: np.ndarra
     """Read what `encode_points` wrote, with the moments it was written at."""
     stored = np.ascontiguousarray(points[:, :2]).view("<i2")[:, 0]
     null, empty = stored == ALL_ZERO, stored == NONE_FINITE
-    level = stored / 256.0
+    level = np.interp(stored, _CODES, _LEVELS)
     peak = level + points[:, 2] / 8.0
     for array in (level, peak):
         array[null] = -np.inf

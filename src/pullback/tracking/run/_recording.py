@@ -6,7 +6,7 @@ The kinds of lines:
 
     run          the header: version, title, cadence
     seen         one tensor at one moment, with all its statistics
-    point        the same at the precision of the history (scale within 0.2 %)
+    point        the same at the precision of the history, see `Recorder.to_jsonl`
     total        one tensor over the whole run
     nonfinite    the first tensor that held a NaN or an infinity
     noise        what a format lost, or would lose, of one module's factors of one kind

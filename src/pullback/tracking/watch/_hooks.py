@@ -15,6 +15,7 @@ from torch import nn
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     base_of,
+    disable_torch_function,
     never_compile,
     peek_interpreter_stack,
     version_of,
@@ -104,6 +105,10 @@ class Sightings:
 
         Returns ``None``, or under torch.func, which has no tensor hooks, what takes its place.
         """
+        with disable_torch_function():  # what measuring computes, the model does not call
+            return self._take(output, name, inputs)
+
+    def _take(self, output: Any, name: str, inputs: Any) -> Any:
         if peek_interpreter_stack() is None:
             for path, values in tensors_in(output):
                 self.see(values, name + path, inputs)

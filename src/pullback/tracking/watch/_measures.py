@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import disable_current_modes, disable_torch_function
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._log import Measured
 
@@ -86,7 +87,8 @@ class Measures:
         """Measure with some of the functions only."""
         if not functions:
             return
-        with torch.no_grad():
+        # No mode sees what is measured: not as a function that the model calls, nor to round it.
+        with torch.no_grad(), disable_torch_function(), disable_current_modes():
             plain = values.detach()
             plain = plain if isinstance(factor, float) and factor == 1.0 else plain * factor
             for name, function in functions.items():

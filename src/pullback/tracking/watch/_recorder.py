@@ -110,8 +110,9 @@ class Recorder:
     def to_jsonl(self, path: str | Path) -> None:
         """Write the moments that the history holds, and the exact totals, as JSON lines.
 
-        Moments are rounded as the history rounds them (scale within 0.2 %); pass ``jsonl=`` to
-        have each step written in full while it happens.
+        Moments are rounded as the history rounds them: the scale within 0.2 %, and within 8 %
+        where float32 has no such number. Pass ``jsonl=`` to have each step written in full while
+        it happens.
 
         Raises:
             RecordingError: the file cannot be written.
