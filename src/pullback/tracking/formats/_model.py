@@ -138,8 +138,9 @@ def simulate_format(
     ``backward``; so the two products of the backward see rounded factors as well. Sums, biases,
     normalisation and the softmax inside of attention stay in the model's dtype. With scales by
     channel or block, each of the three products rounds its factors anew along the dimension that
-    it sums over, and attention is two products, whose softmax is rounded too. For a tensor,
-    its value and its gradient are rounded. Rounding passes gradients straight through. It is
+    it sums over, and attention is two products, whose softmax is rounded too. A bias of the same
+    call gets the sum of the rounded gradient, and with scales by channel or block of the gradient
+    as it came. For a tensor, its value and its gradient are rounded. Rounding passes gradients straight through. It is
     exact and works in any dtype; it simulates numerics and gains no speed.
 
     Arguments:
