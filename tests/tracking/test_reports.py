@@ -11,6 +11,7 @@ import torch
 from tests.tracking.models import sequential, train
 from torch import nn
 
+from pullback import tracking
 from pullback.errors import RecordingError
 from pullback.tracking import (
     Key,
@@ -382,3 +383,11 @@ def test_a_page_with_the_noise_of_a_thousand_layers_is_small() -> None:
         for role in ("weight", "activation", "gradient")
     )
     assert len(render_html(replace(run, noise=noise)).encode()) < 2e6
+
+
+def test_the_script_of_the_page_declares_each_name_once() -> None:
+    """A browser runs nothing of a script that declares a name twice, and shows an empty page."""
+    script = (Path(tracking.__file__).parent / "report/_page/report.js").read_text()
+    names = re.findall(r"^(?:const|let|function) (\w+)", script, re.MULTILINE)
+    assert len(names) > 20
+    assert len(set(names)) == len(names)

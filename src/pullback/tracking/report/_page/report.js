@@ -11,7 +11,7 @@ const power = (e) => "2" + String(Math.round(e)).replace(/./g, (c) => c === "-" 
 const number = (x) => x === null ? "–" : x === 0 ? "0" : Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3
   ? x.toExponential(2).replace("e+", "e") : String(Number(x.toPrecision(3)));
 
-const level = (code) => Math.sign(code) * (Math.abs(code) <= 27800 ? Math.abs(code) / 200
+const levelOf = (code) => Math.sign(code) * (Math.abs(code) <= 27800 ? Math.abs(code) / 200
   : 139 + (Math.abs(code) - 27800) / 5) - 11;
 
 function decode(side) {
@@ -22,7 +22,7 @@ function decode(side) {
   for (let i = 0; i < side.count; i++) {
     const at = 4 * (side.offset + i), stored = view.getInt16(at, true);
     const hidden = stored === -32767 ? NaN : stored === -32768 ? -Infinity : 0;
-    side.scale[i] = hidden === 0 ? level(stored) : hidden;
+    side.scale[i] = hidden === 0 ? levelOf(stored) : hidden;
     side.peak[i] = hidden === 0 ? side.scale[i] + bytes[at + 2] / 8 : hidden;
     side.flags[i] = Math.max(bytes[at + 3] - 248, 0) | (hidden === 0 ? 0 : hidden < 0 ? NULL : EMPTY);
   }
