@@ -140,8 +140,8 @@ def simulate_format(
     channel or block, each of the three products rounds its factors anew along the dimension that
     it sums over, and attention is two products, whose softmax is rounded too. A bias of the same
     call gets the sum of the rounded gradient, and with scales by channel or block of the gradient
-    as it came. For a tensor, its value and its gradient are rounded. Rounding passes gradients straight through. It is
-    exact and works in any dtype; it simulates numerics and gains no speed.
+    as it came. For a tensor, its value and its gradient are rounded. Rounding passes gradients
+    straight through. It is exact and works in any dtype; it simulates numerics and gains no speed.
 
     Arguments:
         target: a module or a floating or complex tensor of any shape.
