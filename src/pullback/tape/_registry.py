@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
-from pullback.internal._text import shortened
+from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 
 __all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
 
@@ -94,6 +95,7 @@ _SPACES: dict[type, Callable[[Any], Space] | Space] = {}
 _COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
 
 
+@checked
 def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
     """Say which space the values of a type belong to, and those of its subclasses.
 
@@ -110,11 +112,6 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
         >>> space_of(Celsius(3.0)).name
         'number'
     """
-    if not isinstance(kind, type) or not (isinstance(factory, Space) or callable(factory)):
-        raise ArgumentTypeError(
-            "A space is registered for a type, with a callable that gives the space of a value.",
-            given=f"kind={kind!r}, factory={factory!r}",
-        )
     _COMMON.pop(kind, None)
     _SPACES[kind] = factory
     if isinstance(factory, Space):
@@ -136,7 +133,7 @@ def space_of(data: Any) -> Space:
     if factory is None:
         raise ArgumentTypeError(
             f"The tape does not know values of the type {kind.__qualname__}.",
-            given=_short(data),
+            given=shown(data),
             expected="a number, a text, a list, tuple or dict of them, a torch tensor, or a "
             "registered type",
             mend="pullback.tape.register_space(the_type, factory)",
@@ -162,10 +159,3 @@ def _find(kind: type) -> Callable[[Any], Space] | Space | None:
         return _SPACES[torch.Tensor]
     return None
 
-
-def _short(data: Any) -> str:
-    try:
-        text = repr(data)
-    except Exception:  # any type may have a broken repr
-        text = f"an instance of {type(data).__qualname__}"
-    return shortened(text)

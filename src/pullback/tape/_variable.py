@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
-from pullback.internal._text import shortened
+from pullback.internal._text import shortened, shown
 from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
@@ -91,7 +91,8 @@ class Variable:
             )  # fmt: skip
         if not isinstance(role, str) or not (name is None or isinstance(name, str)):
             raise ArgumentTypeError(
-                "The role and name of a Variable are texts.", given=f"role={role!r}, name={name!r}"
+                "The role and name of a Variable are texts.",
+                given=f"role={shown(role)}, name={shown(name)}",
             )
         self._data = data
         self.role = role
@@ -100,10 +101,10 @@ class Variable:
         self._version = 0
         self._extra: Extra | None = None
         self._requires_grad = False
-        space = space_of(data)
         self._grad = None
-        if requires_grad:
-            self._require(space)
+        space_of(data)
+        if requires_grad is not False:
+            self.requires_grad_(requires_grad)
         if name is not None:
             self.name = name
 
@@ -146,7 +147,7 @@ class Variable:
         """
         if not isinstance(requires_grad, bool):
             raise ArgumentTypeError(
-                "requires_grad is True or False.", given=f"requires_grad={requires_grad!r}"
+                "requires_grad is True or False.", given=f"requires_grad={shown(requires_grad)}"
             )
         if self._node is not None:
             if not requires_grad:

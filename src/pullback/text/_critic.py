@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pullback.errors import ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
 from pullback.text._joining import Operation, heard

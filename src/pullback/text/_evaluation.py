@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import Variable, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, sum, written

@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable

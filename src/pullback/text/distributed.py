@@ -32,7 +32,7 @@ from pullback.errors import (
     ProgramError,
     PullbackError,
 )
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within

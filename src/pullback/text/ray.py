@@ -5,7 +5,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require
 from pullback.text.distributed import Workers
 

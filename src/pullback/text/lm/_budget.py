@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM, Ask, Wrapper

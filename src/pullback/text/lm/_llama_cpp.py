@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require
 from pullback.text.lm._openai import OpenAI
 from pullback.text.prices import Price

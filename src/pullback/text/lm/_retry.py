@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pullback.errors import ArgumentError, ModelError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._completion import Chunk

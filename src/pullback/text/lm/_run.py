@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within

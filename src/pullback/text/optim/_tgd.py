@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import Variable
 from pullback.tape._concurrency import at, call_within_limit, run
 from pullback.text._prompts import (

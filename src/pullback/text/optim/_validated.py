@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Protocol
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import Variable
 
 __all__ = [

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ModelError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import at, within
 from pullback.text._evaluation import Evaluation, mean

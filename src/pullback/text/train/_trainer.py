@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts
 from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
