@@ -22,7 +22,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "text": lambda: "text",
     "nan": lambda: math.nan,
     "list": lambda: [object()],
-    "empty": lambda: [],
+    "empty": list,
     "coroutine": _late,
     "class": lambda: asyncio.Queue,
     "object": object,
@@ -45,6 +45,11 @@ class Call:
     given: dict[str, Any]
     also: dict[str, str] = field(default_factory=dict)
     free: str = ""
+
+
+def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its arguments given by any names, in their order."""
+    return lambda **given: function(*given.values())
 
 
 def wrong_answers(make: Callable[[], Call]) -> Iterator[str]:

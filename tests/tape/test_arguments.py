@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.arguments import Call, public_calls, wrong_answers
+from tests.arguments import Call, in_order, public_calls, wrong_answers
 
 from pullback import tape
 from pullback.tape import Feedback, Space, Variable, graph, space_of
@@ -19,8 +19,13 @@ def note():
 
 def backward():
     x = leaf()
-    given = {"variables": x * x, "grad_variables": None, "retain_graph": True,
-             "create_graph": False, "inputs": x}  # fmt: skip
+    given = {
+        "variables": x * x,
+        "grad_variables": None,
+        "retain_graph": True,
+        "create_graph": False,
+        "inputs": x,
+    }
     return Call(tape.backward, given, {"grad_variables": "none"})
 
 
@@ -32,8 +37,15 @@ def awaited():
 
 def grad():
     x = leaf()
-    given = {"outputs": x * x, "inputs": x, "grad_outputs": None, "retain_graph": True,
-             "create_graph": False, "allow_unused": True, "materialize_grads": False}  # fmt: skip
+    given = {
+        "outputs": x * x,
+        "inputs": x,
+        "grad_outputs": None,
+        "retain_graph": True,
+        "create_graph": False,
+        "allow_unused": True,
+        "materialize_grads": False,
+    }
     return Call(tape.grad, given)
 
 
@@ -57,7 +69,8 @@ CALLS = {
     **{name: unary(getattr(tape, name)) for name in ("cos", "exp", "log", "sin", "sqrt", "tanh")},
     "Feedback": lambda: Call(Feedback, {"notes": [note()], "role": "x"}, {"notes": "empty"}),
     "Variable": lambda: Call(
-        Variable, {"data": 2.0, "role": "x", "requires_grad": True, "name": "x"},
+        Variable,
+        {"data": 2.0, "role": "x", "requires_grad": True, "name": "x"},
         {"data": "negative nan text empty none"},
     ),
     "Variable.requires_grad_": lambda: method(leaf(), "requires_grad_", requires_grad=True),
@@ -69,7 +82,7 @@ CALLS = {
         leaf(), "register_post_accumulate_grad_hook", hook=hook
     ),
     "abackward": awaited,
-    "at": lambda: Call(lambda part: tape.at(part), {"part": "x"}, {"part": "whole negative"}),
+    "at": lambda: Call(in_order(tape.at), {"part": "x"}, {"part": "whole negative"}),
     "backward": backward,
     "concurrency": lambda: Call(tape.concurrency, {"limit": 3}),
     "grad": grad,
@@ -78,22 +91,23 @@ CALLS = {
     ),
     "once_differentiable": lambda: Call(tape.once_differentiable, {"backward": hook}),
     "register_space": lambda: Call(
-        tape.register_space, {"kind": type("Own", (), {}), "factory": space_of(0.0)},
+        tape.register_space,
+        {"kind": type("Own", (), {}), "factory": space_of(0.0)},
         {"factory": "class"},
     ),
     "set_grad_enabled": lambda: Call(tape.set_grad_enabled, {"mode": True}),
-    "space_of": lambda: Call(
-        space_of, {"data": 2.0}, {"data": "negative nan text empty none"}
-    ),
+    "space_of": lambda: Call(space_of, {"data": 2.0}, {"data": "negative nan text empty none"}),
     "stack": lambda: Call(tape.stack, {"values": [leaf()]}, {"values": "empty"}),
-    "vjp": lambda: Call(lambda func, x: tape.vjp(func, x), {"func": lambda x: x, "x": leaf()}),
+    "vjp": lambda: Call(in_order(tape.vjp), {"func": lambda x: x, "x": leaf()}),
     "vmap": lambda: Call(
-        tape.vmap, {"func": hook, "in_dims": 0, "out_dims": 0, "randomness": "same"},
+        tape.vmap,
+        {"func": hook, "in_dims": 0, "out_dims": 0, "randomness": "same"},
         {"in_dims": "none", "out_dims": "none"},
     ),
     "GradientEdge": lambda: Call(
         lambda node, output_nr: graph.summary(graph.GradientEdge(node, output_nr)),
-        {"node": node(), "output_nr": 0}, {"output_nr": ""},
+        {"node": node(), "output_nr": 0},
+        {"output_nr": ""},
     ),
     "Node": lambda: Call(
         graph.Node, {"name": "x", "next_functions": [(node(), 0)]}, {"next_functions": "empty"}
@@ -108,13 +122,20 @@ CALLS = {
     "summary": lambda: Call(graph.summary, {"roots": leaf(), "limit": 3}),
     "to_dot": lambda: Call(graph.to_dot, {"roots": leaf()}),
     "to_json": lambda: Call(graph.to_json, {"roots": leaf(), "indent": 2}, {"indent": "negative"}),
-}  # fmt: skip
+}
 # What a subclass writes and the engine calls, takes anything, or is made by the tape alone.
-WRITTEN = {"Function", "Function.apply", "Function.aapply", "Origin", *(f"Function.{rule}" for rule in (
-    "forward", "setup_context", "backward", "vjp", "jvp", "vmap"
-)), *(f"Space.{verb}" for verb in vars(Space) if not verb.startswith("_")), *(
-    f"Node.{verb}" for verb in ("retain", "run_prehooks", "pull", "apull", "push")
-)}  # fmt: skip
+WRITTEN = {
+    "Function",
+    "Function.apply",
+    "Function.aapply",
+    "Origin",
+    *(
+        f"Function.{rule}"
+        for rule in ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
+    ),
+    *(f"Space.{verb}" for verb in vars(Space) if not verb.startswith("_")),
+    *(f"Node.{verb}" for verb in ("retain", "run_prehooks", "pull", "apull", "push")),
+}
 
 
 def test_every_public_call_is_here():

@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 import numbers
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -76,9 +77,9 @@ def checked(given: T) -> T:
 def _checked(function: Any) -> Any:
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-    more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    kinds: dict[str | None, _Kind] = {}
+    many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    kinds: dict[str, _Kind] = {}
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not kinds:  # not earlier: what an annotation names may be defined further below
@@ -158,6 +159,7 @@ _SCALARS = {
         frozenset({int}),
     ),
     str: _Kind(lambda value: isinstance(value, str), "a text", frozenset({str})),
+    bytes: _Kind(lambda value: isinstance(value, bytes | bytearray | memoryview), "bytes"),
     type(None): _Kind(lambda value: value is None, "None", frozenset({type(None)})),
 }
 
@@ -173,10 +175,9 @@ def _kind(hint: Any) -> _Kind:
         return _one_of([_kind(each) for each in inner])
     if origin is typing.Literal:
         return _Kind(
-            lambda value: any(value is each or (type(value), value) == (type(each), each)
-                              for each in inner),
+            lambda value: any(type(value) is type(each) and value == each for each in inner),
             " or ".join(map(repr, inner)),
-        )  # fmt: skip
+        )
     whole = origin or hint
     if whole is collections.abc.Callable:
         return _Kind(callable, "a function")
@@ -184,9 +185,10 @@ def _kind(hint: Any) -> _Kind:
         return _Kind(lambda value: isinstance(value, type), "a class")
     if whole in _CONTAINERS:
         return _container(whole, inner)
+    claim = re.split("[.,:;]", inspect.getdoc(whole) or "")[0]  # a docstring begins with what it is
     return _Kind(
         lambda value: isinstance(value, whole) and not isinstance(value, type),
-        f"an instance of {whole.__name__}",
+        f"an instance of {whole.__name__}: {claim[:1].lower()}{claim[1:]}",
     )
 
 
@@ -199,7 +201,7 @@ def _one_of(kinds: list[_Kind]) -> _Kind:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether it has entries by number: also an array, or a data set that is no Sequence by name."""
+    """Whether it has entries by number: an array and a data set do, and are no Sequence."""
     named = isinstance(value, str | bytes | type | collections.abc.Mapping | collections.abc.Set)
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not named
 
@@ -213,18 +215,19 @@ _CONTAINERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     collections.abc.Iterable: (_is_gone_through, "a list or another iterable"),
     collections.abc.Mapping: (lambda value: isinstance(value, collections.abc.Mapping), "a dict"),
     collections.abc.Sized: (
-        lambda value: hasattr(value, "__len__") and not isinstance(value, type), "what has a length"
+        lambda value: hasattr(value, "__len__") and not isinstance(value, type),
+        "what has a length",
     ),
     list: (lambda value: isinstance(value, list), "a list"),
-    tuple: (lambda value: isinstance(value, tuple), "a tuple"),
+    tuple: (lambda value: isinstance(value, list | tuple), "a tuple"),
     dict: (lambda value: isinstance(value, dict), "a dict"),
-}  # fmt: skip
+}
 
 
 def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
     has_form, words = _CONTAINERS[whole]
-    if inner and inner[-1] is Ellipsis:
-        inner = inner[:1]
+    if inner and inner[-1] is Ellipsis:  # of any length
+        whole, inner = list, inner[:1]
     kinds = [_kind(each) for each in inner]
     if all(kind is _ANYTHING for kind in kinds):
         return _Kind(has_form, words)
@@ -234,7 +237,8 @@ def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
         if not has_form(value):
             return False
         if several:
-            return len(value) == len(kinds) and all(kind.takes(each) for kind, each in zip(kinds, value, strict=True))
+            pairs = zip(kinds, value, strict=False)
+            return len(value) == len(kinds) and all(kind.takes(each) for kind, each in pairs)
         if isinstance(value, dict):
             return all(kinds[0].takes(k) and kinds[-1].takes(v) for k, v in value.items())
         return not isinstance(value, list | tuple) or all(map(kinds[0].takes, value))

@@ -158,4 +158,3 @@ def _find(kind: type) -> Callable[[Any], Space] | Space | None:
         importlib.import_module("pullback.tape.tensor")
         return _SPACES[torch.Tensor]
     return None
-

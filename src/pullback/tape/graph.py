@@ -11,7 +11,7 @@ from pullback.internal._text import shortened
 from pullback.tape._hooks import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
 from pullback.tape._registry import Space
-from pullback.tape._variable import Variable
+from pullback.tape._variable import Variable  # noqa: F401  # for the examples
 from pullback.tape._verbs import Inputs, edges_in
 
 __all__ = [

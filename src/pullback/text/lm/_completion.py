@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
 
@@ -31,6 +32,7 @@ class Finish(StrEnum):
     CONTENT_FILTER = "content_filter"
 
 
+@checked
 @dataclass(frozen=True)
 class Usage:
     """What a call used.
@@ -76,6 +78,7 @@ class Usage:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class Completion:
     """What a model answered.
@@ -142,6 +145,7 @@ def _text(value: Any) -> str:
     return value
 
 
+@checked
 @dataclass(frozen=True)
 class Chunk:
     """A piece of an answer that comes bit by bit.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
+from pullback.internal._arguments import checked
 from pullback.tape import place
 from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical
@@ -209,6 +210,7 @@ ON CONFLICT DO NOTHING
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
+@checked
 class Journal:
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 

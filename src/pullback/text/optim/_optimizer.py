@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
 from pullback.text._failure import attempted
@@ -27,6 +28,7 @@ class Version:
     score: float | None = None
 
 
+@checked
 class Optimizer:
     """Changes texts from the feedback that they have collected; subclasses write `step`.
 

@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._arguments import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -37,6 +37,7 @@ class Outcome:
     comparison: Comparison | None = None
 
 
+@checked
 class Validated:
     """An optimizer whose proposals are kept only where they are shown to be better.
 
@@ -80,18 +81,13 @@ class Validated:
     def __init__(
         self,
         optimizer: Optimizer,
-        measure: Any,
+        measure: Callable[[], Any],
         min_gain: float = 0.0,
         *,
         final: Any = None,
         risk: float = RISK,
         looks: int | None = None,
     ) -> None:
-        if not isinstance(optimizer, Optimizer) or not callable(measure):
-            raise ArgumentTypeError(
-                "Validated takes an optimizer and a measure.",
-                given=f"{type(optimizer).__name__}, {type(measure).__name__}",
-            )
         if not (math.isfinite(min_gain) and min_gain >= 0):
             raise ArgumentError("The gain asked for is negative.", given=f"min_gain={min_gain!r}")
         if looks is not None:
@@ -112,6 +108,7 @@ class Validated:
         Raises:
             ArgumentError: there are too few items to show anything then.
         """
+        check_counts(0, proposals=proposals or 0)
         self.looks = self.looks or proposals or None
         samples = getattr(self.measure, "samples", None)
         check_items(2**31 if samples is None else len(samples), self.risk, self.looks)

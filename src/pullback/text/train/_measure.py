@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ModelError
-from pullback.internal._arguments import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import at, within
 from pullback.text._evaluation import Evaluation, mean
@@ -89,6 +89,7 @@ def told(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
+@checked
 class Measure:
     """The mean score of a module over samples.
 
@@ -136,11 +137,6 @@ class Measure:
         at_once: int = 16,
         evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
-        if not isinstance(module, Module) or not callable(metric):
-            raise ArgumentTypeError(
-                "A measure takes a Module and a metric.",
-                given=f"{type(module).__name__}, {type(metric).__name__}",
-            )
         check_counts(samples=len(samples), repeats=repeats, at_once=at_once)
         self.module, self.metric, self.samples = module, metric, samples
         self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate
