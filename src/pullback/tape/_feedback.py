@@ -77,7 +77,7 @@ def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
     """The notes without those that repeat what the same origin has said before."""
     seen: dict[Any, Variable] = {}
     for note in notes:
-        origin = note.origin
+        origin = note._origin
         seen.setdefault(id(note) if origin is None else (origin.node, note._data), note)
     return tuple(seen.values())
 

@@ -30,7 +30,6 @@ class Extra:
     """What few Variables have."""
 
     name: str | None = None
-    origin: Origin | None = None
     accumulate: Any = None  # a weak reference to the node that accumulates into .grad
     hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
     post_hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})

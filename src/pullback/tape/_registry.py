@@ -9,7 +9,7 @@ from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal._text import shown
 
-__all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
+__all__ = ["COMMON", "OPERATIONS", "Space", "register_space", "space_of"]
 
 # The operations that a Variable has and does not know: filled by the modules that define them.
 OPERATIONS: dict[str, Callable[..., Any]] = {}
@@ -92,7 +92,7 @@ class Space:
 
 
 _SPACES: dict[type, Callable[[Any], Space] | Space] = {}
-_COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
+COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
 
 
 @checked
@@ -112,10 +112,10 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
         >>> space_of(Celsius(3.0)).name
         'number'
     """
-    _COMMON.pop(kind, None)
+    COMMON.pop(kind, None)
     _SPACES[kind] = factory
     if isinstance(factory, Space):
-        _COMMON[kind] = factory
+        COMMON[kind] = factory
 
 
 def space_of(data: Any) -> Space:
@@ -125,8 +125,8 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    if kind in _COMMON:
-        return _COMMON[kind]
+    if kind in COMMON:
+        return COMMON[kind]
     factory = _SPACES.get(kind) or _find(kind)
     if isinstance(factory, Space):
         return factory

@@ -9,7 +9,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
 from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
-from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
 __all__ = ["Variable", "data_of", "describe", "wrap"]
 
@@ -69,6 +69,7 @@ class Variable:
         "_extra",
         "_grad",
         "_node",
+        "_origin",
         "_output_nr",
         "_requires_grad",
         "_version",
@@ -84,11 +85,13 @@ class Variable:
         requires_grad: bool = False,
         name: str | None = None,
     ) -> None:
-        if isinstance(data, Variable):
-            raise ArgumentTypeError(
-                "A Variable was made of a Variable.", given=describe(data),
-                mend="Pass its data, or use detach() for a copy without history.",
-            )  # fmt: skip
+        if type(data) not in COMMON:
+            if isinstance(data, Variable):
+                raise ArgumentTypeError(
+                    "A Variable was made of a Variable.", given=describe(data),
+                    mend="Pass its data, or use detach() for a copy without history.",
+                )  # fmt: skip
+            space_of(data)
         if not isinstance(role, str) or not (name is None or isinstance(name, str)):
             raise ArgumentTypeError(
                 "The role and name of a Variable are texts.",
@@ -102,7 +105,7 @@ class Variable:
         self._extra: Extra | None = None
         self._requires_grad = False
         self._grad = None
-        space_of(data)
+        self._origin = None
         if requires_grad is not False:
             self.requires_grad_(requires_grad)
         if name is not None:
@@ -212,7 +215,7 @@ class Variable:
     @property
     def origin(self) -> Origin | None:
         """For feedback: the graph node that wrote it; None for what a user gave."""
-        return None if self._extra is None else self._extra.origin
+        return self._origin
 
     def _more(self) -> Extra:
         if self._extra is None:
@@ -356,8 +359,9 @@ class Variable:
             )  # fmt: skip
         twin = wrap(data, self.role)
         twin._requires_grad = self._requires_grad
-        if self._extra is not None:
-            twin._more().name, twin._more().origin = self.name, self.origin
+        twin._origin = self._origin
+        if self.name is not None:
+            twin.name = self.name
         return twin
 
     def __reduce__(self) -> NoReturn:
@@ -380,6 +384,7 @@ def wrap(
     variable._extra = None
     variable._requires_grad = node is not None
     variable._grad = None
+    variable._origin = None
     return variable
 
 

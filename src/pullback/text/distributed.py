@@ -246,7 +246,7 @@ def _made(kind: type[Variable], state: tuple[Any, ...], origin: Origin | None) -
     made = kind.__new__(kind)
     Variable.__init__(made, *state)
     if origin is not None:
-        made._more().origin = origin
+        made._origin = origin
     return made
 
 
