@@ -76,22 +76,24 @@ def checked(given: T) -> T:
 
 def _checked(function: Any) -> Any:
     parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
     many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     kinds: dict[str, _Kind] = {}
+    placed: list[tuple[str, _Kind]] = []
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not kinds:  # not earlier: what an annotation names may be defined further below
             hints = typing.get_type_hints(function)
             kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
-        for name, value in zip(names, args, strict=False):
-            kinds[name].check(function, name, value)
-        for value in args[len(names) :] if many else ():
+            placed.extend((p.name, kinds[p.name]) for p in parameters if p.kind < p.VAR_POSITIONAL)
+        for (name, kind), value in zip(placed, args, strict=False):
+            if type(value) not in kind.known and not isinstance(value, kind.classes):
+                kind.check(function, name, value)
+        for value in args[len(placed) :] if many else ():
             kinds[many].check(function, many, value)
         for name, value in kwargs.items():
-            kind = kinds.get(name if name in kinds else more)
-            if kind is not None:
+            kind = kinds.get(name) or kinds.get(more, _ANYTHING)
+            if type(value) not in kind.known and not isinstance(value, kind.classes):
                 kind.check(function, name, value)
 
     if inspect.iscoroutinefunction(function):
@@ -117,12 +119,14 @@ class _Kind(NamedTuple):
     Arguments:
         takes: whether it takes a value.
         words: what that is.
-        known: types of which it takes every value, so that most calls look no further.
+        known: types of which it takes every value; of these and of
+        classes: those of subclasses, too: most calls look no further.
     """
 
     takes: Callable[[Any], bool]
     words: str
     known: frozenset[type] = frozenset()
+    classes: tuple[type, ...] = ()
 
     def check(self, function: Any, name: str, value: Any) -> None:
         """Refuse a value that is none.
@@ -130,7 +134,7 @@ class _Kind(NamedTuple):
         Raises:
             ArgumentTypeError: it is none.
         """
-        if type(value) in self.known or self.takes(value):
+        if self.takes(value):
             return
         mend = None
         if inspect.isawaitable(value):
@@ -145,20 +149,18 @@ class _Kind(NamedTuple):
         )  # fmt: skip
 
 
-_ANYTHING = _Kind(lambda value: True, "anything")
+_ANYTHING = _Kind(lambda value: True, "anything", classes=(object,))
 _SCALARS = {
-    bool: _Kind(lambda value: False, "True or False", frozenset({bool})),
+    bool: _Kind(lambda value: isinstance(value, bool), "True or False", frozenset({bool})),
     int: _Kind(is_whole, "a whole number", frozenset({int})),
     float: _Kind(
         lambda value: (
-            isinstance(value, numbers.Real)
-            and not isinstance(value, bool)
-            and not math.isnan(value)
+            isinstance(value, numbers.Real) and not (isinstance(value, bool) or math.isnan(value))
         ),
         "a number",
         frozenset({int}),
     ),
-    str: _Kind(lambda value: isinstance(value, str), "a text", frozenset({str})),
+    str: _Kind(lambda value: isinstance(value, str), "a text", classes=(str,)),
     bytes: _Kind(lambda value: isinstance(value, bytes | bytearray | memoryview), "bytes"),
     type(None): _Kind(lambda value: value is None, "None", frozenset({type(None)})),
 }
@@ -180,7 +182,7 @@ def _kind(hint: Any) -> _Kind:
         )
     whole = origin or hint
     if whole is collections.abc.Callable:
-        return _Kind(callable, "a function")
+        return _Kind(callable, "a function", frozenset({types.FunctionType, types.MethodType}))
     if whole is type:
         return _Kind(lambda value: isinstance(value, type), "a class")
     if whole in _CONTAINERS:
@@ -189,6 +191,7 @@ def _kind(hint: Any) -> _Kind:
     return _Kind(
         lambda value: isinstance(value, whole) and not isinstance(value, type),
         f"an instance of {whole.__name__}: {claim[:1].lower()}{claim[1:]}",
+        classes=() if getattr(whole, "_is_protocol", False) else (whole,),
     )
 
 
@@ -197,6 +200,7 @@ def _one_of(kinds: list[_Kind]) -> _Kind:
         lambda value: any(kind.takes(value) for kind in kinds),
         " or ".join(kind.words for kind in kinds),
         frozenset().union(*(kind.known for kind in kinds)),
+        tuple(each for kind in kinds for each in kind.classes),
     )
 
 
@@ -210,6 +214,7 @@ def _is_gone_through(value: Any) -> bool:
     return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes | type)
 
 
+_PLAIN = (list, tuple, dict, set)
 _CONTAINERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     collections.abc.Sequence: (_is_list, "a list"),
     collections.abc.Iterable: (_is_gone_through, "a list or another iterable"),
@@ -228,9 +233,11 @@ def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
     has_form, words = _CONTAINERS[whole]
     if inner and inner[-1] is Ellipsis:  # of any length
         whole, inner = list, inner[:1]
+    if issubclass(whole, collections.abc.Mapping):
+        inner = inner[1:]  # what a dict is looked up by is the business of who does
     kinds = [_kind(each) for each in inner]
     if all(kind is _ANYTHING for kind in kinds):
-        return _Kind(has_form, words)
+        return _Kind(has_form, words, frozenset(filter(lambda each: has_form(each()), _PLAIN)))
     several = whole is tuple and len(kinds) > 1  # a kind for each place
 
     def takes(value: Any) -> bool:
@@ -240,7 +247,7 @@ def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
             pairs = zip(kinds, value, strict=False)
             return len(value) == len(kinds) and all(kind.takes(each) for kind, each in pairs)
         if isinstance(value, dict):
-            return all(kinds[0].takes(k) and kinds[-1].takes(v) for k, v in value.items())
+            return all(map(kinds[0].takes, value.values()))
         return not isinstance(value, list | tuple) or all(map(kinds[0].takes, value))
 
     entries = ", ".join(kind.words for kind in kinds)

@@ -32,7 +32,6 @@ class Finish(StrEnum):
     CONTENT_FILTER = "content_filter"
 
 
-@checked
 @dataclass(frozen=True)
 class Usage:
     """What a call used.
@@ -55,8 +54,9 @@ class Usage:
 
     def __post_init__(self) -> None:
         counts = (self.input_tokens, self.output_tokens, self.cached_tokens)
-        bad_cost = self.cost is not None and not (math.isfinite(self.cost) and self.cost >= 0)
-        if any(not isinstance(count, int) or count < 0 for count in counts) or bad_cost:
+        cost = 0.0 if self.cost is None else self.cost
+        known = isinstance(cost, int | float) and math.isfinite(cost) and cost >= 0
+        if any(not isinstance(count, int) or count < 0 for count in counts) or not known:
             raise ArgumentError("A usage is counted in whole numbers and dollars, none negative.",
                                 given=repr(self))  # fmt: skip
 

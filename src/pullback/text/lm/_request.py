@@ -16,7 +16,6 @@ from pullback.text.lm._json import canonical, check_schema, json_schema, parse_j
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
 
 
-@checked
 @dataclass(frozen=True)
 class Text:
     """A piece of text in a message.
@@ -27,6 +26,10 @@ class Text:
     """
 
     text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):  # by hand: each message has one
+            raise ArgumentTypeError("A text block holds a str.", given=type(self.text).__name__)
 
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's dictionary of this block."""
