@@ -67,6 +67,20 @@ def test_noise_alone_is_accepted_in_at_most_one_of_twenty_runs(kind, looks):
     assert accepted <= 0.05 * runs, f"{accepted} of {runs}"
 
 
+def test_who_looks_more_often_than_was_said_accepts_no_more_noise():
+    runs = examples(40)
+    found = [run(Noisy(seed, {}), looks=1) for seed in range(runs)]
+    assert sum(one.optimizer.values() != ["v0"] for one in found) <= 0.05 * runs
+    assert "used up" in found[0].outcomes[-1].reason
+
+
+def test_a_search_that_goes_on_longer_than_was_planned_has_no_more_to_risk():
+    first = run(Noisy(0, {}), looks=LOOKS)
+    again = Validated(Proposals([told("v0", "note")]), Noisy(0, {}), looks=2 * LOOKS)
+    again.load_state_dict(first.state_dict())
+    assert again.risk - again.risked == pytest.approx(0.0, abs=1e-12)
+
+
 def test_so_does_a_true_loss_hidden_in_noise_and_what_scores_better_alone_would_not():
     runs = examples(40)
     worth = {f"v{n}": -0.3 for n in range(1, LOOKS + 1)}

@@ -15,6 +15,7 @@ from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
 
+EPSILON = 1e-12  # of a risk that is spent in parts
 GATE, LEAST = 0.25, 4  # a share of the items, and so many at least, that a proposal meets first
 
 
@@ -95,7 +96,7 @@ class Validated:
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
-        self.final, self.risk, self.looks, self.looked = final, risk, looks, 0
+        self.final, self.risk, self.looks, self.looked, self.risked = final, risk, looks, 0, 0.0
         self.outcomes: list[Outcome] = []
         self.best: float | None = None
         self._start = optimizer.values()
@@ -135,6 +136,8 @@ class Validated:
         self.optimizer.record(start)
         if not told:
             return Outcome(False, start, None, "there was nothing to improve")
+        if self.risk < 1 and self.risk - self.risked < EPSILON:
+            return Outcome(False, start, None, f"the {self.looked} looks at this risk are used up")
         failed = self.optimizer.attempt()
         if failed:
             return Outcome(False, start, None, failed)
@@ -155,8 +158,12 @@ class Validated:
     def _judged(self, scores: Sequence[float], start: float) -> Outcome:
         """What becomes of the texts as they are, against the scores of those from before."""
         self.looked += 1  # one that the first items turn away is a look, too: it chose the rest
+        level = level_of(self.risk, self.looked, self.looks)
+        if self.risk < 1:  # who looks more often than was said has no more to risk than was said
+            level = min(level, self.risk - self.risked)
+            self.risked += level
         # Why noise is accepted with `risk` at most, over all looks k: look k accepts only if its
-        # test does, at level a_k, and sum a_k <= risk (`level_of`). That holds although
+        # test does, at level a_k, and sum a_k <= risk (`risked`). That holds although
         # - the looks depend on each other, having one start: a union bound asks for no
         #   independence;
         # - a few items are looked at first: being turned away there can only take from what the
@@ -172,7 +179,6 @@ class Validated:
         found = self._scores()
         after = mean(found)
         self.optimizer.record(after)
-        level = level_of(self.risk, self.looked, self.looks)
         comparison = compare(scores, found, level)
         gained = comparison.gain > self.min_gain
         chance = f"chance {comparison.chance:.2g}"
@@ -217,7 +223,7 @@ class Validated:
             for key, scores in self._known.items()
         }
         return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
-                "looked": self.looked}  # fmt: skip
+                "looked": self.looked, "risked": self.risked}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
@@ -227,12 +233,13 @@ class Validated:
                 for key, scores in state["known"].items()
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
+            risked = float(state.get("risked", 0.0))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ArgumentError(
                 "This is no state of a Validated.", given=repr(state)[:80]
             ) from None
         self.optimizer.load_state_dict(inner)
-        self._known, self._start, self.looked = known, start, looked
+        self._known, self._start, self.looked, self.risked = known, start, looked, risked
 
     def _scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each item, or of these, with the texts as they are."""
