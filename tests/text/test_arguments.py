@@ -348,6 +348,7 @@ CALLS = {
             "measure": lambda: [1.0],
             "min_gain": 0.1,
             "final": None,
+            "confirm": 1.0,
             "risk": 1.0,
             "looks": 3,
         },

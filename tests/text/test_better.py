@@ -7,7 +7,7 @@ import pytest
 from tests.fuzzing import examples
 from tests.text.test_optim import told
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, ReplyError
 from pullback.text import Module, Parameter
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD, Optimizer, Pareto, Validated
@@ -102,6 +102,41 @@ def test_a_true_gain_of_one_standard_deviation_is_found():
         paid.append(noisy.paid)
     assert found >= 0.8 * runs, f"{found} of {runs}"
     assert statistics.mean(paid) < 0.8 * ITEMS * (LOOKS + 1)  # the first items turn many away
+
+
+def searched(seed, worth):
+    """A free search on half of the items, decided once on the other half."""
+    noisy, rest = Noisy(seed, worth), Noisy(f"{seed} rest", worth)
+    noisy.samples = rest.samples = range(ITEMS // 2)
+    rest.prompt = noisy.prompt
+    optimizer = run(noisy, risk=1.0, final=rest, confirm=0.025)
+    optimizer.finish()
+    return noisy.prompt.data
+
+
+def test_a_free_search_that_is_decided_once_keeps_both_promises():
+    runs = examples(40)
+    kept = [searched(seed, {}) for seed in range(runs)]
+    assert sum(text != "v0" for text in kept) <= 0.05 * runs
+    places = [random.Random(seed).randint(1, LOOKS) for seed in range(runs)]
+    found = sum(searched(n, {f"v{at}": 1.0}) == f"v{at}" for n, at in enumerate(places))
+    assert found >= 0.8 * runs, f"{found} of {runs}"
+
+
+def test_what_cannot_be_decided_at_the_end_is_not_kept():
+    class Empty(Noisy):
+        def scores(self, numbers=None):
+            raise BudgetError("there is no room")
+
+    noisy = Noisy(0, {"v1": 9.0})
+    optimizer = run(noisy, risk=1.0, final=Empty(0, {}), confirm=0.025)
+    assert noisy.prompt.data == "v1"
+    with pytest.raises(BudgetError):
+        optimizer.finish()
+    assert noisy.prompt.data == "v0"
+    for final in (None, Measure(Module(), lambda module, sample: 1.0, range(3))):
+        with pytest.raises(ArgumentError, match="few"):
+            Validated(optimizer.optimizer, noisy, final=final, confirm=0.025)
 
 
 def test_the_gain_on_the_final_split_lies_in_its_interval():

@@ -55,6 +55,10 @@ class Validated:
             they are, in one order, the larger the better.
         min_gain: by how much a proposal must score better on average.
         final: a Measure of samples that the search never sees, for `finish`.
+        confirm: how likely by luck alone the gain on the final split may be for `finish` to keep
+            the texts; where it is likelier they are the start's again. One test on fresh samples
+            shows the sum of many small gains of which none could be shown alone: with ``risk=1.0``
+            it keeps the same promise. 1.0 keeps the texts in any case.
         risk: the share of runs in which noise may be accepted; 1.0 takes whatever scores better.
         looks: how many proposals there will be; a `Trainer` says so.
 
@@ -86,6 +90,7 @@ class Validated:
         min_gain: float = 0.0,
         *,
         final: Any = None,
+        confirm: float = 1.0,
         risk: float = RISK,
         looks: int | None = None,
     ) -> None:
@@ -95,6 +100,9 @@ class Validated:
             check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
+        if confirm < 1:
+            check_items(0 if final is None else len(final.samples), confirm, 1)
+        self.confirm = confirm
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
         self.final, self.risk, self.looks, self.looked, self.risked = final, risk, looks, 0, 0.0
         self.outcomes: list[Outcome] = []
@@ -195,18 +203,19 @@ class Validated:
         return Outcome(accepted, start, after, why, comparison)
 
     def finish(self) -> Comparison | None:
-        """The start and the end on the final split; None if there is none."""
+        """The start and the end on the final split, and which is kept; None if there is none."""
         if self.final is None:
             return None
-        now = self.optimizer.values()
+        now, kept = self.optimizer.values(), self.confirm >= 1
         with tolerating():
-            after = self.final.scores()
             try:
+                after = self.final.scores()
                 self.optimizer.set_values(self._start)
-                before = self.final.scores()
-            finally:
-                self.optimizer.set_values(now)
-        return compare(before, after, 1.0)
+                found = compare(self.final.scores(), after, self.confirm)
+                kept = kept or (found.gain > 0 and found.chance <= self.confirm)
+            finally:  # what was not measured is not shown either
+                self.optimizer.set_values(now if kept else self._start)
+        return found
 
     def zero_grad(self) -> None:
         """Forget the feedback of every parameter."""
