@@ -162,11 +162,8 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
 
 
 def _starts(primals: Sequence[Variable]) -> list[Variable]:
-    starts = []
-    for primal in primals:
-        recorded = primal._requires_grad and mode.get().grad
-        starts.append(Alias.apply(primal) if recorded else primal._fresh())
-    return starts
+    now = mode.get().grad
+    return [Alias.apply(p) if now and p._requires_grad else p._fresh() for p in primals]
 
 
 def _tangent(primal: Variable, tangent: Any) -> Any:

@@ -103,7 +103,8 @@ class Stack(_Structure):
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
         ctx.kind = type(values)
         ctx.build = build
-        return wrap(build([held(value) for value in _values(values)]))
+        entries = values.values() if isinstance(values, dict) else values
+        return wrap(build([held(value) for value in entries]))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -215,10 +216,6 @@ def _item(a: Variable, key: Any) -> Any:
                 mend="Slice its data inside a Function that answers for it.",
             )  # fmt: skip
     return Item.apply(a, key)
-
-
-def _values(values: Any) -> Any:
-    return values.values() if isinstance(values, dict) else values
 
 
 def _lift(value: Any) -> Any:

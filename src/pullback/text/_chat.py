@@ -132,9 +132,6 @@ def read_conversation(
     turns = [_turn(message, variables) for message in messages]
     count = len(variables)
     names = None
-    if not isinstance(inputs, Mapping | None):
-        raise ArgumentTypeError("The inputs are a dict, of values for fields by their names.",
-                                given=repr(inputs)[:80])  # fmt: skip
     if inputs is not None:
         names = tuple(inputs)
         variables += [v if isinstance(v, Variable) else Variable(v) for v in inputs.values()]

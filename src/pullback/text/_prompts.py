@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ReplyError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
@@ -104,8 +104,6 @@ def fill(template: str, values: Mapping[str, str]) -> str:
         >>> fill("{{{a}}}: {b}", {"a": "x", "b": "{a}"})
         '{x}: {a}'
     """
-    if not isinstance(template, str):
-        raise ArgumentTypeError("A template is a text.", given=type(template).__name__)
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
     if missing:

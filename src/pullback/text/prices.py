@@ -40,8 +40,7 @@ class Price:
 
     def __post_init__(self) -> None:
         prices = (self.input, self.output, self.input if self.cached is None else self.cached)
-        numbers = all(isinstance(price, int | float) for price in prices)
-        if not numbers or not all(math.isfinite(price) and price >= 0 for price in prices):
+        if not all(math.isfinite(price) and price >= 0 for price in prices):
             raise ArgumentError("A price is a number of dollars, none negative.", given=repr(self))
 
     def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:

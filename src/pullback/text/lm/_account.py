@@ -93,8 +93,8 @@ class Account:
         seconds: float | None = None,
         proposals: float | None = None,
     ) -> None:
-        limits = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals}
-        given = {**limits, "seconds": seconds}
+        given = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals,
+                 "seconds": seconds}  # fmt: skip
         self.limits = {name: limit for name, limit in given.items() if limit is not None}
         if not self.limits:
             raise ArgumentError("A budget limits something.", given="no limit",
@@ -103,11 +103,10 @@ class Account:
             if not math.isfinite(limit) or limit < 0:
                 raise ArgumentError("A limit of a budget is a number, not negative.",
                                     given=f"{name}={limit!r}")  # fmt: skip
-        counted = {name: limit for name, limit in limits.items() if limit is not None}
         self._limits = {
             name: math.floor(limit * PICO) if name == "cost" else int(limit)
-            for name, limit in counted.items()
-        }
+            for name, limit in self.limits.items() if name != "seconds"
+        }  # fmt: skip
         self._spent: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()
         self._began: float | None = None
