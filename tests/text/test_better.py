@@ -105,22 +105,25 @@ def test_a_true_gain_of_one_standard_deviation_is_found():
 
 
 def searched(seed, worth):
-    """A free search on half of the items, decided once on the other half."""
+    """A free search on 30 items, decided once on 30 others: the text, and what was paid."""
     noisy, rest = Noisy(seed, worth), Noisy(f"{seed} rest", worth)
-    noisy.samples = rest.samples = range(ITEMS // 2)
+    noisy.samples = rest.samples = range(30)
     rest.prompt = noisy.prompt
     optimizer = run(noisy, risk=1.0, final=rest, confirm=0.025)
     optimizer.finish()
-    return noisy.prompt.data
+    return noisy.prompt.data, noisy.paid + rest.paid
 
 
 def test_a_free_search_that_is_decided_once_keeps_both_promises():
     runs = examples(40)
-    kept = [searched(seed, {}) for seed in range(runs)]
+    kept = [searched(seed, {})[0] for seed in range(runs)]
     assert sum(text != "v0" for text in kept) <= 0.05 * runs
     places = [random.Random(seed).randint(1, LOOKS) for seed in range(runs)]
-    found = sum(searched(n, {f"v{at}": 1.0}) == f"v{at}" for n, at in enumerate(places))
+    ended = [searched(n, {f"v{at}": 1.0}) for n, at in enumerate(places)]
+    found = sum(text == f"v{at}" for (text, _), at in zip(ended, places, strict=True))
     assert found >= 0.8 * runs, f"{found} of {runs}"
+    paid = statistics.mean(each for _, each in ended)
+    assert paid < 0.8 * ITEMS * (LOOKS + 1)  # as where each step is decided
 
 
 def test_what_cannot_be_decided_at_the_end_is_not_kept():

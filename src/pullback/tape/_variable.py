@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.internal._arguments import checked
 from pullback.internal._text import shortened, shown
 from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
@@ -141,6 +142,7 @@ class Variable:
     def requires_grad(self, value: bool) -> None:
         self.requires_grad_(value)
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Require a gradient of this leaf, or no longer; gives the Variable back.
 
@@ -148,10 +150,6 @@ class Variable:
             GraphError: the Variable is no leaf.
             ArgumentError: its kind of value has no gradients.
         """
-        if not isinstance(requires_grad, bool):
-            raise ArgumentTypeError(
-                "requires_grad is True or False.", given=f"requires_grad={shown(requires_grad)}"
-            )
         if self._node is not None:
             if not requires_grad:
                 raise GraphError(
@@ -358,8 +356,7 @@ class Variable:
                 mend="Use detach() for a copy without history.",
             )  # fmt: skip
         twin = wrap(data, self.role)
-        twin._requires_grad = self._requires_grad
-        twin._origin = self._origin
+        twin._requires_grad, twin._origin = self._requires_grad, self._origin
         if self.name is not None:
             twin.name = self.name
         return twin
