@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
-from pullback.internal._arguments import checked
 from pullback.internal._text import shortened, shown
 from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
@@ -142,7 +141,6 @@ class Variable:
     def requires_grad(self, value: bool) -> None:
         self.requires_grad_(value)
 
-    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Require a gradient of this leaf, or no longer; gives the Variable back.
 
@@ -150,6 +148,8 @@ class Variable:
             GraphError: the Variable is no leaf.
             ArgumentError: its kind of value has no gradients.
         """
+        if requires_grad is not True and requires_grad is not False:
+            raise ArgumentTypeError("requires_grad is True or False.", given=shown(requires_grad))
         if self._node is not None:
             if not requires_grad:
                 raise GraphError(
