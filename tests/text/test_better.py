@@ -7,7 +7,7 @@ import pytest
 from tests.fuzzing import examples
 from tests.text.test_optim import told
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, ReplyError
 from pullback.text import Module, Parameter
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD, Optimizer, Pareto, Validated
@@ -67,6 +67,20 @@ def test_noise_alone_is_accepted_in_at_most_one_of_twenty_runs(kind, looks):
     assert accepted <= 0.05 * runs, f"{accepted} of {runs}"
 
 
+def test_who_looks_more_often_than_was_said_accepts_no_more_noise():
+    runs = examples(40)
+    found = [run(Noisy(seed, {}), looks=1) for seed in range(runs)]
+    assert sum(one.optimizer.values() != ["v0"] for one in found) <= 0.05 * runs
+    assert "used up" in found[0].outcomes[-1].reason
+
+
+def test_a_search_that_goes_on_longer_than_was_planned_has_no_more_to_risk():
+    first = run(Noisy(0, {}), looks=LOOKS)
+    again = Validated(Proposals([told("v0", "note")]), Noisy(0, {}), looks=2 * LOOKS)
+    again.load_state_dict(first.state_dict())
+    assert again.risk - again.risked == pytest.approx(0.0, abs=1e-12)
+
+
 def test_so_does_a_true_loss_hidden_in_noise_and_what_scores_better_alone_would_not():
     runs = examples(40)
     worth = {f"v{n}": -0.3 for n in range(1, LOOKS + 1)}
@@ -88,6 +102,44 @@ def test_a_true_gain_of_one_standard_deviation_is_found():
         paid.append(noisy.paid)
     assert found >= 0.8 * runs, f"{found} of {runs}"
     assert statistics.mean(paid) < 0.8 * ITEMS * (LOOKS + 1)  # the first items turn many away
+
+
+def searched(seed, worth):
+    """A free search on 30 items, decided once on 30 others: the text, and what was paid."""
+    noisy, rest = Noisy(seed, worth), Noisy(f"{seed} rest", worth)
+    noisy.samples = rest.samples = range(30)
+    rest.prompt = noisy.prompt
+    optimizer = run(noisy, risk=1.0, final=rest, confirm=0.025)
+    optimizer.finish()
+    return noisy.prompt.data, noisy.paid + rest.paid
+
+
+def test_a_free_search_that_is_decided_once_keeps_both_promises():
+    runs = examples(40)
+    kept = [searched(seed, {})[0] for seed in range(runs)]
+    assert sum(text != "v0" for text in kept) <= 0.05 * runs
+    places = [random.Random(seed).randint(1, LOOKS) for seed in range(runs)]
+    ended = [searched(n, {f"v{at}": 1.0}) for n, at in enumerate(places)]
+    found = sum(text == f"v{at}" for (text, _), at in zip(ended, places, strict=True))
+    assert found >= 0.8 * runs, f"{found} of {runs}"
+    paid = statistics.mean(each for _, each in ended)
+    assert paid < 0.8 * ITEMS * (LOOKS + 1)  # as where each step is decided
+
+
+def test_what_cannot_be_decided_at_the_end_is_not_kept():
+    class Empty(Noisy):
+        def scores(self, numbers=None):
+            raise BudgetError("there is no room")
+
+    noisy = Noisy(0, {"v1": 9.0})
+    optimizer = run(noisy, risk=1.0, final=Empty(0, {}), confirm=0.025)
+    assert noisy.prompt.data == "v1"
+    with pytest.raises(BudgetError):
+        optimizer.finish()
+    assert noisy.prompt.data == "v0"
+    for final in (None, Measure(Module(), lambda module, sample: 1.0, range(3))):
+        with pytest.raises(ArgumentError, match="few"):
+            Validated(optimizer.optimizer, noisy, final=final, confirm=0.025)
 
 
 def test_the_gain_on_the_final_split_lies_in_its_interval():

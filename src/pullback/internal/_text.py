@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Any
 
-__all__ = ["clean", "clean_within", "shortened"]
+__all__ = ["clean", "clean_within", "shortened", "shown"]
 
 _LIMIT = 20_000
 # Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
@@ -58,6 +58,15 @@ def shortened(text: str, most: int = 80) -> str:
         'a lon…'
     """
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """A value as code, shortened; of a type whose repr is broken, its name."""
+    try:
+        text = repr(value)
+    except Exception:  # any type may have a broken repr
+        text = f"an instance of {type(value).__qualname__}"
+    return shortened(text, most)
 
 
 def _written_out(character: str) -> str:

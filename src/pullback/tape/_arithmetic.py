@@ -185,14 +185,6 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
     return limited
 
 
-def _same(change: Any) -> Any:
-    return change
-
-
-def _opposite(change: Any) -> Any:
-    return -change
-
-
 def _base(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch."""
     return change * (wrap(0.0) if data_of(b) == 0 else b * _power(a, b - 1))
@@ -210,9 +202,9 @@ def _magnitude(change: Any, a: Any) -> Any:
     return change * ((a._data > 0) - (a._data < 0))
 
 
-_operation("add", operator.add, _same, _same, linear="jointly")
-_operation("subtract", operator.sub, _same, _opposite, linear="jointly")
-_operation("negative", operator.neg, _opposite, linear="jointly")
+_operation("add", operator.add, lambda c: c, lambda c: c, linear="jointly")
+_operation("subtract", operator.sub, lambda c: c, lambda c: -c, linear="jointly")
+_operation("negative", operator.neg, lambda c: -c, linear="jointly")
 _operation("multiply", operator.mul, lambda c, a, b: c * b, lambda c, a, b: c * a, linear="each")
 _operation(
     "divide", divide, lambda c, a, b: c / b, lambda c, a, b: -c * ((a / b) / b), linear="first"

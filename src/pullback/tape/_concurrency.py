@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 
@@ -64,6 +64,7 @@ def advance() -> Path:
     return (*path, count)
 
 
+@checked
 def at(*parts: Part) -> AbstractContextManager[Any]:
     """Let what happens inside have a place of its own.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pullback.errors import ArgumentTypeError, DefinitionError
+from pullback.internal._arguments import checked
 
 __all__ = ["Definition", "define", "once_differentiable"]
 
@@ -78,6 +79,7 @@ class Definition:
         return bound.args
 
 
+@checked
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Declare that backward is not itself differentiable: a second derivative is refused.
 

@@ -130,7 +130,8 @@ class Pass:
                 self.captured[GradientEdge(node, number)] = gradient
         else:
             later = self._outside if self._leaves else []
-            sent = node.pull(gradients, self._needed(node), self._create_graph, later)
+            needed = None if self._within is None else self._needed(node)
+            sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent)
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:

@@ -4,6 +4,9 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 from pullback.tape._variable import Variable, wrap
 
 __all__ = ["Feedback", "distinct", "gather", "held", "notes_in", "notes_of"]
@@ -20,6 +23,9 @@ class Feedback(Variable):
         notes: the notes, text Variables.
         role: what the feedback is about.
 
+    Raises:
+        ArgumentTypeError: a note is no text.
+
     Example:
         >>> feedback = Feedback([Variable("too long"), Variable("no source")])
         >>> print(feedback.data)
@@ -31,8 +37,12 @@ class Feedback(Variable):
 
     __slots__ = ("notes",)
 
+    @checked
     def __init__(self, notes: Iterable[Variable] = (), role: str = "") -> None:
-        self.notes: tuple[Variable, ...] = distinct(notes)
+        found = notes_of(tuple(notes))
+        if found is None:
+            raise ArgumentTypeError("Feedback is made of text Variables.", given=shown(notes))
+        self.notes: tuple[Variable, ...] = distinct(found)
         super().__init__("\n".join(note._data for note in self.notes), role)
 
     def __iter__(self) -> Iterator[Variable]:
@@ -67,7 +77,7 @@ def distinct(notes: Iterable[Variable]) -> tuple[Variable, ...]:
     """The notes without those that repeat what the same origin has said before."""
     seen: dict[Any, Variable] = {}
     for note in notes:
-        origin = note.origin
+        origin = note._origin
         seen.setdefault(id(note) if origin is None else (origin.node, note._data), note)
     return tuple(seen.values())
 

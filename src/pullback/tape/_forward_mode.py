@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal._arguments import checked
 from pullback.tape import _layout
 from pullback.tape._engine import Pass
 from pullback.tape._function import Function
@@ -59,6 +60,7 @@ def _own(gradient: Variable) -> Variable:
 OPERATIONS["own"] = _own
 
 
+@checked
 def jvp(
     func: Callable[..., Any], primals: Sequence[Variable], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -87,7 +89,7 @@ def jvp(
     batch = _layout.batch_in(_layout.find((func, primals, tangents))[0])
     if batch is not None:
         return batch.lift(jvp, (func, primals, tangents))
-    starts = _starts(primals, "jvp")
+    starts = _starts(primals)
     if len(tangents) != len(primals):
         raise ArgumentError(
             "There is not one tangent for each primal.",
@@ -113,6 +115,7 @@ def jvp(
     return type(result)(outputs), type(result)(changes)
 
 
+@checked
 def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[..., Any]]:
     """The value of a callable and a function that pulls gradients back through it.
 
@@ -129,7 +132,7 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
         >>> pull(Variable(1.0))
         (Variable(6.0),)
     """
-    starts = _starts(primals, "vjp")
+    starts = _starts(primals)
     with running(ON):
         result = func(*starts)
     outputs = _outputs(result, "vjp")
@@ -158,16 +161,9 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
     return plain[0] if isinstance(result, Variable) else type(result)(plain), pull
 
 
-def _starts(primals: Sequence[Variable], verb: str) -> list[Variable]:
-    starts = []
-    for primal in primals:
-        if not isinstance(primal, Variable):
-            raise ArgumentTypeError(
-                f"{verb} takes Variables as primals.", given=type(primal).__name__
-            )
-        recorded = primal._requires_grad and mode.get().grad
-        starts.append(Alias.apply(primal) if recorded else primal._fresh())
-    return starts
+def _starts(primals: Sequence[Variable]) -> list[Variable]:
+    now = mode.get().grad
+    return [Alias.apply(p) if now and p._requires_grad else p._fresh() for p in primals]
 
 
 def _tangent(primal: Variable, tangent: Any) -> Any:

@@ -107,8 +107,7 @@ def settle(
         if isinstance(gradient, Feedback):
             return Feedback(map(tied, gradient.notes), gradient.role)
         twin = wrap(gradient._data, gradient.role, Refusal(error, gradient, causes))
-        if gradient.origin is not None:
-            twin._more().origin = gradient.origin
+        twin._origin = gradient._origin
         return twin
 
     return list(map(tied, answers))
@@ -281,13 +280,13 @@ class FunctionNode(Node):
         origin, passed_on = None, set()
         for each in answers:
             for note in notes_in(each):
-                if note._extra is not None and note._extra.origin is not None:
+                if note._origin is not None:
                     continue
                 if origin is None:
                     passed_on = {id(note) for each in gradients for note in notes_in(each)}
                     origin = Origin(self._name, self.role, self.sequence)
                 if id(note) not in passed_on:
-                    note._more().origin = origin
+                    note._origin = origin
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
         """Run jvp; None where there is none, so that it is to be derived.

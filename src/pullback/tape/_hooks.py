@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import checked
 
 __all__ = ["Extra", "Handle", "Origin", "saved_hooks", "saved_variables_hooks"]
 
@@ -29,7 +30,6 @@ class Extra:
     """What few Variables have."""
 
     name: str | None = None
-    origin: Origin | None = None
     accumulate: Any = None  # a weak reference to the node that accumulates into .grad
     hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
     post_hooks: Mapping[int, Callable[..., Any]] = MappingProxyType({})
@@ -79,12 +79,8 @@ class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in thi
         Variable(6.0)
     """
 
+    @checked
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
-        if not callable(pack) or not callable(unpack):
-            raise ArgumentTypeError(
-                "Saved values are packed and unpacked by two callables.",
-                given=f"pack={pack!r}, unpack={unpack!r}",
-            )
         self._pair = (pack, unpack)
         self._tokens: list[Any] = []
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
-from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 
 __all__ = [
@@ -148,12 +148,8 @@ class set_grad_enabled(_Switch):  # noqa: N801  # torch's name, both a call and 
 
     __slots__ = ("_before",)
 
+    @checked
     def __init__(self, mode: bool) -> None:
-        if not isinstance(mode, bool):
-            raise ArgumentTypeError(
-                "set_grad_enabled was given no truth value.", given=f"mode={mode!r}",
-                expected="True or False",
-            )  # fmt: skip
         super().__init__(mode)
         self._before = self._now()
         self.__enter__()

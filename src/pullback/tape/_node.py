@@ -6,7 +6,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from pullback.errors import ArgumentTypeError, GraphError
+from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.internal._arguments import checked, is_whole
+from pullback.internal._text import shown
 from pullback.tape._hooks import Handle
 from pullback.tape._registry import Space, space_of
 from pullback.tape._variable import Variable, describe
@@ -81,6 +83,7 @@ class Node:
     linear = ""
     waits = False  # whether its rule waits for something, so that others should run beside it
 
+    @checked
     def __init__(self, name: str = "Node", next_functions: Iterable[Any] = ()) -> None:
         self._name = name
         self.sequence = next(count)
@@ -100,14 +103,16 @@ class Node:
 
     @next_functions.setter
     def next_functions(self, edges: Iterable[Any]) -> None:
-        pairs = tuple(tuple(edge) for edge in edges)
+        pairs = tuple(edges)
         for edge in pairs:
-            if len(edge) != 2 or not (edge[0] is None or isinstance(edge[0], Node)):
+            pair = isinstance(edge, tuple | list) and len(edge) == 2 and is_whole(edge[1])
+            if not pair or not (edge[0] is None or isinstance(edge[0], Node)):
                 raise ArgumentTypeError(
                     "An edge of a graph is a pair of a Node, or None, and the number of one of "
                     "its outputs.",
-                    given=repr(edge),
+                    given=shown(edge),
                 )
+        pairs = tuple(map(tuple, pairs))
         self._next: tuple[Edge, ...] = pairs  # type: ignore[bad-assignment]
 
     @property
@@ -128,6 +133,7 @@ class Node:
             self._hooks = {}
         return Handle(self._hooks, hook)
 
+    @checked
     def register_prehook(self, hook: Callable[[Any], Any], output_nr: int | None = None) -> Handle:
         """Call ``hook(grad_outputs)`` before the rule; what it returns replaces.
 
@@ -138,6 +144,9 @@ class Node:
         Returns:
             A handle with `remove()`.
         """
+        if output_nr is not None and output_nr not in range(len(self.outputs)):
+            raise ArgumentError(f"{self.title()} has no such output.", given=f"{output_nr=}",
+                                expected=f"below {len(self.outputs)}")  # fmt: skip
         if self._prehooks is None:
             self._prehooks = {}
         return Handle(self._prehooks, (output_nr, hook))
@@ -287,6 +296,7 @@ def edge_of(variable: Variable) -> Edge:
     return (node, 0)
 
 
+@checked
 def get_gradient_edge(variable: Variable) -> GradientEdge:
     """Where the gradient of a Variable arrives.
 
@@ -298,10 +308,6 @@ def get_gradient_edge(variable: Variable) -> GradientEdge:
         >>> get_gradient_edge(x * x).node.name()
         'MultiplyBackward'
     """
-    if not isinstance(variable, Variable):
-        raise ArgumentTypeError(
-            "A gradient edge belongs to a Variable.", given=type(variable).__name__
-        )
     node, output_nr = edge_of(variable)
     if node is None:
         raise GraphError(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
-from pullback.internal._text import shortened
+from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 
-__all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
+__all__ = ["COMMON", "OPERATIONS", "Space", "register_space", "space_of"]
 
 # The operations that a Variable has and does not know: filled by the modules that define them.
 OPERATIONS: dict[str, Callable[..., Any]] = {}
@@ -91,9 +92,10 @@ class Space:
 
 
 _SPACES: dict[type, Callable[[Any], Space] | Space] = {}
-_COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
+COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
 
 
+@checked
 def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
     """Say which space the values of a type belong to, and those of its subclasses.
 
@@ -110,15 +112,10 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
         >>> space_of(Celsius(3.0)).name
         'number'
     """
-    if not isinstance(kind, type) or not (isinstance(factory, Space) or callable(factory)):
-        raise ArgumentTypeError(
-            "A space is registered for a type, with a callable that gives the space of a value.",
-            given=f"kind={kind!r}, factory={factory!r}",
-        )
-    _COMMON.pop(kind, None)
+    COMMON.pop(kind, None)
     _SPACES[kind] = factory
     if isinstance(factory, Space):
-        _COMMON[kind] = factory
+        COMMON[kind] = factory
 
 
 def space_of(data: Any) -> Space:
@@ -128,15 +125,15 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    if kind in _COMMON:
-        return _COMMON[kind]
+    if kind in COMMON:
+        return COMMON[kind]
     factory = _SPACES.get(kind) or _find(kind)
     if isinstance(factory, Space):
         return factory
     if factory is None:
         raise ArgumentTypeError(
             f"The tape does not know values of the type {kind.__qualname__}.",
-            given=_short(data),
+            given=shown(data),
             expected="a number, a text, a list, tuple or dict of them, a torch tensor, or a "
             "registered type",
             mend="pullback.tape.register_space(the_type, factory)",
@@ -161,11 +158,3 @@ def _find(kind: type) -> Callable[[Any], Space] | Space | None:
         importlib.import_module("pullback.tape.tensor")
         return _SPACES[torch.Tensor]
     return None
-
-
-def _short(data: Any) -> str:
-    try:
-        text = repr(data)
-    except Exception:  # any type may have a broken repr
-        text = f"an instance of {type(data).__qualname__}"
-    return shortened(text)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.tape._feedback import Feedback, distinct, gather, held
 from pullback.tape._function import Function
 from pullback.tape._mode import mode
@@ -102,7 +103,8 @@ class Stack(_Structure):
         ctx.keys = list(values) if isinstance(values, dict) else range(len(values))
         ctx.kind = type(values)
         ctx.build = build
-        return wrap(build([held(value) for value in _values(values)]))
+        entries = values.values() if isinstance(values, dict) else values
+        return wrap(build([held(value) for value in entries]))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -160,7 +162,10 @@ class Join(_Structure):
         return [g] * ctx.count
 
 
-def stack(values: Any) -> Variable:
+@checked
+def stack(
+    values: list[Variable] | tuple[Variable, ...] | dict[Any, Variable],
+) -> Variable:
     """One Variable of a list, tuple or dict of Variables; gradients flow back to each.
 
     Arguments:
@@ -178,16 +183,6 @@ def stack(values: Any) -> Variable:
         >>> a.grad
         Variable(3.0)
     """
-    if not isinstance(values, list | tuple | dict):
-        raise ArgumentTypeError(
-            "stack takes a list, tuple or dict of Variables.", given=type(values).__name__
-        )
-    for value in _values(values):
-        if not isinstance(value, Variable):
-            raise ArgumentTypeError(
-                "stack was given something that is no Variable.", given=repr(value),
-                mend="Make it one: Variable(value).",
-            )  # fmt: skip
     if isinstance(values, dict):
         keys = tuple(values)
         return Stack.apply(values, lambda entries: dict(zip(keys, entries, strict=True)))
@@ -221,10 +216,6 @@ def _item(a: Variable, key: Any) -> Any:
                 mend="Slice its data inside a Function that answers for it.",
             )  # fmt: skip
     return Item.apply(a, key)
-
-
-def _values(values: Any) -> Any:
-    return values.values() if isinstance(values, dict) else values
 
 
 def _lift(value: Any) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
-from pullback.internal._text import shortened
+from pullback.internal._text import shortened, shown
 from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
-from pullback.tape._registry import OPERATIONS, space_of
+from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
 __all__ = ["Variable", "data_of", "describe", "wrap"]
 
@@ -69,6 +69,7 @@ class Variable:
         "_extra",
         "_grad",
         "_node",
+        "_origin",
         "_output_nr",
         "_requires_grad",
         "_version",
@@ -84,14 +85,17 @@ class Variable:
         requires_grad: bool = False,
         name: str | None = None,
     ) -> None:
-        if isinstance(data, Variable):
-            raise ArgumentTypeError(
-                "A Variable was made of a Variable.", given=describe(data),
-                mend="Pass its data, or use detach() for a copy without history.",
-            )  # fmt: skip
+        if type(data) not in COMMON:
+            if isinstance(data, Variable):
+                raise ArgumentTypeError(
+                    "A Variable was made of a Variable.", given=describe(data),
+                    mend="Pass its data, or use detach() for a copy without history.",
+                )  # fmt: skip
+            space_of(data)
         if not isinstance(role, str) or not (name is None or isinstance(name, str)):
             raise ArgumentTypeError(
-                "The role and name of a Variable are texts.", given=f"role={role!r}, name={name!r}"
+                "The role and name of a Variable are texts.",
+                given=f"role={shown(role)}, name={shown(name)}",
             )
         self._data = data
         self.role = role
@@ -100,10 +104,10 @@ class Variable:
         self._version = 0
         self._extra: Extra | None = None
         self._requires_grad = False
-        space = space_of(data)
         self._grad = None
-        if requires_grad:
-            self._require(space)
+        self._origin = None
+        if requires_grad is not False:
+            self.requires_grad_(requires_grad)
         if name is not None:
             self.name = name
 
@@ -144,10 +148,8 @@ class Variable:
             GraphError: the Variable is no leaf.
             ArgumentError: its kind of value has no gradients.
         """
-        if not isinstance(requires_grad, bool):
-            raise ArgumentTypeError(
-                "requires_grad is True or False.", given=f"requires_grad={requires_grad!r}"
-            )
+        if requires_grad is not True and requires_grad is not False:
+            raise ArgumentTypeError("requires_grad is True or False.", given=shown(requires_grad))
         if self._node is not None:
             if not requires_grad:
                 raise GraphError(
@@ -211,7 +213,7 @@ class Variable:
     @property
     def origin(self) -> Origin | None:
         """For feedback: the graph node that wrote it; None for what a user gave."""
-        return None if self._extra is None else self._extra.origin
+        return self._origin
 
     def _more(self) -> Extra:
         if self._extra is None:
@@ -354,9 +356,9 @@ class Variable:
                 mend="Use detach() for a copy without history.",
             )  # fmt: skip
         twin = wrap(data, self.role)
-        twin._requires_grad = self._requires_grad
-        if self._extra is not None:
-            twin._more().name, twin._more().origin = self.name, self.origin
+        twin._requires_grad, twin._origin = self._requires_grad, self._origin
+        if self.name is not None:
+            twin.name = self.name
         return twin
 
     def __reduce__(self) -> NoReturn:
@@ -379,6 +381,7 @@ def wrap(
     variable._extra = None
     variable._requires_grad = node is not None
     variable._grad = None
+    variable._origin = None
     return variable
 
 

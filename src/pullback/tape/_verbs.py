@@ -1,22 +1,25 @@
 """`backward`, called or awaited, and `grad`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
+from pullback.internal._arguments import checked, is_whole
+from pullback.internal._text import shown
 from pullback.tape import _layout
 from pullback.tape._engine import Pass
-from pullback.tape._node import GradientEdge, get_gradient_edge
+from pullback.tape._node import GradientEdge, Node, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe
 
 __all__ = ["abackward", "backward", "grad"]
 
-Inputs = Variable | GradientEdge | Sequence[Variable | GradientEdge]
+Inputs = Variable | GradientEdge | Iterable[Variable | GradientEdge]
 
 
+@checked
 def backward(
-    variables: Variable | Sequence[Variable],
+    variables: Variable | Iterable[Variable],
     grad_variables: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -52,8 +55,9 @@ def backward(
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
 
 
+@checked
 async def abackward(
-    variables: Variable | Sequence[Variable],
+    variables: Variable | Iterable[Variable],
     grad_variables: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -65,8 +69,9 @@ async def abackward(
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
 
 
+@checked
 def grad(
-    outputs: Variable | Sequence[Variable],
+    outputs: Variable | Iterable[Variable],
     inputs: Inputs,
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
@@ -111,32 +116,34 @@ def grad(
     return results
 
 
-def listed(values: Any, what: str) -> list[Any]:
+def listed(values: Any, name: str) -> list[Any]:
     """Variables or edges as a list: one alone, or those in a list or another iterable."""
-    if isinstance(values, Variable | GradientEdge):
-        return [values]
-    if not isinstance(values, Iterable) or isinstance(values, str | dict):
-        raise ArgumentTypeError(
-            f"{what} neither a Variable nor a list of them.", given=repr(values)[:60]
-        )
-    return list(values)
+    found = [values] if isinstance(values, Variable | GradientEdge) else list(values)
+    if not found:
+        raise ArgumentError(f"There is nothing in the {name}.", given=shown(values),
+                            expected="a Variable, or a list of one or more")  # fmt: skip
+    return found
 
 
-def edges_in(values: Any, what: str) -> list[GradientEdge]:
+def edges_in(values: Any, name: str) -> list[GradientEdge]:
     """Where the gradients of Variables arrive; edges as they are."""
-    return [
+    edges = [
         value if isinstance(value, GradientEdge) else get_gradient_edge(value)
-        for value in listed(values, what)
+        for value in listed(values, name)
     ]
+    for node, number in edges:
+        known = isinstance(node, Node) and is_whole(number)
+        if not known or not 0 <= number < len(node.outputs):
+            raise ArgumentTypeError("A gradient edge is a node and one of its outputs.",
+                                    given=f"{shown(node)}, {shown(number)}")  # fmt: skip
+    return edges
 
 
 def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -> Pass:
     roots = _roots(variables, gradients)
     targets = None
     if inputs is not None:
-        chosen = listed(inputs, "backward was given inputs that are")
-        if not chosen:
-            raise ArgumentError("backward was given an empty list of inputs.")
+        chosen = listed(inputs, "inputs")
         if any(isinstance(value, GradientEdge) for value in chosen):
             raise ArgumentTypeError("backward accumulates into Variables, and was given an edge.")
         targets = {get_gradient_edge(value): value for value in chosen}
@@ -144,11 +151,15 @@ def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -
 
 
 def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
-    roots = listed(variables, "A graph is run back from")
+    roots = listed(variables, "outputs")
     if isinstance(variables, Variable) or gradients is None:
         given: list[Any] = [gradients] * len(roots)
     else:
-        given = listed(gradients, "The gradients of several outputs are")
+        if not isinstance(gradients, Iterable) or isinstance(gradients, str | dict):
+            raise ArgumentTypeError(
+                "The gradients of several outputs are a list.", given=shown(gradients)
+            )
+        given = list(gradients)
     if len(given) != len(roots):
         raise ArgumentError(
             "There is not one gradient for each output.",
@@ -183,10 +194,7 @@ def _inputs(
 ) -> tuple[list[GradientEdge], bool]:
     if materialize and allow_unused is False:
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
-    edges = edges_in(inputs, "grad was given inputs that are")
-    if not edges:
-        raise ArgumentError("grad was given no inputs.")
-    return edges, bool(allow_unused) or materialize
+    return edges_in(inputs, "inputs"), bool(allow_unused) or materialize
 
 
 def _results(

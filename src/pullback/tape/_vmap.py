@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.tape import _layout
 from pullback.tape._concurrency import drive, run
@@ -101,6 +102,7 @@ class Batched(Variable):
 _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
 
 
+@checked
 def vmap(
     func: Callable[..., Any],
     in_dims: int | tuple[int | None, ...] | None = 0,
@@ -162,11 +164,9 @@ def vmap(
             )
         return _output(result, out_dims, level, info)
 
-    if randomness not in (None, "error", "different", "same"):
-        raise ArgumentError(
-            "vmap was given an unknown randomness.", given=f"randomness={randomness!r}",
-            expected="'error', 'different' or 'same'",
-        )  # fmt: skip
+    for name, dims in (("in_dims", in_dims), ("out_dims", out_dims)):
+        for dim in dims if isinstance(dims, tuple) else (dims,):
+            _is_batch(dim, name)
     return batched
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shortened
 from pullback.tape._hooks import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
 from pullback.tape._registry import Space
-from pullback.tape._variable import Variable
-from pullback.tape._verbs import edges_in
+from pullback.tape._variable import Variable  # noqa: F401  # for the examples
+from pullback.tape._verbs import Inputs, edges_in
 
 __all__ = [
     "GradientEdge",
@@ -26,8 +27,6 @@ __all__ = [
 
 
 FORMAT = 1
-_LOOKED_AT = "A graph is looked at from what is"
-Roots = Variable | GradientEdge | Sequence[Variable | GradientEdge]
 
 
 class _Named(Space):
@@ -49,7 +48,8 @@ class _Read(Node):
     notes: list[dict[str, str]]
 
 
-def to_json(roots: Roots, indent: int | None = None) -> str:
+@checked
+def to_json(roots: Inputs, indent: int | None = None) -> str:
     """A graph as JSON: nodes, edges, roles, values that are numbers or texts, notes on leaves.
 
     The same graph gives the same text, whatever the process and the timing.
@@ -88,6 +88,7 @@ def to_json(roots: Roots, indent: int | None = None) -> str:
     return json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+@checked
 def from_json(text: str) -> list[GradientEdge]:
     """The roots of a graph that `to_json` wrote; its nodes are for looking at, not for running.
 
@@ -117,7 +118,8 @@ def from_json(text: str) -> list[GradientEdge]:
         ) from None  # fmt: skip
 
 
-def to_dot(roots: Roots) -> str:
+@checked
+def to_dot(roots: Inputs) -> str:
     r"""A graph in the DOT language of Graphviz, drawn from the leaves to the roots.
 
     Example:
@@ -149,7 +151,8 @@ def to_dot(roots: Roots) -> str:
     return "\n".join([*lines, "}"])
 
 
-def summary(roots: Roots, limit: int = 200) -> str:
+@checked
+def summary(roots: Inputs, limit: int = 200) -> str:
     """A graph as a tree for the terminal, from the roots to the leaves.
 
     A node that several others lead to is written out once.
@@ -167,7 +170,8 @@ def summary(roots: Roots, limit: int = 200) -> str:
         │  └─ weight  2.0
         └─ Multiply  6.0  (above)
     """
-    edges = edges_in(roots, _LOOKED_AT)
+    check_counts(limit=limit)
+    edges = edges_in(roots, "roots")
     lines: list[str] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, str, str]] = [(edge.node, "", "") for edge in reversed(edges)]
@@ -191,7 +195,7 @@ def summary(roots: Roots, limit: int = 200) -> str:
 
 def _graph(roots: Any) -> tuple[list[GradientEdge], dict[Node, int]]:
     """The edges of the roots, and every node with its number, each before what it follows from."""
-    edges = edges_in(roots, _LOOKED_AT)
+    edges = edges_in(roots, "roots")
     return edges, plan(list(dict.fromkeys(edge.node for edge in edges)), None)
 
 

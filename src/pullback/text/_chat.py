@@ -1,12 +1,13 @@
 """`chat`: a call of a language model as a differentiable operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
+from pullback.internal._arguments import checked
 from pullback.tape import Variable
-from pullback.text._critic import ModelCritic, Review, current_critic
+from pullback.text._critic import Critic, ModelCritic, Review, current_critic
 from pullback.text._failure import Failure, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
@@ -131,9 +132,6 @@ def read_conversation(
     turns = [_turn(message, variables) for message in messages]
     count = len(variables)
     names = None
-    if not isinstance(inputs, Mapping | None):
-        raise ArgumentTypeError("The inputs are a dict, of values for fields by their names.",
-                                given=repr(inputs)[:80])  # fmt: skip
     if inputs is not None:
         names = tuple(inputs)
         variables += [v if isinstance(v, Variable) else Variable(v) for v in inputs.values()]
@@ -227,6 +225,7 @@ class Chat(Operation):
         return (None, *(told if tried.failure is None else [None] * len(inputs)))
 
 
+@checked
 def chat(
     lm: LM,
     messages: Any,
@@ -234,8 +233,8 @@ def chat(
     *,
     role: str = "answer",
     schema: Any = None,
-    tools: Sequence[Tool] = (),
-    critic: Any = None,
+    tools: Iterable[Tool] = (),
+    critic: Critic | None = None,
     **options: Any,
 ) -> Variable:
     """What a language model answers, with feedback as its gradient.
@@ -269,16 +268,13 @@ def chat(
         >>> chat(lm, Template("Translate {word}."), {"word": "Hello"}).data
         'Ciao'
     """
-    if not isinstance(lm, LM):
-        raise ArgumentTypeError(
-            "chat asks a language model.", given=type(lm).__name__, expected="an LM of text.lm"
-        )
     conversation, variables = read_conversation(messages, inputs)
     chosen = critic or current_critic() or ModelCritic(lm)
     call = Call(lm, conversation, role, chosen, schema, tuple(tools), options)
     return Chat.apply(call, *variables)
 
 
+@checked
 class ChatModule(Module):
     """One call of a language model with a system prompt, as a part of a pipeline.
 
@@ -315,6 +311,7 @@ class ChatModule(Module):
         return chat(self.lm, messages, inputs, **self.options)
 
 
+@checked
 def count_calls(module: Module) -> int:
     """How many calls of models a module makes at least for a sample: one a `ChatModule`.
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from pullback.errors import ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.errors import ReplyError
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
 from pullback.text._joining import Operation, heard
@@ -61,6 +61,7 @@ class Review:
     written: Callable[[Sequence[Variable]], str] | None = None
 
 
+@runtime_checkable
 class Critic(Protocol):
     """Says what each input of an operation should change.
 
@@ -81,6 +82,7 @@ class Relay:
         return [review.feedback if wanted else None for wanted in review.wanted]
 
 
+@checked
 @dataclass(frozen=True)
 class Rule:
     """What must hold of an operation, whatever its input.
@@ -104,6 +106,7 @@ class Rule:
         return re.search(self.purpose, purpose, re.IGNORECASE) is not None
 
 
+@checked
 class RuleCritic:
     """Criticises by rules, without a model: blames the operation that breaks one.
 
@@ -120,9 +123,6 @@ class RuleCritic:
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        for rule in rules:
-            if not isinstance(rule, Rule):
-                raise ArgumentTypeError("This is no rule.", given=repr(rule), expected="a Rule")
         self.rules = tuple(rules)
 
     async def review(self, review: Review) -> Sequence[Any]:
@@ -152,6 +152,7 @@ class RuleCritic:
 _critic: ContextVar[Any] = ContextVar("pullback.text.critic", default=None)
 
 
+@checked
 def use_critic(critic: Critic) -> AbstractContextManager[Critic]:
     """Have the operations that are applied inside criticised by this critic.
 
@@ -159,8 +160,6 @@ def use_critic(critic: Critic) -> AbstractContextManager[Critic]:
         >>> with use_critic(RuleCritic([])):
         ...     pass
     """
-    if not callable(getattr(critic, "review", None)):
-        raise ArgumentTypeError("A critic has a method review.", given=type(critic).__name__)
     return setting(_critic, critic)
 
 
@@ -172,6 +171,7 @@ def current_critic() -> Any:
 _PART = re.compile(r'<FEEDBACK id="([^"]*)">(.*?)</FEEDBACK>', re.DOTALL)
 
 
+@checked
 class ModelCritic:
     """Asks a language model what the texts of a call should change.
 
@@ -190,9 +190,8 @@ class ModelCritic:
     """
 
     def __init__(self, lm: LM, *, retries: int = 2, limit: int = 8000, **options: Any) -> None:
-        if not isinstance(lm, LM):
-            raise ArgumentTypeError("A critic asks a language model.", given=type(lm).__name__)
         check_counts(0, retries=retries)
+        check_counts(limit=limit)
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 
     async def review(self, review: Review) -> list[Any]:
@@ -327,6 +326,7 @@ class Blame:
         return f"{self.share:.0%} {self.parameter.role or 'a part'}: {said}"
 
 
+@checked
 def blame(parameters: Iterable[Variable]) -> list[Blame]:
     """The parts that feedback has reached, those that it speaks of most first.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, sum, written
@@ -112,6 +112,7 @@ class Evaluate(Operation):
         return (None, notes, *[None] * len(target))
 
 
+@checked
 def exact_match(
     prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = mean
 ) -> Evaluation:
@@ -137,6 +138,7 @@ def exact_match(
     )
 
 
+@checked
 def deterministic(
     prediction: Variable,
     target: Any,
@@ -170,21 +172,12 @@ def deterministic(
         >>> score.data
         0.5
     """
-    if not isinstance(purpose, str) or not purpose.strip():
+    if not purpose.strip():
         raise ArgumentError("An evaluator needs a purpose.", given=repr(purpose))
-    _check_prediction(prediction, eval_fn=eval_fn, success=success, reduction=reduction)
     variable = isinstance(target, Variable)
     spec = Evaluator(eval_fn, purpose, None if variable else target, success, reduction)
     score, explanation, _ = Evaluate.apply(spec, prediction, *([target] if variable else []))
     return Evaluation(score, explanation)
-
-
-def _check_prediction(prediction: Any, **functions: Any) -> None:
-    if not isinstance(prediction, Variable):
-        raise ArgumentTypeError("A prediction is a Variable.", given=repr(prediction)[:80])
-    for name, function in functions.items():
-        if not callable(function):
-            raise ArgumentTypeError(f"{name} is no function.", given=f"{name}={function!r:.60}")
 
 
 def _pairs(
@@ -311,11 +304,12 @@ class JudgeOne(Operation):
         return (None, *told)
 
 
+@checked
 def judge(
     lm: LM,
     criterion: Variable | str,
     prediction: Variable,
-    target: Variable | str | list[str] | None = None,
+    target: Variable | str | Sequence[Variable | str] | None = None,
     *,
     success: Callable[[float], bool] = is_full,
     retries: int = 2,
@@ -347,9 +341,6 @@ def judge(
         >>> judge(lm, "Is it Italian?", Variable("Ciao", role="translation")).score.data
         1.0
     """
-    if not isinstance(lm, LM):
-        raise ArgumentTypeError("A language model judges.", given=type(lm).__name__)
-    _check_prediction(prediction, success=success)
     check_counts(0, retries=retries)
     rule, expected = as_variable(criterion), "none" if target is None else target
     parts = prompt("judge")

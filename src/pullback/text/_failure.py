@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Self
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
 from pullback.text.lm import Call, current_run, hearing, scrub
 
@@ -37,6 +38,7 @@ class Failure(str):
 
     cause: str
 
+    @checked
     def __new__(cls, cause: str) -> Self:
         """A text that names the cause."""
         failure = super().__new__(cls, f"[failed: {cause}]")
@@ -57,6 +59,7 @@ def failure_in(data: Any) -> Failure | None:
     return None
 
 
+@checked
 class Failures:
     """What failed so far, beside all that was asked.
 
@@ -73,7 +76,7 @@ class Failures:
 
     def __init__(self, most: float = SHARE) -> None:
         share = isinstance(most, float) and 0 < most <= 1
-        count = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+        count = is_whole(most) and most >= 1
         if not share and not count:
             raise ArgumentError(
                 "The most that may fail is a count, or a share of all.", given=repr(most),
@@ -126,6 +129,7 @@ class Failures:
 _tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", default=None)
 
 
+@checked
 def tolerate(max_failures: float = SHARE) -> AbstractContextManager[Failures]:
     """Inside, an answer that cannot be used is a `Failure` and not an error, up to so many.
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.tape import Feedback, Function, Variable, is_grad_enabled, space_of
 from pullback.text._failure import failure_in
 from pullback.text._prompts import Template, fill, shorten
@@ -154,6 +155,7 @@ class Split(Operation):
         ]
 
 
+@checked
 def concat(*texts: Variable | str) -> Variable:
     """The texts, one after another.
 
@@ -168,6 +170,7 @@ def concat(*texts: Variable | str) -> Variable:
     return _joined(texts)
 
 
+@checked
 def join(separator: str, texts: Sequence[Variable | str]) -> Variable:
     """The texts with a separator between them.
 
@@ -179,12 +182,11 @@ def join(separator: str, texts: Sequence[Variable | str]) -> Variable:
         >>> join(", ", [Variable("abc"), "def"]).data
         'abc, def'
     """
-    if not isinstance(separator, str):
-        raise ArgumentTypeError("A separator is a plain text.", given=type(separator).__name__)
     return _joined(texts, separator)
 
 
-def sum(values: Sequence[Variable]) -> Variable:
+@checked
+def sum(values: Sequence[Variable | str | float]) -> Variable:
     """The sum of numbers; of texts, each in ``<ITEM>`` tags, one after another.
 
     Raises:
@@ -206,7 +208,8 @@ def sum(values: Sequence[Variable]) -> Variable:
     return _joined(variables, tags=("<ITEM>", "</ITEM>"))
 
 
-def format(template: Template | str, /, *, role: str = "", **values: Any) -> Variable:
+@checked
+def format(template: Variable | str, /, *, role: str = "", **values: Any) -> Variable:
     """A template with its fields filled in: ``{name}`` stands for a value, ``{{`` for a brace.
 
     What is said of the result is said to the template and to each value, once.
@@ -234,7 +237,8 @@ def format(template: Template | str, /, *, role: str = "", **values: Any) -> Var
     return Format.apply(filled, as_variable(template), *variables)
 
 
-def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> list[Variable]:
+@checked
+def split(text: Variable | str, separator: str | None = None, maxsplit: int = -1) -> list[Variable]:
     """The parts of a text, as `str.split` has them.
 
     Raises:
@@ -250,6 +254,7 @@ def split(text: Variable, separator: str | None = None, maxsplit: int = -1) -> l
     return list(parts) if isinstance(parts, tuple) else [parts]
 
 
+@checked
 def select(value: Variable, *path: str | int) -> Variable:
     """An entry of a list or mapping, such as a field of a structured answer.
 

@@ -1,11 +1,13 @@
 """`Module` and `Parameter`: a pipeline, and the texts in it that may be changed."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template
@@ -47,6 +49,7 @@ class TemplateParameter(Template, Parameter):
         super().__init__(data, role, requires_grad)
 
 
+@checked
 class Module:
     """A pipeline, or a part of one: what it is made of, and how it runs.
 
@@ -79,8 +82,6 @@ class Module:
 
     def register_buffer(self, name: str, value: Variable) -> None:
         """Keep a Variable that is saved with the parameters and that no optimiser changes."""
-        if not isinstance(value, Variable):
-            raise ArgumentTypeError("A buffer is a Variable.", given=type(value).__name__)
         setattr(self, name, value)
         self.__dict__.setdefault("_buffers", set()).add(name)
 
@@ -163,11 +164,11 @@ class Module:
             for path, value in chosen.items():
                 named[path].data = value
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, whole or not at all."""
         write_json(path, self.state_dict())
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Read the state from a JSON file.
 
         Raises:
@@ -182,7 +183,7 @@ class Module:
         self.load_state_dict(state)
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write JSON to a file, whole or not at all, and no key."""
     text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape

@@ -1,6 +1,7 @@
 """Templates, the prompts that this room itself sends, and how answers to them are read."""
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -11,8 +12,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.errors import ArgumentError, ReplyError
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
@@ -38,6 +39,7 @@ T = TypeVar("T")
 FENCE = "fence"  # the field of the prompts of this room that marks their tags
 
 
+@checked
 class Template(Variable):
     """A text with fields in braces. No other text is one: braces in it are characters.
 
@@ -58,8 +60,6 @@ class Template(Variable):
     __slots__ = ()
 
     def __init__(self, data: str = "", role: str = "", requires_grad: bool = False) -> None:
-        if not isinstance(data, str):
-            raise ArgumentTypeError("A template is a text.", given=type(data).__name__)
         fields_of(data)
         super().__init__(data, role, requires_grad)
 
@@ -104,8 +104,6 @@ def fill(template: str, values: Mapping[str, str]) -> str:
         >>> fill("{{{a}}}: {b}", {"a": "x", "b": "{a}"})
         '{x}: {a}'
     """
-    if not isinstance(template, str):
-        raise ArgumentTypeError("A template is a text.", given=type(template).__name__)
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
     if missing:
@@ -160,6 +158,7 @@ def _shipped() -> dict[str, Prompt]:
     return {name: _read(entry.read_text(encoding="utf-8"), name) for name, entry in files}
 
 
+@checked
 def prompt(name: str) -> Prompt:
     """A prompt as it is sent here, replaced or as it is shipped: pairs of a role and a template.
 
@@ -178,7 +177,8 @@ def prompt(name: str) -> Prompt:
     return known[name]
 
 
-def use_prompts(folder: str | Path) -> AbstractContextManager[Any]:
+@checked
+def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     """Send the prompts of a folder inside, in place of those of the same name.
 
     The field ``{fence}`` is a mark that is new for each request, for the tags around the data, so

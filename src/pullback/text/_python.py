@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ProgramError
+from pullback.internal._arguments import checked
 from pullback.tape import Variable, backward, space_of
-from pullback.text._critic import Relay, Review, current_critic
+from pullback.text._critic import Critic, Relay, Review, current_critic
 from pullback.text._joining import Operation, as_variable, spoken
 from pullback.text._module import Parameter
 from pullback.text.lm import scrub
@@ -127,12 +128,13 @@ class MapPythonAwaited(Operation):
     backward = staticmethod(_review)
 
 
+@checked
 def map_python(
     function: Callable[..., Any],
-    *inputs: Variable | str,
+    *inputs: Any,
     purpose: str | Variable = "",
     role: str = "",
-    critic: Any = None,
+    critic: Critic | None = None,
 ) -> Variable:
     """Any Python function of plain data, as an operation on the tape.
 
@@ -153,8 +155,6 @@ def map_python(
         >>> map_python(int, answer, purpose="read the number").data
         42
     """
-    if not callable(function):
-        raise ArgumentTypeError("map_python takes a function.", given=repr(function)[:80])
     instructed = isinstance(purpose, Variable)
     said = str(purpose.data) if isinstance(purpose, Variable) else purpose
     spec = Step(function, said, role, critic or current_critic() or Relay(), instructed)
@@ -164,13 +164,14 @@ def map_python(
     return operation.apply(spec, *([purpose] if instructed else []), *given)
 
 
+@checked
 def invoke(
     runnable: Any,
     value: Variable | str | Mapping[str, Any],
     *,
     purpose: str | Variable = "",
     role: str = "",
-    critic: Any = None,
+    critic: Critic | None = None,
 ) -> Variable:
     """A runnable as an operation: what it gives, and feedback to what it was given.
 

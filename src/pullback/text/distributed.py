@@ -27,12 +27,11 @@ from typing import Any
 from pullback import errors
 from pullback.errors import (
     ArgumentError,
-    ArgumentTypeError,
     GraphError,
     ProgramError,
     PullbackError,
 )
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Feedback, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within
@@ -75,6 +74,7 @@ def _read_error(value: Mapping[str, Any]) -> PullbackError:
     return cls(value["what"], **{name: value[name] for name in _FIELDS if name in value})
 
 
+@checked
 class Workers:
     """The workers of an executor, for batches of samples.
 
@@ -143,11 +143,6 @@ class Workers:
         return found
 
     def _run(self, module: Any, metric: Any, samples: Sequence[Any], learn: bool) -> list[Scored]:
-        if not isinstance(module, Module) or not callable(metric):
-            raise ArgumentTypeError(
-                "Workers are given a Module and a metric.",
-                given=f"{type(module).__name__}, {type(metric).__name__}",
-            )
         if not len(samples):
             raise ArgumentError("Samples are one or more.", given="none")
         if learn and not text_parameters(module):
@@ -251,7 +246,7 @@ def _made(kind: type[Variable], state: tuple[Any, ...], origin: Origin | None) -
     made = kind.__new__(kind)
     Variable.__init__(made, *state)
     if origin is not None:
-        made._more().origin = origin
+        made._origin = origin
     return made
 
 

@@ -9,12 +9,14 @@ from functools import cache
 from pathlib import Path
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import check_counts, checked
 
 __all__ = ["Price", "price_of", "read_prices"]
 
 VARIABLE = "PULLBACK_PRICES"
 
 
+@checked
 @dataclass(frozen=True)
 class Price:
     """US dollars for a million tokens.
@@ -38,18 +40,20 @@ class Price:
 
     def __post_init__(self) -> None:
         prices = (self.input, self.output, self.input if self.cached is None else self.cached)
-        numbers = all(isinstance(price, int | float) for price in prices)
-        if not numbers or not all(math.isfinite(price) and price >= 0 for price in prices):
+        if not all(math.isfinite(price) and price >= 0 for price in prices):
             raise ArgumentError("A price is a number of dollars, none negative.", given=repr(self))
 
     def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
         """US dollars for so many tokens; those that were cached are among the input."""
+        check_counts(0, input_tokens=input_tokens, output_tokens=output_tokens,
+                     cached_tokens=cached_tokens)  # fmt: skip
         cached = self.input if self.cached is None else self.cached
         full = max(input_tokens - cached_tokens, 0)
         total = full * self.input + cached_tokens * cached + output_tokens * self.output
         return total / 1_000_000
 
 
+@checked
 @cache
 def read_prices(path: Path) -> dict[str, Price]:
     """A table of prices from a JSON file: ``{"models": {name: {"input": ..., "output": ...}}}``.
@@ -67,6 +71,7 @@ def read_prices(path: Path) -> dict[str, Price]:
         ) from error  # fmt: skip
 
 
+@checked
 def price_of(model: str) -> Price | None:
     """The price of a model by its name, or None where it is not known.
 

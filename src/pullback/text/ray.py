@@ -5,13 +5,14 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._extras import require
 from pullback.text.distributed import Workers
 
 __all__ = ["RayExecutor", "workers"]
 
 
+@checked
 class RayExecutor(Executor):
     """The workers of a Ray that is started.
 
@@ -69,6 +70,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return fn(*args, **kwargs)
 
 
+@checked
 def workers(*, chunk: int = 8, attempts: int = 3) -> Workers:
     """The workers of the Ray that is started, for batches of samples.
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from pullback import tape
 from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.tape import Feedback, space_of
 from pullback.tape._context import at_edge
 
-__all__ = ["Variable", "adopt", "backward", "grad", "plain"]
+__all__ = ["Variable", "adopt", "backward", "grad"]
 
 # What has a score beside its explanation, so that the explanation needs no feedback to start from.
 _EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
@@ -34,7 +35,7 @@ class Variable(tape.Variable):
     __slots__ = ()
 
     def __init__(self, data: Any = "", role: str = "", requires_grad: bool = False) -> None:
-        super().__init__(_checked(data), role, requires_grad)
+        super().__init__(_of_one_kind(data), role, requires_grad)
 
     @property
     def data(self) -> Any:
@@ -44,7 +45,7 @@ class Variable(tape.Variable):
     @data.setter
     def data(self, value: Any) -> None:
         with tape.no_grad():
-            _assign(self, _checked(value))
+            _assign(self, _of_one_kind(value))
 
     @property
     def grad(self) -> list[Any]:
@@ -59,10 +60,9 @@ class Variable(tape.Variable):
             return
         tape.Variable.grad.__set__(self, value)
 
+    @checked
     def append_grad(self, gradient: tape.Variable) -> None:
         """Add one more piece of feedback."""
-        if not isinstance(gradient, tape.Variable):
-            raise ArgumentTypeError("Feedback is a Variable.", given=type(gradient).__name__)
         space = space_of(self._data)
         given = space.conform(gradient, self._wrong_gradient)
         self._grad = space.accumulate(self._grad, given)
@@ -81,10 +81,9 @@ class Variable(tape.Variable):
         """The same value without history."""
         return adopt(super().detach())
 
+    @checked
     def copy_(self, src: tape.Variable) -> "Variable":
         """Take the data, role and requires_grad of another Variable."""
-        if not isinstance(src, tape.Variable):
-            raise ArgumentTypeError("A Variable is copied.", given=type(src).__name__)
         self.data = src._data
         self.role = src.role
         if self._node is None:
@@ -107,11 +106,6 @@ def adopt(value: Any) -> Any:
     elif type(value) is tape.Variable:
         value.__class__ = Variable
     return value
-
-
-def plain(value: Any) -> Any:
-    """The data of a Variable, or the value itself."""
-    return value._data if isinstance(value, tape.Variable) else value
 
 
 def _start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
@@ -160,13 +154,13 @@ def _scores(node: Any, seen: set[Any]) -> list[tape.Variable]:
     return [score for before, _ in node.next_functions for score in _scores(before, seen)]
 
 
-def _checked(data: Any) -> Any:
+def _of_one_kind(data: Any) -> Any:
     if not isinstance(data, list):
         if isinstance(data, str | int | float) and not isinstance(data, bool):
             return data
         raise ArgumentTypeError("The data of a Variable is a text, a number or a list.",
                                 given=repr(data)[:80])  # fmt: skip
-    made = [_checked(each) for each in data]
+    made = [_of_one_kind(each) for each in data]
     kinds = {type(each) for each in made}
     if kinds == {int, float}:
         return [float(each) for each in made]

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape._concurrency import awaited
 
 __all__ = ["Account", "Spending", "may_be_billed"]
@@ -20,6 +21,7 @@ __all__ = ["Account", "Spending", "may_be_billed"]
 PICO = 10**12  # money is counted in whole picodollars: sums of floats would drift over a limit
 
 
+@checked
 @dataclass(frozen=True)
 class Spending:
     """Amounts of what a budget counts.
@@ -35,6 +37,11 @@ class Spending:
     tokens: int = 0
     cost: float = 0.0
     proposals: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(0, calls=self.calls, tokens=self.tokens, proposals=self.proposals)
+        if self.cost < 0:
+            raise ArgumentError("What was spent is not negative.", given=f"cost={self.cost!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +63,7 @@ _around: ContextVar[tuple[_Held, ...]] = ContextVar("pullback.text.held", defaul
 """What is held for the calls that are under way around this one."""
 
 
+@checked
 class Account:
     """What may be spent, shared by all models and threads of a run; never exceeded.
 
@@ -79,28 +87,26 @@ class Account:
     def __init__(
         self,
         *,
-        calls: int | None = None,
-        tokens: int | None = None,
+        calls: float | None = None,
+        tokens: float | None = None,
         cost: float | None = None,
         seconds: float | None = None,
-        proposals: int | None = None,
+        proposals: float | None = None,
     ) -> None:
-        limits = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals}
-        given = {**limits, "seconds": seconds}
+        given = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals,
+                 "seconds": seconds}  # fmt: skip
         self.limits = {name: limit for name, limit in given.items() if limit is not None}
         if not self.limits:
             raise ArgumentError("A budget limits something.", given="no limit",
                                 expected=", ".join(given))  # fmt: skip
         for name, limit in self.limits.items():
-            number = isinstance(limit, int | float) and not isinstance(limit, bool)
-            if not number or not math.isfinite(limit) or limit < 0:
+            if not math.isfinite(limit) or limit < 0:
                 raise ArgumentError("A limit of a budget is a number, not negative.",
                                     given=f"{name}={limit!r}")  # fmt: skip
-        counted = {name: limit for name, limit in limits.items() if limit is not None}
         self._limits = {
             name: math.floor(limit * PICO) if name == "cost" else int(limit)
-            for name, limit in counted.items()
-        }
+            for name, limit in self.limits.items() if name != "seconds"
+        }  # fmt: skip
         self._spent: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()
         self._began: float | None = None

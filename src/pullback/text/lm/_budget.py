@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, is_whole
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._lm import LM, Ask, Wrapper
@@ -127,7 +127,7 @@ class Budget(Wrapper):
         """The request, with a limit on its answer where the budget needs one."""
         given = {name: request.options[name] for name in _LIMITS if name in request.options}
         for name, limit in given.items():
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            if not is_whole(limit) or limit < 1:
                 raise ArgumentError("The longest answer is a positive number of tokens.",
                                     given=f"{name}={limit!r}")  # fmt: skip
         if given:

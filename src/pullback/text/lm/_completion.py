@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
 
@@ -53,8 +54,9 @@ class Usage:
 
     def __post_init__(self) -> None:
         counts = (self.input_tokens, self.output_tokens, self.cached_tokens)
-        bad_cost = self.cost is not None and not (math.isfinite(self.cost) and self.cost >= 0)
-        if any(not isinstance(count, int) or count < 0 for count in counts) or bad_cost:
+        cost = 0.0 if self.cost is None else self.cost
+        known = isinstance(cost, int | float) and math.isfinite(cost) and cost >= 0
+        if any(not isinstance(count, int) or count < 0 for count in counts) or not known:
             raise ArgumentError("A usage is counted in whole numbers and dollars, none negative.",
                                 given=repr(self))  # fmt: skip
 
@@ -76,6 +78,7 @@ class Usage:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class Completion:
     """What a model answered.
@@ -142,6 +145,7 @@ def _text(value: Any) -> str:
     return value
 
 
+@checked
 @dataclass(frozen=True)
 class Chunk:
     """A piece of an answer that comes bit by bit.

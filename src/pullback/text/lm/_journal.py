@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
+from pullback.internal._arguments import checked
 from pullback.tape import place
 from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical
@@ -58,8 +59,7 @@ class Database:
     def __init__(self, path: str | os.PathLike[str], *, make: bool, shared: bool) -> None:
         self.path, self.shared = Path(path), shared
         self.what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
-        self.lock = threading.RLock()
-        self._process = os.getpid()
+        self.lock, self._process = threading.RLock(), os.getpid()
         if not self.path.exists():
             if not make:
                 raise RecordingError(f"There is no such {self.what}.", given=str(self.path))
@@ -209,6 +209,7 @@ ON CONFLICT DO NOTHING
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
+@checked
 class Journal:
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
@@ -391,8 +392,8 @@ class Journal:
 
 
 def _call(request: Request, model: str) -> Call:
-    asked = request.digest(model), "", 0, model, request.to_dict()
-    return Call(0, *asked, key=uuid.uuid4().hex, begun=time.time())
+    asked = request.digest(model), "", 0, model, request.to_dict(), uuid.uuid4().hex
+    return Call(0, *asked, time.time())
 
 
 def _checksum(*values: Any) -> str:

@@ -79,7 +79,6 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         place = text.find("{", end)
 
 
-Schema = Mapping[str, Any] | type
 _PURPOSE = "Structured output by a JSON schema"
 
 

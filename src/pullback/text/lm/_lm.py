@@ -9,7 +9,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from pullback.errors import ArgumentTypeError, ReplyError
+from pullback.errors import ReplyError
+from pullback.internal._arguments import checked
 from pullback.tape._concurrency import begin, run
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._json import read_answer
@@ -161,6 +162,7 @@ def _parsed(completion: Completion, request: Request) -> Completion:
 Ask = Callable[[Request], AsyncIterator[Chunk]]
 
 
+@checked
 class Wrapper(LM):
     """A step on the way of a request to a model: a subclass writes `step` alone.
 
@@ -182,9 +184,6 @@ class Wrapper(LM):
     wraps = True
 
     def __init__(self, inner: LM) -> None:
-        if not isinstance(inner, LM):
-            raise ArgumentTypeError("Only a language model can be wrapped.",
-                                    given=type(inner).__name__, expected="an LM")  # fmt: skip
         self.inner = inner
 
     @property

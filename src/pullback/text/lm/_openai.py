@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 from pullback.tape._concurrency import awaited, loop_of, runs
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
@@ -42,6 +43,7 @@ idempotency_key: ContextVar[str | None] = ContextVar("pullback.text.idempotency_
 """Sent as ``Idempotency-Key``, so that a server can tell a call that it has answered before."""
 
 
+@checked
 class OpenAI(LM):
     """A model behind OpenAI's chat completions: OpenAI itself, or a server at any ``base_url``.
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Call, Chunk, Completion, Usage
@@ -46,6 +47,7 @@ def _hand_on(call: Call) -> None:
         calls.append(call)
 
 
+@checked
 class Record(Wrapper):
     """Write every call to a journal, and take from it what an earlier run has paid for.
 
@@ -95,6 +97,7 @@ class Record(Wrapper):
             raise
 
 
+@checked
 class Replay(LM):
     """Answer from a journal alone: nothing is sent, nothing is paid.
 
@@ -173,6 +176,7 @@ async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
         return await anext(chunks, None)
 
 
+@checked
 class Cached(Wrapper):
     """Give equal requests one answer, which is paid for once, also by other processes later.
 

@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import mimetypes
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
@@ -26,7 +28,7 @@ class Text:
     text: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str):
+        if not isinstance(self.text, str):  # by hand: each message has one
             raise ArgumentTypeError("A text block holds a str.", given=type(self.text).__name__)
 
     def to_dict(self) -> dict[str, Any]:
@@ -34,6 +36,7 @@ class Text:
         return {"type": "text", "text": self.text}
 
 
+@checked
 @dataclass(frozen=True)
 class Image:
     """An image in a message.
@@ -54,9 +57,7 @@ class Image:
     detail: str = "auto"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.url, str) or not self.url.startswith(
-            ("https://", "http://", "data:image/")
-        ):
+        if not self.url.startswith(("https://", "http://", "data:image/")):
             raise ArgumentError(
                 "This is no address of an image.",
                 given=repr(self.url)[:80],
@@ -79,7 +80,7 @@ class Image:
         return cls(f"data:{media_type};base64,{encoded}", detail)
 
     @classmethod
-    def from_file(cls, path: str | Path, detail: str = "auto") -> "Image":
+    def from_file(cls, path: str | os.PathLike[str], detail: str = "auto") -> "Image":
         """An image from a file; its type is told by the name."""
         media_type = mimetypes.guess_type(str(path))[0] or ""
         return cls.from_bytes(Path(path).read_bytes(), media_type, detail)
@@ -92,6 +93,7 @@ class Image:
 Content = Text | Image
 
 
+@checked
 @dataclass(frozen=True)
 class Tool:
     """A tool that a model may ask for; pullback itself never calls it.
@@ -121,6 +123,7 @@ class Tool:
         return {"type": "function", "function": function}
 
 
+@checked
 @dataclass(frozen=True)
 class ToolCall:
     """What a model asks of a tool.
@@ -183,6 +186,7 @@ def read_block(value: Any) -> Content:
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
+@checked
 @dataclass(frozen=True)
 class Message:
     """One turn of a conversation.
@@ -310,6 +314,7 @@ _REFUSED = {
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Request:
     """All that decides what a model answers.
@@ -331,15 +336,21 @@ class Request:
     tools: tuple[Tool, ...] = ()
 
     @classmethod
-    def of(cls, messages: Any, **options: Any) -> "Request":
+    def of(
+        cls,
+        messages: Any,
+        *,
+        schema: Any = None,
+        tools: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> "Request":
         """A request from the arguments of `LM.complete`.
 
         Raises:
             ArgumentError: something that is no message, schema or tool, or an option that is not
                 plain JSON.
         """
-        schema = options.pop("schema", None)
-        tools = tuple(options.pop("tools", None) or ())
+        tools = tuple(tools or ())
         if schema is not None:
             check_schema(schema)
         for tool in tools:

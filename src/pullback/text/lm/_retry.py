@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pullback.errors import ArgumentError, ModelError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._completion import Chunk
@@ -23,6 +23,7 @@ __all__ = ["Limit", "Retry"]
 logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
+@checked
 class Retry(Wrapper):
     """Ask again after what passes: 429, 5xx, time-outs, dropped connections, broken replies.
 
@@ -99,6 +100,7 @@ class Retry(Wrapper):
             raise
 
 
+@checked
 class Limit(Wrapper):
     """Let at most so many calls be under way at once, and so many begin in any stretch of time.
 

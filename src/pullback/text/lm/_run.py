@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
@@ -28,6 +28,7 @@ __all__ = ["Plan", "Run", "account_of", "check_plan", "current_run", "plan_train
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
 
+@checked
 @dataclass(frozen=True)
 class Plan:
     """What a search will need at least, told before it spends.
@@ -64,6 +65,7 @@ class Plan:
             account: the budget.
             made: the calls of it that are gone; those that it has counted if None.
         """
+        check_counts(0, made=made or 0)
         limits = {} if account is None else account.limits
         count = min(self.proposals, int(limits.get("proposals", self.proposals)))
         if "calls" in limits and account is not None:
@@ -85,6 +87,7 @@ class Plan:
         return text
 
 
+@checked
 def plan_training(
     *, forward: int, train: int, batches: int, held: int, texts: int, epochs: int, final: int = 0
 ) -> Plan:
@@ -105,6 +108,8 @@ def plan_training(
         >>> plan_training(forward=1, train=10, batches=2, held=10, texts=1, epochs=3)
         Plan(start=10, each=16, proposals=6)
     """
+    check_counts(0, forward=forward, train=train, batches=batches, held=held, texts=texts,
+                 epochs=epochs, final=final)  # fmt: skip
     samples = -(-train // batches) if batches else 0
     each = samples * forward + texts + forward * held
     return Plan(forward * (held + 2 * final), each, epochs * batches)
@@ -158,6 +163,7 @@ class _Direct(Wrapper):
         return self.inner.stream_answer(request)
 
 
+@checked
 class Run:
     """One journal and one budget for every model that a program asks, whatever wraps it.
 
@@ -201,6 +207,9 @@ class Run:
         patience: float = 10.0,
         watch: Callable[["Run"], None] | None = None,
     ) -> None:
+        check_counts(max_output_tokens=1 if max_output_tokens is None else max_output_tokens)
+        if patience < 0:
+            raise ArgumentError("The patience is negative.", given=f"{patience=}")
         self.account = account
         self.under_way = 0
         self.plans: list[Plan] = []

@@ -6,11 +6,12 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
+from pullback.internal._arguments import checked
 from pullback.tape import place
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._lm import LM, Ask, Wrapper
@@ -23,6 +24,7 @@ __all__ = ["Misbehaving", "Scripted"]
 NOTE = {"provider": "scripted", "note": "a script answered, not a language model"}
 
 
+@checked
 class Scripted(LM):
     """Answers by rule: no model, no network, no cost, and the same every time.
 
@@ -55,11 +57,6 @@ class Scripted(LM):
         model: str = "scripted",
         delay: float = 0.0,
     ) -> None:
-        if isinstance(answers, str) or not (
-            callable(answers) or isinstance(answers, Sequence | Mapping)
-        ):
-            raise ArgumentTypeError("A script is a list, a mapping or a function.",
-                                    given=repr(answers)[:100])  # fmt: skip
         if not callable(answers) and not answers:
             raise ArgumentError("A script needs at least one answer.", given=repr(answers))
         if delay < 0:
@@ -130,6 +127,7 @@ _MARKERS = (
 )
 
 
+@checked
 class Misbehaving(Wrapper):
     """Answers badly in a share of the calls, so that a program can be tried with it.
 
@@ -166,7 +164,7 @@ class Misbehaving(Wrapper):
         inner: LM,
         share: float = 0.05,
         seed: int = 0,
-        kinds: Sequence[str] | None = None,
+        kinds: Iterable[str] | None = None,
         *,
         silence: float = 30.0,
     ) -> None:
@@ -174,10 +172,10 @@ class Misbehaving(Wrapper):
         self.share, self.seed, self.silence = share, seed, silence
         self.kinds = self.KINDS if kinds is None else tuple(kinds)
         unknown = set(self.kinds) - set(self.KINDS)
-        if not 0 <= share <= 1 or unknown or not self.kinds:
+        if not 0 <= share <= 1 or unknown or not self.kinds or silence < 0:
             raise ArgumentError(
                 "A model misbehaves in a share of its calls, in ways that are known.",
-                given=f"share={share!r}, kinds={self.kinds!r}", expected=", ".join(self.KINDS),
+                given=f"{share=}, kinds={self.kinds!r}, {silence=}", expected=", ".join(self.KINDS),
             )  # fmt: skip
         self.met: Counter[str] = Counter()
         self._attempts: Counter[str] = Counter()

@@ -2,6 +2,8 @@
 
 import json
 
+from pullback.internal._arguments import checked
+
 __all__ = ["keep_secret", "scrub"]
 
 _MARK = "[key]"
@@ -13,6 +15,7 @@ _PUBLIC = {  # what the pages of local servers tell everybody to pass; words tha
 _secrets: set[str] = set()
 
 
+@checked
 def keep_secret(secret: str) -> None:
     """Never write this text into a journal, an error or a page; as JSON would write it neither.
 
@@ -25,6 +28,7 @@ def keep_secret(secret: str) -> None:
             )
 
 
+@checked
 def scrub(text: str) -> str:
     """A text without any of the secrets."""
     for secret in sorted(_secrets, key=len, reverse=True):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pullback.errors import ModelError
+from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._json import canonical
@@ -17,6 +18,7 @@ __all__ = ["Traced"]
 _OPTIONS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 
 
+@checked
 class Traced(Wrapper):
     """Make a span of each call: the model, its options, tokens, cost, how it ended.
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
 from pullback.text._failure import attempted
@@ -27,6 +29,7 @@ class Version:
     score: float | None = None
 
 
+@checked
 class Optimizer:
     """Changes texts from the feedback that they have collected; subclasses write `step`.
 
@@ -82,13 +85,10 @@ class Optimizer:
         self.versions += [[Version(parameter.data)] for parameter in chosen]
 
     def _check(self, parameter: Any) -> None:
-        if not isinstance(parameter, Variable) or not parameter.is_leaf:
+        leaf = isinstance(parameter, Variable) and parameter.is_leaf
+        if not leaf or not isinstance(parameter.data, str):
             raise ArgumentTypeError(
-                "An optimizer changes leaves.", given=repr(parameter)[:80], expected="a Parameter"
-            )
-        if not isinstance(parameter.data, str):
-            raise ArgumentTypeError(
-                "An optimizer of texts was given something else.", given=repr(parameter)[:80],
+                "An optimizer changes leaves, and this one texts.", given=shown(parameter),
                 expected="a text Parameter",
             )  # fmt: skip
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within
@@ -45,6 +45,7 @@ class GepaProgram:
         ArgumentError: the module has no text that may be changed.
     """
 
+    @checked
     def __init__(
         self,
         module: Module,
@@ -54,7 +55,7 @@ class GepaProgram:
         *,
         at_once: int = 16,
     ) -> None:
-        check_counts(at_once=at_once)
+        check_counts(at_once=at_once, samples=len(samples))
         self.at_once = at_once
         self.module, self.metric, self.samples = module, metric, samples
         self.parameters = text_parameters(module)
@@ -74,6 +75,7 @@ class GepaProgram:
         """The texts as they are."""
         return {path: parameter.data for path, parameter in self.parameters.items()}
 
+    @checked
     def load(self, candidate: Mapping[str, str]) -> None:
         """Give the module the texts of a candidate.
 
@@ -182,6 +184,7 @@ class GepaProgram:
             self.writer.zero_grad()
 
 
+@checked
 class Pareto:
     """Reflective evolution (GEPA): keeps the candidates that are best on some sample.
 

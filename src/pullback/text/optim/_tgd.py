@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._counts import check_counts
+from pullback.errors import ArgumentError, ReplyError
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable
 from pullback.tape._concurrency import at, call_within_limit, run
 from pullback.text._prompts import (
@@ -29,6 +29,7 @@ from pullback.text.optim._optimizer import Optimizer, Version
 __all__ = ["TGD", "Constraint", "keeps_fields", "max_length", "never"]
 
 
+@checked
 @dataclass(frozen=True)
 class Constraint:
     """What every new version of a text must satisfy.
@@ -46,10 +47,11 @@ class Constraint:
     check: Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or not self.text.strip():
+        if not self.text.strip():
             raise ArgumentError("A constraint needs words.", given=repr(self.text))
 
 
+@checked
 def max_length(characters: int) -> Constraint:
     """At most so many characters.
 
@@ -64,6 +66,7 @@ def max_length(characters: int) -> Constraint:
     )
 
 
+@checked
 def never(pattern: str, text: str = "") -> Constraint:
     """Nowhere what a regular expression finds.
 
@@ -84,6 +87,7 @@ def never(pattern: str, text: str = "") -> Constraint:
     return Constraint(text or f"Nothing in it matches {pattern!r}.", check)
 
 
+@checked
 def keeps_fields(template: str) -> Constraint | None:
     """The same fields in braces as this template, if only none; None for what is no template.
 
@@ -128,6 +132,7 @@ def check_constraints(value: str, constraints: list[Constraint]) -> str:
     return value
 
 
+@checked
 class TGD(Optimizer):
     """Textual gradient descent: a model rewrites each text from the feedback on it.
 
@@ -185,9 +190,10 @@ class TGD(Optimizer):
         messages: Prompt | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(lm, LM):
-            raise ArgumentTypeError("TGD asks a language model.", given=type(lm).__name__)
         check_counts(0, retries=retries)
+        check_counts(limit=limit)
+        if messages is not None and not messages:
+            raise ArgumentError("The messages to the writer are empty.", given="messages=()")
         if not temperature > 0:
             raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options

@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -15,6 +15,7 @@ from pullback.text.optim._optimizer import Optimizer
 
 __all__ = ["Outcome", "Validated"]
 
+EPSILON = 1e-12  # of a risk that is spent in parts
 GATE, LEAST = 0.25, 4  # a share of the items, and so many at least, that a proposal meets first
 
 
@@ -37,6 +38,7 @@ class Outcome:
     comparison: Comparison | None = None
 
 
+@checked
 class Validated:
     """An optimizer whose proposals are kept only where they are shown to be better.
 
@@ -53,6 +55,10 @@ class Validated:
             they are, in one order, the larger the better.
         min_gain: by how much a proposal must score better on average.
         final: a Measure of samples that the search never sees, for `finish`.
+        confirm: how likely by luck alone the gain on the final split may be for `finish` to keep
+            the texts; where it is likelier they are the start's again. One test on fresh samples
+            shows the sum of many small gains of which none could be shown alone: with ``risk=1.0``
+            it keeps the same promise. 1.0 keeps the texts in any case.
         risk: the share of runs in which noise may be accepted; 1.0 takes whatever scores better.
         looks: how many proposals there will be; a `Trainer` says so.
 
@@ -80,26 +86,25 @@ class Validated:
     def __init__(
         self,
         optimizer: Optimizer,
-        measure: Any,
+        measure: Callable[[], Any],
         min_gain: float = 0.0,
         *,
         final: Any = None,
+        confirm: float = 1.0,
         risk: float = RISK,
         looks: int | None = None,
     ) -> None:
-        if not isinstance(optimizer, Optimizer) or not callable(measure):
-            raise ArgumentTypeError(
-                "Validated takes an optimizer and a measure.",
-                given=f"{type(optimizer).__name__}, {type(measure).__name__}",
-            )
         if not (math.isfinite(min_gain) and min_gain >= 0):
             raise ArgumentError("The gain asked for is negative.", given=f"min_gain={min_gain!r}")
         if looks is not None:
             check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
+        if confirm < 1:
+            check_items(0 if final is None else len(final.samples), confirm, 1)
+        self.confirm = confirm
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
-        self.final, self.risk, self.looks, self.looked = final, risk, looks, 0
+        self.final, self.risk, self.looks, self.looked, self.risked = final, risk, looks, 0, 0.0
         self.outcomes: list[Outcome] = []
         self.best: float | None = None
         self._start = optimizer.values()
@@ -112,6 +117,7 @@ class Validated:
         Raises:
             ArgumentError: there are too few items to show anything then.
         """
+        check_counts(0, proposals=proposals or 0)
         self.looks = self.looks or proposals or None
         samples = getattr(self.measure, "samples", None)
         check_items(2**31 if samples is None else len(samples), self.risk, self.looks)
@@ -138,6 +144,8 @@ class Validated:
         self.optimizer.record(start)
         if not told:
             return Outcome(False, start, None, "there was nothing to improve")
+        if self.risk < 1 and self.risk - self.risked < EPSILON:
+            return Outcome(False, start, None, f"the {self.looked} looks at this risk are used up")
         failed = self.optimizer.attempt()
         if failed:
             return Outcome(False, start, None, failed)
@@ -158,8 +166,12 @@ class Validated:
     def _judged(self, scores: Sequence[float], start: float) -> Outcome:
         """What becomes of the texts as they are, against the scores of those from before."""
         self.looked += 1  # one that the first items turn away is a look, too: it chose the rest
+        level = level_of(self.risk, self.looked, self.looks)
+        if self.risk < 1:  # who looks more often than was said has no more to risk than was said
+            level = min(level, self.risk - self.risked)
+            self.risked += level
         # Why noise is accepted with `risk` at most, over all looks k: look k accepts only if its
-        # test does, at level a_k, and sum a_k <= risk (`level_of`). That holds although
+        # test does, at level a_k, and sum a_k <= risk (`risked`). That holds although
         # - the looks depend on each other, having one start: a union bound asks for no
         #   independence;
         # - a few items are looked at first: being turned away there can only take from what the
@@ -175,7 +187,6 @@ class Validated:
         found = self._scores()
         after = mean(found)
         self.optimizer.record(after)
-        level = level_of(self.risk, self.looked, self.looks)
         comparison = compare(scores, found, level)
         gained = comparison.gain > self.min_gain
         chance = f"chance {comparison.chance:.2g}"
@@ -192,18 +203,19 @@ class Validated:
         return Outcome(accepted, start, after, why, comparison)
 
     def finish(self) -> Comparison | None:
-        """The start and the end on the final split; None if there is none."""
+        """The start and the end on the final split, and which is kept; None if there is none."""
         if self.final is None:
             return None
-        now = self.optimizer.values()
+        now, kept = self.optimizer.values(), self.confirm >= 1
         with tolerating():
-            after = self.final.scores()
             try:
+                after = self.final.scores()
                 self.optimizer.set_values(self._start)
-                before = self.final.scores()
-            finally:
-                self.optimizer.set_values(now)
-        return compare(before, after, 1.0)
+                found = compare(self.final.scores(), after, self.confirm)
+                kept = kept or (found.gain > 0 and found.chance <= self.confirm)
+            finally:  # what was not measured is not shown either
+                self.optimizer.set_values(now if kept else self._start)
+        return found
 
     def zero_grad(self) -> None:
         """Forget the feedback of every parameter."""
@@ -220,7 +232,7 @@ class Validated:
             for key, scores in self._known.items()
         }
         return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
-                "looked": self.looked}  # fmt: skip
+                "looked": self.looked, "risked": self.risked}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
@@ -230,12 +242,13 @@ class Validated:
                 for key, scores in state["known"].items()
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
+            risked = float(state.get("risked", 0.0))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ArgumentError(
                 "This is no state of a Validated.", given=repr(state)[:80]
             ) from None
         self.optimizer.load_state_dict(inner)
-        self._known, self._start, self.looked = known, start, looked
+        self._known, self._start, self.looked, self.risked = known, start, looked, risked
 
     def _scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each item, or of these, with the texts as they are."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pullback.internal._arguments import checked
 from pullback.internal._text import shortened
 from pullback.text._prompts import shorten
 from pullback.text.lm import Call, Journal, Message, scrub
@@ -159,6 +160,7 @@ LONGEST, SHORTEST, SIZE = 20_000, 400, 4_000_000  # characters of a text, and of
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+@checked
 def render_run(journal: Journal) -> str:
     """A page of a run: its cost by model, its graphs, and each call with prompt and answer.
 

@@ -4,10 +4,10 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 
+@runtime_checkable
 class Dataset(Protocol):
     """Samples by number: any list will do."""
 
@@ -42,6 +43,7 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} has no __len__.")
 
 
+@checked
 class SequentialSampler(Sampler):
     """The samples in their order.
 
@@ -68,7 +70,7 @@ class _Seeded(Sampler):
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.epoch = 0
         check_counts(num_samples=num_samples)
-        if not replacement and num_samples > most:
+        if not most or (not replacement and num_samples > most):
             raise ArgumentError(
                 "So many samples cannot be drawn.", given=f"{num_samples=}",
                 expected=f"1 to {most}, or replacement=True",
@@ -86,6 +88,7 @@ class _Seeded(Sampler):
         return self.num_samples
 
 
+@checked
 class RandomSampler(_Seeded):
     """The samples in a random order, or drawn with replacement.
 
@@ -117,6 +120,7 @@ class RandomSampler(_Seeded):
         return dice.sample(range(size), self.num_samples)
 
 
+@checked
 class WeightedRandomSampler(_Seeded):
     """Samples drawn by weights.
 
@@ -163,6 +167,7 @@ class WeightedRandomSampler(_Seeded):
         return [number for _, number in sorted(keys, reverse=True)[: self.num_samples]]
 
 
+@checked
 class DataLoader:
     """Batches of a dataset.
 
@@ -189,7 +194,7 @@ class DataLoader:
         dataset: Dataset,
         batch_size: int | None = 1,
         shuffle: bool = False,
-        sampler: Iterable[int] | None = None,
+        sampler: Iterable[Any] | None = None,
         drop_last: bool = False,
         seed: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,

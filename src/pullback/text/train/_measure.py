@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, ModelError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import at, within
 from pullback.text._evaluation import Evaluation, mean
@@ -28,9 +28,7 @@ def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def need(module: Any, *steps: str) -> None:
-    """Refuse what is no Module, or one that lacks a step."""
-    if not isinstance(module, Module):
-        raise ArgumentTypeError("A Trainer trains a Module.", given=type(module).__name__)
+    """Refuse a module that lacks a step."""
     missing = [name for name in steps if not callable(getattr(module, name, None))]
     if missing:
         raise ArgumentTypeError(f"{type(module).__name__} has no {missing[0]}.")
@@ -89,6 +87,7 @@ def told(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
+@checked
 class Measure:
     """The mean score of a module over samples.
 
@@ -136,11 +135,6 @@ class Measure:
         at_once: int = 16,
         evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
-        if not isinstance(module, Module) or not callable(metric):
-            raise ArgumentTypeError(
-                "A measure takes a Module and a metric.",
-                given=f"{type(module).__name__}, {type(metric).__name__}",
-            )
         check_counts(samples=len(samples), repeats=repeats, at_once=at_once)
         self.module, self.metric, self.samples = module, metric, samples
         self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._counts import check_counts
+from pullback.internal._arguments import check_counts, checked
+from pullback.internal._text import shown
 from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
@@ -61,6 +63,7 @@ class Result:
         return told + (remark(self.proposals) if self.plan.proposals and not shown else "")
 
 
+@checked
 class Trainer:
     """Runs epochs: batches forward, feedback back, a step of the optimizer; and measures.
 
@@ -87,13 +90,15 @@ class Trainer:
         max_epochs: int = 1,
         *,
         patience: int | None = None,
-        folder: str | Path | None = None,
+        folder: str | os.PathLike[str] | None = None,
         budget: Account | int | None = None,
         max_failures: float = SHARE,
         progress: bool = False,
     ) -> None:
         check_counts(0, max_epochs=max_epochs)
         check_counts(patience=1 if patience is None else patience)
+        if isinstance(budget, int):
+            check_counts(0, budget=budget)
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
@@ -101,6 +106,9 @@ class Trainer:
 
     def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
         """What `fit` will cost at least."""
+        if not callable(getattr(optimizer, "parameters", None)):
+            raise ArgumentTypeError("This is no optimizer.", given=shown(optimizer),
+                                    expected="an Optimizer or a Validated")  # fmt: skip
         held = optimizer.measure if isinstance(optimizer, Validated) else None
         return plan_training(
             forward=count_calls(module),
@@ -118,7 +126,7 @@ class Trainer:
         train: DataLoader,
         validation: Iterable[Any] | None = None,
         *,
-        resume: str | Path | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> Result:
         """Train; the module ends with the best texts that validation has seen, if there is any.
 
@@ -139,9 +147,6 @@ class Trainer:
         """
         steps = ("validation_step",) if validation is not None else ()
         need(module, "training_step", "configure_optimizers", *steps)
-        if not isinstance(train, DataLoader):
-            raise ArgumentTypeError("The training data is a DataLoader.",
-                                    given=type(train).__name__)  # fmt: skip
         optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
         plan = self.plan(module, train, optimizer)
         account = account_of(self.budget)

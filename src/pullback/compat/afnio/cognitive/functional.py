@@ -6,8 +6,10 @@ from typing import Any
 
 from pullback import tape, text
 from pullback.compat.afnio._client import BackwardCritic, as_lm
-from pullback.compat.afnio._variable import Variable, adopt, plain
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.compat.afnio._variable import Variable, adopt
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
+from pullback.tape._variable import data_of
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
 from pullback.text._evaluation import Judge, JudgeOne
@@ -26,53 +28,46 @@ Success = Callable[[list[Any]], bool] | None
 Reduction = Callable[[list[Any]], Any] | None
 
 
-def add(x: Any, y: Any) -> Any:
+@checked
+def add(x: tape.Variable, y: tape.Variable) -> Any:
     """The sum of two Variables, or of two lists item by item; texts are put together.
 
     Raises:
         TypeError: one is no Variable, or the kinds cannot be added.
         ValueError: a list is added to a single value, or to a list of another length.
     """
-    _check_variables(x, y)
     _check_same_length(x._data, y._data)
     return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, _roles(x, y))
 
 
-def sum(x: Any) -> Any:
+@checked
+def sum(x: list[tape.Variable] | tuple[tape.Variable, ...]) -> Any:
     """The sum of numbers; of texts, each in ``<ITEM>`` tags.
 
     Raises:
         TypeError: an entry is no Variable, or the kinds cannot be added.
     """
-    if not isinstance(x, list | tuple):
-        raise ArgumentTypeError("sum takes a list of Variables.", given=repr(x)[:80])
-    _check_variables(*x)
-    if any(isinstance(value._data, list) for value in x):
-        x = [item for value in x for item in value]
-    result = text.sum(x)
+    batches = any(isinstance(value._data, list) for value in x)
+    result = text.sum([item for value in x for item in value] if batches else x)
     result.role = _roles(*x)
     return adopt(result)
 
 
-def split(x: Any, sep: Any = None, maxsplit: Any = -1) -> Any:
+@checked
+def split(x: tape.Variable, sep: Any = None, maxsplit: Any = -1) -> Any:
     """The parts of a text; of a list of texts, every part is a list.
 
     Raises:
         TypeError: it is no text, the separator no text, or the limit no whole number.
     """
-    sep, maxsplit = plain(sep), plain(maxsplit)
-    limit = -1 if maxsplit is None else maxsplit
-    _check_variables(x)
-    if not isinstance(sep, str | None) or type(limit) is not int:
-        raise ArgumentTypeError(
-            "split takes a text and a whole number.", given=f"sep={sep!r}, maxsplit={maxsplit!r}"
-        )
-    parts = _over_batch(lambda x: tuple(text.split(x, sep, limit)), {"x": x}, "")
+    limit = -1 if data_of(maxsplit) is None else data_of(maxsplit)
+    parts = _over_batch(lambda x: tuple(text.split(x, data_of(sep), limit)), {"x": x}, "")
     for number, part in enumerate(parts):
         part.role = f"split part {number} of {x.role}"
     return parts
 
 
+@checked
 def chat_completion(
     forward_model_client: Any,
     messages: Any,
@@ -89,8 +84,6 @@ def chat_completion(
             then.
     """
     lm, options = as_lm(forward_model_client, completion_args)
-    if inputs is not None and not isinstance(inputs, dict):
-        raise ArgumentTypeError("The inputs are a dict.", given=type(inputs).__name__)
     critic = current_critic() or BackwardCritic()
 
     def ask(**given: tape.Variable) -> Any:
@@ -101,8 +94,9 @@ def chat_completion(
     return _over_batch(ask, inputs or {}, "chat completion")
 
 
+@checked
 def deterministic_evaluator(
-    prediction: Any,
+    prediction: tape.Variable,
     target: Any,
     eval_fn: Callable[[Any, Any], Any],
     eval_fn_purpose: Any,
@@ -116,17 +110,16 @@ def deterministic_evaluator(
         TypeError: an argument is of another type.
         ValueError: predictions and targets differ in number, or a purpose is empty.
     """
-    _check_variables(prediction)
-    _check_same_length(prediction._data, plain(target))
+    _check_same_length(prediction._data, data_of(target))
     result = text.deterministic(
-        prediction, target, eval_fn, plain(eval_fn_purpose), success=_passes(success_fn),
+        prediction, target, eval_fn, data_of(eval_fn_purpose), success=_passes(success_fn),
         reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
     )  # fmt: skip
     return adopt(result.score), adopt(result.explanation)
 
 
 def exact_match_evaluator(
-    prediction: Any,
+    prediction: tape.Variable,
     target: Any,
     reduction_fn: Reduction = builtins.sum,
     reduction_fn_purpose: Any = "summation",
@@ -138,10 +131,11 @@ def exact_match_evaluator(
     )  # fmt: skip
 
 
+@checked
 def lm_judge_evaluator(
     forward_model_client: Any,
     messages: Any,
-    prediction: Any,
+    prediction: tape.Variable,
     target: Any = None,
     inputs: dict[str, Any] | None = None,
     success_fn: Success = None,
@@ -161,16 +155,15 @@ def lm_judge_evaluator(
         ValueError: predictions and targets differ in number, or a placeholder has no input.
     """
     lm, options = as_lm(forward_model_client, completion_args)
-    _check_variables(prediction)
     if target is not None:
-        _check_same_length(prediction._data, plain(target))
+        _check_same_length(prediction._data, data_of(target))
     given = {"prediction": prediction, **({} if target is None else {"target": target})}
 
     def ask(**values: tape.Variable) -> Any:
         conversation, variables = read_conversation(messages, values, unused=True, every=True)
         place = conversation.count + list(values).index("prediction")
         others = tuple(n for n in range(len(variables)) if n != place)
-        told = () if plain(eval_mode) else others
+        told = () if data_of(eval_mode) else others
         spec = Judge(lm, conversation.messages, place, told, _passes(success_fn), 0, options)
         return JudgeOne.apply(spec, *variables)
 
@@ -208,12 +201,6 @@ def _over_batch(ask: Callable[..., Any], inputs: dict[str, Any], role: str) -> A
     for variable in result if isinstance(result, tuple) else (result,):
         variable.role = role or variable.role
     return adopt(result)
-
-
-def _check_variables(*values: Any) -> None:
-    for value in values:
-        if not isinstance(value, tape.Variable):
-            raise ArgumentTypeError("An operation takes Variables.", given=type(value).__name__)
 
 
 def _check_same_length(first: Any, second: Any) -> None:

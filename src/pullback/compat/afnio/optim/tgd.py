@@ -5,8 +5,8 @@ from typing import Any
 
 from pullback import text
 from pullback.compat.afnio._client import as_lm
-from pullback.compat.afnio._variable import plain
 from pullback.compat.afnio.optim.optimizer import Optimizer
+from pullback.tape._variable import data_of
 from pullback.text.optim import Constraint, keeps_fields
 
 __all__ = ["TGD"]
@@ -36,7 +36,7 @@ class TGD(text.optim.TGD, Optimizer):
         **options: Any,
     ) -> None:
         lm, options = as_lm(model_client, options)
-        told = [plain(each) for each in constraints]
+        told = [data_of(each) for each in constraints]
         super().__init__(params, lm, constraints=told, momentum=momentum, **options)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[bad-override]

@@ -43,33 +43,29 @@ class Trainer(train.Trainer):
         llm_clients: Any = None,
     ) -> train.Result:
         """Train; the agent ends with the texts that scored best in validation."""
-        return super().fit(agent, _given(train_dataloader), val_dataloader, resume=ckpt_path)
+        return super().fit(agent, train_dataloader, val_dataloader, resume=ckpt_path)
 
     def validate(  # type: ignore[bad-override]
         self, agent: Any, val_dataloader: Any = None, llm_clients: Any = None
     ) -> dict[str, float]:
         """The means of the metrics of ``validation_step``, by names that start with ``val_``."""
-        return _renamed("val", super().validate(agent, _given(val_dataloader)))
+        return _renamed("val", super().validate(agent, val_dataloader))
 
     def test(  # type: ignore[bad-override]
         self, agent: Any, test_dataloader: Any = None, llm_clients: Any = None
     ) -> dict[str, float]:
         """The means of the metrics of ``test_step``, by names that start with ``test_``."""
-        return _renamed("test", super().test(agent, _given(test_dataloader)))
+        return _renamed("test", super().test(agent, test_dataloader))
 
     def predict(self, agent: Any, dataloader: Any = None, llm_clients: Any = None) -> list[Any]:
         """What ``predict_step(batch, number)``, or the agent itself, gives for each batch."""
+        if dataloader is None:
+            raise ArgumentError("There is no data.", mend="Pass a dataloader.")
         step = getattr(agent, "predict_step", lambda batch, number: agent(batch))
         agent.eval()
         with no_grad():
-            return [step(batch, number) for number, batch in enumerate(_given(dataloader))]
+            return [step(batch, number) for number, batch in enumerate(dataloader)]
 
 
 def _renamed(stage: str, metrics: dict[str, float]) -> dict[str, float]:
     return {f"{stage}_{'loss' if k == 'score' else k}": v for k, v in metrics.items()}
-
-
-def _given(data: Any) -> Any:
-    if data is None:
-        raise ArgumentError("There is no data.", mend="Pass a dataloader.")
-    return data

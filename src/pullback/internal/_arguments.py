@@ -1,0 +1,254 @@
+"""What a callable takes is said once, by its annotations; whatever else it is given is refused."""
+
+import collections.abc
+import functools
+import inspect
+import math
+import numbers
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shown
+
+__all__ = ["check_counts", "checked", "is_whole"]
+
+T = TypeVar("T")
+_SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
+_EVERYTHING = (Any, object, inspect.Parameter.empty)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; True and False are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def check_counts(least: int = 1, /, **given: Any) -> None:
+    """Refuse what is no whole number, or one below the least: 1, or 0.
+
+    Raises:
+        ArgumentError: it names the first such.
+    """
+    for name, value in given.items():
+        if not is_whole(value) or int(value) < least:
+            raise ArgumentError(
+                f"{name} is no {'positive ' * least}whole number.", given=f"{name}={value!r:.60}",
+                expected=f"{'one' if least else 'none'} or more",
+            )  # fmt: skip
+
+
+def checked(given: T) -> T:
+    """Refuse, before anything is done, arguments that are not what the annotations say.
+
+    A number is no truth value and is not NaN, a text is no list, a class is none of its instances.
+    Of a list the entries are looked at, too; of what can be gone through only once they are not.
+    ``Any`` takes anything.
+
+    Arguments:
+        given: a function, or a class: its constructor and its public methods.
+
+    Raises:
+        ArgumentTypeError: when it is called: it names the argument.
+
+    Example:
+        >>> @checked
+        ... def half(number: float) -> float:
+        ...     return number / 2
+        >>> half("3")
+        Traceback (most recent call last):
+        pullback.errors.ArgumentTypeError: half cannot use what it was given as number.
+          given:    number='3'
+          expected: a number
+    """
+    if not isinstance(given, type):
+        return _checked(given)  # type: ignore[bad-argument-type]
+    for name, value in list(vars(given).items()):
+        function = getattr(value, "__func__", value)
+        if not inspect.isfunction(function) or (name.startswith("_") and name != "__init__"):
+            continue
+        made = _checked(function)
+        setattr(given, name, made if function is value else type(value)(made))
+    return given
+
+
+def _checked(function: Any) -> Any:
+    parameters = inspect.signature(function).parameters.values()
+    many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    kinds: dict[str, _Kind] = {}
+    placed: list[tuple[str, _Kind]] = []
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not kinds:  # not earlier: what an annotation names may be defined further below
+            hints = typing.get_type_hints(function)
+            kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
+            placed.extend((p.name, kinds[p.name]) for p in parameters if p.kind < p.VAR_POSITIONAL)
+        for (name, kind), value in zip(placed, args, strict=False):
+            if type(value) not in kind.known and not isinstance(value, kind.classes):
+                kind.check(function, name, value)
+        for value in args[len(placed) :] if many else ():
+            kinds[many].check(function, many, value)
+        for name, value in kwargs.items():
+            kind = kinds.get(name) or kinds.get(more, _ANYTHING)
+            if type(value) not in kind.known and not isinstance(value, kind.classes):
+                kind.check(function, name, value)
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            check(args, kwargs)
+            return await function(*args, **kwargs)
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        check(args, kwargs)
+        return function(*args, **kwargs)
+
+    return called
+
+
+class _Kind(NamedTuple):
+    """What one annotation takes.
+
+    Arguments:
+        takes: whether it takes a value.
+        words: what that is.
+        known: types of which it takes every value; of these and of
+        classes: those of subclasses, too: most calls look no further.
+    """
+
+    takes: Callable[[Any], bool]
+    words: str
+    known: frozenset[type] = frozenset()
+    classes: tuple[type, ...] = ()
+
+    def check(self, function: Any, name: str, value: Any) -> None:
+        """Refuse a value that is none.
+
+        Raises:
+            ArgumentTypeError: it is none.
+        """
+        if self.takes(value):
+            return
+        mend = None
+        if inspect.isawaitable(value):
+            mend = "Await it, and pass what it gives."
+        elif isinstance(value, type):
+            mend = f"Pass an instance of {value.__name__}, if it was meant."
+        said = type(value).__name__ if name in _SECRET else shown(value)
+        raise ArgumentTypeError(
+            f"{function.__qualname__.removesuffix('.__init__')} cannot use what it was given as "
+            f"{name}.",
+            given=f"{name}={said}", expected=self.words, mend=mend,
+        )  # fmt: skip
+
+
+_ANYTHING = _Kind(lambda value: True, "anything", classes=(object,))
+_SCALARS = {
+    bool: _Kind(lambda value: isinstance(value, bool), "True or False", frozenset({bool})),
+    int: _Kind(is_whole, "a whole number", frozenset({int})),
+    float: _Kind(
+        lambda value: (
+            isinstance(value, numbers.Real) and not (isinstance(value, bool) or math.isnan(value))
+        ),
+        "a number",
+        frozenset({int}),
+    ),
+    str: _Kind(lambda value: isinstance(value, str), "a text", classes=(str,)),
+    bytes: _Kind(lambda value: isinstance(value, bytes | bytearray | memoryview), "bytes"),
+    type(None): _Kind(lambda value: value is None, "None", frozenset({type(None)})),
+}
+
+
+@functools.cache
+def _kind(hint: Any) -> _Kind:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is None or hint in _SCALARS:
+        return _SCALARS[type(None) if hint is None else hint]
+    if hint in _EVERYTHING or isinstance(hint, TypeVar):
+        return _ANYTHING
+    if origin in (typing.Union, types.UnionType):
+        return _one_of([_kind(each) for each in inner])
+    if origin is typing.Literal:
+        return _Kind(
+            lambda value: any(type(value) is type(each) and value == each for each in inner),
+            " or ".join(map(repr, inner)),
+        )
+    whole = origin or hint
+    if whole is collections.abc.Callable:
+        return _Kind(callable, "a function", frozenset({types.FunctionType, types.MethodType}))
+    if whole is type:
+        return _Kind(lambda value: isinstance(value, type), "a class")
+    if whole in _CONTAINERS:
+        return _container(whole, inner)
+    claim = re.split("[.,:;]", inspect.getdoc(whole) or "")[0]  # a docstring begins with what it is
+    return _Kind(
+        lambda value: isinstance(value, whole) and not isinstance(value, type),
+        f"an instance of {whole.__name__}: {claim[:1].lower()}{claim[1:]}",
+        classes=() if getattr(whole, "_is_protocol", False) else (whole,),
+    )
+
+
+def _one_of(kinds: list[_Kind]) -> _Kind:
+    return _Kind(
+        lambda value: any(kind.takes(value) for kind in kinds),
+        " or ".join(kind.words for kind in kinds),
+        frozenset().union(*(kind.known for kind in kinds)),
+        tuple(each for kind in kinds for each in kind.classes),
+    )
+
+
+def _is_list(value: Any) -> bool:
+    """Whether it has entries by number: an array and a data set do, and are no Sequence."""
+    named = isinstance(value, str | bytes | type | collections.abc.Mapping | collections.abc.Set)
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not named
+
+
+def _is_gone_through(value: Any) -> bool:
+    return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes | type)
+
+
+_PLAIN = (list, tuple, dict, set)
+_CONTAINERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    collections.abc.Sequence: (_is_list, "a list"),
+    collections.abc.Iterable: (_is_gone_through, "a list or another iterable"),
+    collections.abc.Mapping: (lambda value: isinstance(value, collections.abc.Mapping), "a dict"),
+    collections.abc.Sized: (
+        lambda value: hasattr(value, "__len__") and not isinstance(value, type),
+        "what has a length",
+    ),
+    list: (lambda value: isinstance(value, list), "a list"),
+    tuple: (lambda value: isinstance(value, list | tuple), "a tuple"),
+    dict: (lambda value: isinstance(value, dict), "a dict"),
+}
+
+
+def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
+    has_form, words = _CONTAINERS[whole]
+    if inner and inner[-1] is Ellipsis:  # of any length
+        whole, inner = list, inner[:1]
+    if issubclass(whole, collections.abc.Mapping):
+        inner = inner[1:]  # what a dict is looked up by is the business of who does
+    kinds = [_kind(each) for each in inner]
+    if all(kind is _ANYTHING for kind in kinds):
+        return _Kind(has_form, words, frozenset(filter(lambda each: has_form(each()), _PLAIN)))
+    several = whole is tuple and len(kinds) > 1  # a kind for each place
+
+    def takes(value: Any) -> bool:
+        if not has_form(value):
+            return False
+        if several:
+            pairs = zip(kinds, value, strict=False)
+            return len(value) == len(kinds) and all(kind.takes(each) for kind, each in pairs)
+        if isinstance(value, dict):
+            return all(map(kinds[0].takes, value.values()))
+        return not isinstance(value, list | tuple) or all(map(kinds[0].takes, value))
+
+    entries = ", ".join(kind.words for kind in kinds)
+    return _Kind(takes, f"{words} ({'of ' * (not several)}{entries})")
