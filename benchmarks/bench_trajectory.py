@@ -33,6 +33,7 @@ from pullback.trajectory.kernels.stencil._cpu import apply, apply_adjoint
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02
+PAIR = "ours", "bare, with the kernels"
 LAYOUT = Layout("central", (), ())
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -155,12 +156,19 @@ def measure(shape: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
     copies: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source)}
     # A job that fits the caches would find them emptied by the copies: it takes turns without.
     large = x.numel() > 1_000_000
-    works = dict(copies) if large else {}
+    works: dict[str, Callable[[], Any]] = {}
     for name, (call, given) in calls.items():
         works[f"{name}, both"] = functools.partial(both, call, given, cotangents)
         works[f"{name}, forward"] = functools.partial(forward, call, given)
-    least = take_turns(works, seconds)
-    if not large:
+    if large:
+        least = take_turns(copies | works, seconds)
+    else:
+        # The two that are compared to a few microseconds come after each other alone: what a job
+        # finds in the caches is what the one before it has left.
+        pair = {name: work for name, work in works.items() if name.startswith(PAIR)}
+        least = take_turns({n: w for n, w in works.items() if n not in pair}, seconds)
+        least |= take_turns({n: w for n, w in pair.items() if n.endswith("both")}, seconds)
+        least |= take_turns({n: w for n, w in pair.items() if n.endswith("forward")}, seconds)
         least |= take_turns(copies, 2)
     # The dense formula is quadratic in the horizon: seconds at 1024, gigabytes at 4096.
     if shape[1] <= 1024:

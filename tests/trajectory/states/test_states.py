@@ -8,8 +8,10 @@ import scipy.optimize
 import torch
 from tests.fuzzing import examples, spread
 
-from pullback.errors import UnsupportedError
-from pullback.trajectory.kernels.states import ROWS, LeastMotion, _cpu, _reference
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.trajectory import Limits, minimum_jerk
+from pullback.trajectory.kernels.states import ROWS, LeastMotion, _cpu, _interior, _reference
+from pullback.trajectory.kernels.states._interior import SIGN, Point, is_least, linear
 from pullback.trajectory.kernels.states._program import Program, System, meet
 from pullback.trajectory.kernels.states._search import bound, search
 
@@ -163,6 +165,34 @@ def test_what_is_not_a_number_or_cannot_be_kept_harms_no_other():
     mixed = search(asked._replace(scale=scale), wrong)
     assert mixed.found.tolist() == [True, False, True, False] + [True] * 4
     np.testing.assert_array_equal(mixed.active[..., [0, 2]], alone.active[..., [0, 2]])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_motion_is_called_least_only_where_no_other_saves_a_millionth(order):
+    asked, level = program(("velocity", "jerk"), order, tight=0.9)
+    sign = search(asked, level).active
+    zeros, aims = np.zeros((1, 4, 16, BATCH)), np.where(sign, sign - level, 0)[None]
+    (x,), (y,), (force,), (rows,) = meet(asked, sign != 0, aims, zeros, np.zeros((1, FEW, BATCH)))
+    push = (SIGN * force).clip(0)
+    least = Point(x, y, rows, push, push)
+    assert is_least(asked, level, least).all()
+    assert not is_least(asked, level, least._replace(push=0 * push)).any()
+    assert not is_least(asked, level, least._replace(x=0 * x)).any()  # beyond its limits
+    other = linear(asked, level, 1e-6)[1].x  # within them, at another cost
+    cost = (asked.pull_cost(x[None])[0] * x).sum((0, 1))
+    for part in 10.0 ** np.arange(-5, 0):
+        mixed = x + part * (other - x)
+        more = (asked.pull_cost(mixed[None])[0] * mixed).sum((0, 1)) - cost
+        called = is_least(asked, level, least._replace(x=mixed))
+        assert not called[more > 1e-6 * (cost + 2)].any()
+        assert called[more < 1e-9 * cost].all()
+    assert not called.any()
+
+
+def test_what_is_not_proven_least_is_refused(monkeypatch):
+    monkeypatch.setattr(_interior, "_SAVED", -1.0)
+    with pytest.raises(ArgumentError, match="the least motion within it was not found"):
+        minimum_jerk(torch.tensor([[0.0], [1.0]]), 1.0, limits=Limits(velocity=1.5))
 
 
 def least_motion(kink=False):

@@ -118,20 +118,27 @@ def _known(
     every: dict[str, Tensor | None],
 ) -> tuple[Tensor, list[bool]]:
     """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
-    count, nothing = points.shape[-2], torch.zeros_like(points[..., :1, :])
-    entries: list[Tensor | None] = [None] * (2 * count)
-    for order, (part, values) in enumerate(every.items(), 1):
-        if values is not None:
-            given = _at_every_point(part, values, points) * scale**order
-            entries[order - 1 :: 2] = given.split(1, dim=-2)
-    for name, state, place in (("start", start, 0), ("goal", goal, 2 * count - 2)):
+    count, columns, known, ends = points.shape[-2], [], [], []
+    nothing = torch.zeros_like(points[..., :1, :])
+    for name, state in (("start", start), ("goal", goal)):
         if state is not None:
             _check_end(name, state, points, every)
-        end = rest if state is None else state
-        for order, part in enumerate(every, 1):
-            if part in end.given and every[part] is None:
-                entries[place + order - 1] = state_part(end, part, points) * scale**order
-    is_known = [entry is not None for entry in entries]
+        ends.append(rest if state is None else state)
+    for order, (part, values) in enumerate(every.items(), 1):
+        if values is not None:
+            columns.append(_at_every_point(part, values, points) * scale**order)
+            known.append([True] * count)
+            continue
+        given = [part in end.given for end in ends]
+        first, last = (
+            state_part(end, part, points) * scale**order if own else nothing
+            for end, own in zip(ends, given, strict=True)
+        )
+        batch = broadcast_shapes(first.shape, last.shape, nothing.shape)
+        inner = nothing.expand(*batch[:-2], count - 2, batch[-1])
+        columns.append(torch.cat([first.expand(batch), inner, last.expand(batch)], dim=-2))
+        known.append([given[0], *[False] * (count - 2), given[1]])
+    is_known = [one for both in zip(*known, strict=True) for one in both]
     if count + sum(is_known) < 3:
         raise ArgumentError(
             "There is too little to determine the curve of least jerk.",
@@ -139,9 +146,7 @@ def _known(
             expected="3 conditions or more",
             mend="Give a velocity or an acceleration in start or goal.",
         )
-    filled = [nothing if entry is None else entry for entry in entries]
-    batch = broadcast_shapes(*(entry.shape for entry in filled))
-    return torch.cat([entry.expand(batch) for entry in filled], dim=-2), is_known
+    return torch.stack(torch.broadcast_tensors(*columns), dim=-2).flatten(-3, -2), is_known
 
 
 def _at_every_point(part: str, values: Tensor, points: Tensor) -> Tensor:

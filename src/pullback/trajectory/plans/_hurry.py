@@ -1,4 +1,4 @@
-"""Segments of a motion that hurries: which of them to shorten, and whether limits can be kept."""
+"""Segments of a motion that hurries: how to share time among them, and what limits it needs."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,20 @@ __all__ = ["Hurry", "moved_apart"]
 
 # Neighbouring points keep this many samples apart.
 _APART = 1.5
-# How often other proportions are tried, so many at once.
-_ROUNDS, _WAYS = 96, 4
-# How much shorter what is tried is than the best.
-_GAINS = (0.04, 0.01, 0.002, 0.0003)
-# How far proportions are changed at first, and at least.
-_STRIDE, _LEAST_STRIDE = 0.05, 0.001
-# A segment becomes no shorter at once.
-_SHRINK = 0.2
+# How often other proportions are tried, and what is worth a further trial, of the duration.
+_ROUNDS, _GAIN = 32, 1e-4
+# How far logarithms of widths are changed at once, and by how much slopes are measured.
+_STRIDE, _PROBE = 0.2, 0.002
+# The largest size of a step: with larger ones the forces of the dual program need more steps.
+_LARGEST = 0.8
+# To which precision limits are measured for them, and how much narrower, so that none is kept.
+_PRECISION, _NARROWER = 1e-5, 4.0
+# A need that asks for nothing.
+_FAR = 10.0
+# Of how many times as wide limits need to be, the logarithm: nearer, a stretch is known well.
+_NEAR = 0.02
+# Powers of the duration by which a motion may exceed limits, and steps of the dual program.
+_POWERS, _STEPS = (1.0, 3.0), 200
 
 
 def moved_apart(share: Tensor, samples: int) -> Tensor:
@@ -56,40 +62,64 @@ class Hurry:
             return torch.zeros_like(step, dtype=torch.bool)
         return (self._missed(plan, step)[1] < 1).all(-1).to(step.device)
 
-    def surely_broken(self, plan: Plan, step: Tensor) -> Tensor:
-        """Whether no motion at all keeps the limits, proven by the bound of a linear program."""
-        broken = (self._missed(plan, step)[0] > 1).any(-1).to(step.device)
-        return broken | ~self._is_fast_enough(plan, step)
+    def needs(self, plan: Plan, step: Tensor, precision: float) -> tuple[Tensor, Tensor]:
+        """Logarithms of how many times as wide limits need to be, at least and at most."""
+        tiny = torch.finfo(step.dtype).tiny
+        low, high = self._missed(plan, step, precision, _NARROWER)
+        return low.clamp(min=tiny).log().to(step.device), high.clamp(min=tiny).log().to(step.device)
 
     def improve(self, widths: Tensor) -> Tensor:
-        """Widths near these, which are kept, whose sum is shorter: by chance, always the same.
+        """Widths near these whose sum is shorter, as long as slopes show some.
 
-        Where several joints press no slope is theirs all, so none is followed: steps that find
-        something get longer and others shorter.
+        Each trial gives the logarithm of how many times as wide limits need to be for each joint,
+        and its slopes by the logarithms of widths. The next one is a step ``d`` from the best,
+
+            minimise share . d + |d|^2 / (2 size)  with  need + slope . d <= 0
+
+        of all trials within a stride, as the bundle of a nonsmooth function: where several joints
+        press, none of their slopes alone leads on. The size grows where a trial is better.
+
+        Source: Bonnans, Gilbert, Lemarechal and Sagastizabal, Numerical Optimization, chapter 10.
         """
-        stride = torch.full_like(widths[..., :1], _STRIDE)
-        gains = torch.tensor(_GAINS, dtype=widths.dtype, device=widths.device)
-        gains = gains.reshape(-1, *(1,) * (widths.dim() + 1))
-        draw = torch.Generator("cpu").manual_seed(0)  # the same numbers whatever the device
-        shape = (_WAYS, *(1,) * (widths.dim() - 1), widths.shape[-1])
+        tried, size = widths, torch.full_like(widths[..., :1], _STRIDE)
+        best, least, trials = widths, torch.full_like(size, torch.inf), []
         for _ in range(_ROUNDS if widths.shape[-1] > 1 else 0):
-            way = torch.randn(shape, generator=draw, dtype=widths.dtype, device="cpu")
-            tried = widths * (1 + stride * way.to(widths.device)).clamp(min=_SHRINK)
-            share = moved_apart(tried / tried.sum(-1, keepdim=True), self.samples)
-            shorter = share * widths.sum(-1, keepdim=True) * (1 - gains)
-            plan = self.plan(shorter)
-            fits = self.kept(plan, plan.step).unsqueeze(-1)
-            best = torch.where(fits, gains, 0.0).flatten(0, 1).argmax(0, keepdim=True)
-            found = shorter.flatten(0, 1).gather(0, best.expand(1, *widths.shape))[0]
-            fits = fits.flatten(0, 1).any(0)
-            widths = torch.where(fits, found, widths)
-            stride = torch.where(fits, 1.3 * stride, (0.9 * stride).clamp(min=_LEAST_STRIDE))
-        return widths
+            need, slopes = self._slopes(tried)
+            # By which all segments are to be stretched alike until limits are kept.
+            powers = -slopes.sum(-1)
+            stretch = (need / powers.clamp(*_POWERS)).amax(-1, keepdim=True)
+            total = tried.sum(-1, keepdim=True).log() + stretch
+            better = (total < least) & (stretch < _NEAR)
+            best = torch.where(better, tried * stretch.exp(), best)
+            least, size = (
+                torch.where(better, total, least),
+                torch.where(better, 2 * size, size / 2).clamp(max=_LARGEST),
+            )
+            trials.append((need, slopes, tried.log()))
+            share = best / best.sum(-1, keepdim=True)
+            step = _shortening(share, *_bundle(trials, best.log()), size)
+            if bool(((share * step).sum(-1) > -_GAIN).all()):
+                break
+            tried = best * step.exp()
+            total = tried.sum(-1, keepdim=True)
+            tried = moved_apart(tried / total, self.samples) * total
+        return best
 
-    def _missed(self, plan: Plan, step: Tensor) -> tuple[Tensor, Tensor]:
+    def _slopes(self, widths: Tensor) -> tuple[Tensor, Tensor]:
+        """The need of `improve` ``[..., dof]``, and its slopes ``[..., dof, count - 1]``."""
+        change = torch.eye(widths.shape[-1], dtype=widths.dtype, device=widths.device) * _PROBE
+        change = torch.nn.functional.pad(change, (0, 0, 1, 0))
+        change = change.reshape(-1, *(1,) * (widths.dim() - 1), widths.shape[-1])
+        plan = self.plan(widths * change.exp())
+        _, found = self.needs(plan, plan.step, _PRECISION)
+        return found[0], ((found[1:] - found[0]) / _PROBE).movedim(0, -1)
+
+    def _missed(
+        self, plan: Plan, step: Tensor, precision: float | None = None, narrower: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             x = combine(plan.basis(), plan.values(step))
-            return miss_limits(plan, x, self.limits, step)
+            return miss_limits(plan, x, self.limits, step, precision, narrower=narrower)
 
     def _is_fast_enough(self, plan: Plan, step: Tensor) -> Tensor:
         """Whether mean speeds are within the limit, without which nothing is: quick to see."""
@@ -99,3 +129,38 @@ class Hurry:
         seconds = (plan.places.diff(dim=-1) * step.unsqueeze(-1)).unsqueeze(-1)
         mean = plan.points.diff(dim=-2) / seconds
         return ((mean <= upper) & (mean >= lower)).all(-1).all(-1)
+
+
+def _bundle(trials: list[tuple[Tensor, ...]], place: Tensor) -> tuple[Tensor, Tensor]:
+    """Needs at a place by the slopes of each trial, and these; of far trials none that matter."""
+    needs = []
+    for need, slopes, at in trials:
+        away = place - at
+        near = away.abs().amax(-1, keepdim=True) <= _STRIDE
+        needs.append(torch.where(near, need + (slopes @ away.unsqueeze(-1)).squeeze(-1), -_FAR))
+    return torch.cat(needs, dim=-1).clamp(max=0), torch.cat([part[1] for part in trials], dim=-2)
+
+
+def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Tensor:
+    """The step of `Hurry.improve`, from forces ``f >= 0`` on its conditions.
+
+    The dual program is to minimise ``f' S f / 2 - f' (need - size slopes share)`` with ``S = size
+    slopes slopes'``, and the step ``-size (share + slopes' f)``.
+
+    Source: Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, 2009.
+    """
+    norm = slopes.norm(dim=-1)
+    slopes, need = slopes / norm.unsqueeze(-1), (need / norm)
+    gram = size.unsqueeze(-1) * slopes @ slopes.mT
+    pull = need - size * (slopes @ share.unsqueeze(-1)).squeeze(-1)
+    rate = 1 / torch.linalg.matrix_norm(gram, 2).unsqueeze(-1)
+    force = ahead = torch.zeros_like(need)
+    for number in range(_STEPS):
+        last = force
+        force = (ahead + rate * (pull - (gram @ ahead.unsqueeze(-1)).squeeze(-1))).clamp(min=0)
+        ahead = force + number / (number + 3) * (force - last)
+    step = -size * (share + (slopes.mT @ force.unsqueeze(-1)).squeeze(-1))
+    # What the forces leave is a stretch.
+    left = need + (slopes @ step.unsqueeze(-1)).squeeze(-1)
+    step = step + (left / -slopes.sum(-1)).amax(-1, keepdim=True).clamp(min=0)
+    return step * (_STRIDE / step.abs().amax(-1, keepdim=True)).clamp(max=1)

@@ -1,6 +1,6 @@
 """`minimum_duration`: a motion that hurries, each segment with a duration of its own."""
 
-from collections.abc import Callable
+import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
 
@@ -15,7 +15,7 @@ from pullback.trajectory._state import State, rest
 from pullback.trajectory.plans._hurry import Hurry, moved_apart
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration, stands_still
-from pullback.trajectory.plans._plan import POWERS, SAMPLES, make_plan
+from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan
 from pullback.trajectory.plans._rows import check_given, check_room
 
 __all__ = ["DurationBounds", "minimum_duration"]
@@ -27,12 +27,13 @@ _LONGEST = 1024.0
 # Where longer is not always easier, durations are tried from here on, at such distances.
 _SHORTEST = 1 / 32
 _STRIDE = 1.07
-# Where limits are known to be kept, less is tried in such steps.
-_NARROW = 0.01
+# How near proportions are compared, and how far beside where limits are just kept it is tried
+# whether they are, as a part of the precision.
+_ROUGH, _BESIDE, _TURNS = 1e-2, 0.2, 64
+# How needs fall with the duration, both as logarithms: at first, and at most and least.
+_SLOPE, _SLOPES = -2.0, (-3.2, -0.3)
 # Of the width of a range: nearer to zero an end is smaller than what rounding makes of a zero.
 _INSIDE = 1e-6
-
-_Search = Callable[[Callable[[Tensor], Tensor], Tensor], tuple[Tensor, Tensor]]
 
 
 class DurationBounds(NamedTuple):
@@ -84,9 +85,10 @@ def minimum_duration(
     `minimum_time` stretches all times alike, and the motion meets a limit at one instant. Here each
     segment has a duration of its own, and the motion goes along its limits. First the proportions
     are those of segments that go from rest to rest at a limit each, of their lengths, or of the
-    cube roots of these, whichever is the fastest. Then other proportions nearby are tried, by
-    chance that is always the same. At those that are found the duration is the least to a
-    thousandth, which ``bounds`` proves; that no others are faster is proven by nothing.
+    cube roots of these, whichever is the fastest. From there others follow, by the slopes of what
+    limits need, as long as one shortens the motion. At those that are found the duration is the
+    least to a thousandth, which ``bounds`` proves; that no others far away are faster is proven by
+    nothing.
 
     Where ends move, or a range leaves zero out, a longer duration may break what a shorter one
     keeps. Durations are then tried upward, from a thirty-second of that from rest to rest, each 7 %
@@ -142,17 +144,14 @@ def minimum_duration(
     )
     hurry = Hurry(points.detach(), fixed, start, goal, samples)
     monotone = stands_still(start, goal) and _keeps_zero(hurry)
-    times = _fastest(hurry, _doubled if monotone else _climbed)
-    widths = hurry.improve(times.diff(dim=-1))
-    times, less = _shorten(hurry, torch.nn.functional.pad(widths.cumsum(-1), (1, 0)), _narrowed)
+    widths = hurry.improve(_fastest(hurry, monotone=monotone).diff(dim=-1))
+    times = torch.nn.functional.pad(widths.cumsum(-1), (1, 0))
+    times, less = _shorten(hurry, times, _PRECISION)
     found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
     found = replace(found, start_time=None)
     if not bounds:
         return found
-    plan = hurry.plan(less.diff(dim=-1))
-    proven = hurry.surely_broken(plan, plan.step)
-    low = torch.where(proven, less[..., -1], torch.zeros_like(less[..., -1]))
-    return found, DurationBounds(low, times[..., -1], times)
+    return found, DurationBounds(less[..., -1], times[..., -1], times)
 
 
 # Trial durations that do not keep the limits are no errors, as they would be in a graph.
@@ -194,7 +193,7 @@ def _alone(hurry: Hurry) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*stretches)).amax(0)
 
 
-def _fastest(hurry: Hurry, search: _Search) -> Tensor:
+def _fastest(hurry: Hurry, *, monotone: bool) -> Tensor:
     """The times of the shortest motion of some proportions.
 
     They are those of each segment alone, of lengths, of unlimited least jerk in each segment, which
@@ -206,9 +205,10 @@ def _fastest(hurry: Hurry, search: _Search) -> Tensor:
     alone, length = _alone(hurry), hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
     widths = alone, length.expand_as(alone), (length ** (1 / 3)).expand_as(alone)
     width = torch.stack([width / width.sum(-1, keepdim=True) for width in widths])
-    width = torch.cat([width, (width[:1] * width[2:]).sqrt()])
+    width = torch.cat([width, (width[:1] * width[2:]).sqrt()])[: 4 if width.shape[-1] > 1 else 1]
     share = moved_apart(width, hurry.samples).cumsum(-1) * alone.sum(-1, keepdim=True)
-    tried, _ = _shorten(hurry, torch.nn.functional.pad(share, (1, 0)), search)
+    share = torch.nn.functional.pad(share, (1, 0))
+    tried, _ = _shorten(hurry, share, _ROUGH, climbing=not monotone)
     seconds, which = tried[..., -1].min(0)
     if bool(seconds.isinf().any()):
         raise ArgumentError(
@@ -220,48 +220,57 @@ def _fastest(hurry: Hurry, search: _Search) -> Tensor:
     return tried.gather(0, which[None, ..., None].expand(1, *tried.shape[1:])).squeeze(0)
 
 
-def _shorten(hurry: Hurry, times: Tensor, search: _Search) -> tuple[Tensor, Tensor]:
+def _shorten(
+    hurry: Hurry, times: Tensor, precision: float, *, climbing: bool = False
+) -> tuple[Tensor, Tensor]:
     """The times as near to zero as limits can be kept at, or infinity; and those a little less."""
     plan = hurry.plan(times.diff(dim=-1))
     check_given(plan, hurry.limits)
     check_room(plan, hurry.limits)
-
-    def kept(factor: Tensor) -> Tensor:
-        return hurry.kept(plan, plan.step * factor)
-
-    with torch.no_grad():
-        low, high = search(kept, torch.ones_like(times[..., -1]))
-        never = high.isinf()
-        low, high = low.masked_fill(never, 1.0), high.masked_fill(never, 1.0)
-        while bool((high > low * (1 + _PRECISION)).any()):
-            middle = (low * high).sqrt()
-            fits = kept(middle)
-            high, low = torch.where(fits, middle, high), torch.where(fits, low, middle)
-    found = (times * high.unsqueeze(-1)).masked_fill(never.unsqueeze(-1), torch.inf)
-    return found, times * low.unsqueeze(-1)
+    one = torch.ones_like(times[..., -1])
+    low, high = _climbed(hurry, plan, one) if climbing else (0 * one, torch.inf * one)
+    low, high = _bracketed(hurry, plan, low.log(), high.log(), math.log1p(precision))
+    return times * high.exp().unsqueeze(-1), times * low.exp().unsqueeze(-1)
 
 
-def _doubled(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors between which limits begin to be kept, where they stay so."""
-    high, low = one, one / _LONGEST
-    while not bool((fits := kept(high)).all()) and bool((high < _LONGEST).all()):
-        high, low = torch.where(fits, high, 2 * high), torch.where(fits, low, high)
+def _bracketed(
+    hurry: Hurry, plan: Plan, low: Tensor, high: Tensor, precision: float
+) -> tuple[Tensor, Tensor]:
+    """Logarithms of factors: a linear program proves the first too short, the second is kept.
+
+    By secants through the logarithms of how wide limits need to be, to a little beside their
+    zeros, so that both sides are known soon; within known ends every third time half-way.
+    """
+    longest, beside = math.log(_LONGEST), _BESIDE * precision
+    place = torch.where(high.isinf(), 0.0, (low + high) / 2)
+    move, slope, last = torch.zeros_like(place), torch.full_like(place, _SLOPE), place
+    for turn in range(_TURNS):
+        bounds = hurry.needs(plan, plan.step * place.exp(), precision / 10)
+        lower, need = (bound.amax(-1) for bound in bounds)
+        fits = need < 0
+        high = torch.where(fits, torch.minimum(high, place), high)
+        low = torch.where(lower > 0, torch.maximum(low, place), low)
+        if not bool(((high - low > precision) & (low < longest) & (high > -longest)).any()):
+            break
+        slope = torch.where(move != 0, (need - last) / move, slope)
+        step = -need / slope.clamp(*_SLOPES)
+        # Where longer takes nothing off a need, longer steps do.
+        size = torch.where(
+            slope > _SLOPES[1], torch.maximum(step.abs(), 2 * move.abs()), step.abs()
+        )
+        aim = place + size * step.sign() + torch.where(fits, -beside, beside)
+        aim = (low + high) / 2 if turn % 3 == 2 else aim
+        aim = torch.where((aim > low) & (aim < high), aim, (low + high) / 2)
+        aim = torch.where(aim.isfinite(), aim, place + size * step.sign()).clamp(-longest, longest)
+        place, move, last = aim, aim - place, need
     return low, high
 
 
-def _narrowed(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors below one, where limits are kept, between which they begin to be."""
-    high, low = one, one * (1 - _NARROW)
-    while bool((fits := kept(low)).any()):
-        high, low = torch.where(fits, low, high), torch.where(fits, low * (1 - _NARROW), low)
-    return low, high
-
-
-def _climbed(kept: Callable[[Tensor], Tensor], one: Tensor) -> tuple[Tensor, Tensor]:
+def _climbed(hurry: Hurry, plan: Plan, one: Tensor) -> tuple[Tensor, Tensor]:
     """Factors between which limits are first kept of those tried, infinity where at none."""
     high, low, factor = one * torch.inf, one / _LONGEST, one * _SHORTEST
     while bool((waits := high.isinf()).any()) and bool((factor < _LONGEST).all()):
-        fits = waits & kept(factor)
+        fits = waits & hurry.kept(plan, plan.step * factor)
         high, low = torch.where(fits, factor, high), torch.where(waits & ~fits, factor, low)
         factor = factor * _STRIDE
     return low, high

@@ -34,7 +34,9 @@ _AT_END = "end velocity"
 _MIDDLES = {"velocity": 0.5, "jerk": 0.5, "ahead": 0.5, "behind": -0.5}
 # Of the size of what is added up.
 _ROUNDING = 1e-13
-# Of an end, for what rounding leaves of rows that are met: up to 3e-13 at 256 samples, 4e-12 at
+# Of half the width of a range, or so many times an end where that is less: zero stays zero.
+_SMALL = 1e3
+# Of that, for what rounding leaves of rows that are met: up to 3e-13 at 256 samples, 4e-12 at
 # 1,024 and 1e-9 at 2,048.
 _SPARES = ((512, 1e-12), (1024, 1e-11), (math.inf, 1e-8))
 # Of an end, for what float32 rounds where motions are returned in it, and at most so much of half
@@ -66,7 +68,7 @@ def aim_of(
 ) -> tuple[Tensor, Tensor]:
     """The ends to solve for, ``[..., dof]``; those of a position are relative to the first point.
 
-    A range loses a part of each end at it, ``spare``, or of half its width where that is less.
+    A range loses a part of half its width at each end, ``spare``; at one near zero, of that end.
     """
     lower, upper = range_of(limits, kind, plan.points)
     if kind == "position":
@@ -76,7 +78,7 @@ def aim_of(
         spare = next(part for most, part in _SPARES if plan.samples <= most)
     half = (upper - lower) / 2
     own = 64 * torch.finfo(torch.float64).eps * torch.minimum(lower.abs(), upper.abs())
-    below, above = (own + spare * torch.minimum(half, end.abs()) for end in (lower, upper))
+    below, above = (own + spare * torch.minimum(half, _SMALL * end.abs()) for end in (lower, upper))
     if kind != "position" and plan.dtype != torch.float64:
         below, above = (
             part + torch.minimum(_SINGLE * end.abs(), _MOST * half)
@@ -146,17 +148,24 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
 
 
 def miss_limits(
-    plan: Plan, x: Tensor, limits: Limits, step: Tensor, precision: float | None = None
+    plan: Plan,
+    x: Tensor,
+    limits: Limits,
+    step: Tensor,
+    precision: float | None = None,
+    *,
+    narrower: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """How many times as wide limits need to be, at least and at most, ``[..., dof]`` on the CPU.
 
-    To a relative precision, or until it is known whether that is more or less than one.
+    To a relative precision, or until it is known whether that is more or less than one, or than one
+    over ``narrower``.
     """
     program = _program(plan, x, limits, step)
     alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    return bound_rows(
-        program.level, program.scale, place, alpha, ",".join(program.kinds), precision
-    )
+    level, scale, names = program.level, program.scale, ",".join(program.kinds)
+    low, high = bound_rows(narrower * level, narrower * scale, place, alpha, names, precision)
+    return low / narrower, high / narrower
 
 
 def _energy(plan: Plan, program: _Program, x: Tensor, step: Tensor) -> Tensor:

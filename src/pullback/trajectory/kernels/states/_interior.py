@@ -19,18 +19,18 @@ import numpy as np
 from pullback.trajectory.kernels.states._program import Program, System, pick, whole
 from pullback.trajectory.kernels.states._reference import add_pull
 
-__all__ = ["SIGN", "begin", "interior", "linear", "restart", "those"]
+__all__ = ["SIGN", "Point", "begin", "interior", "is_least", "linear", "restart", "those"]
 
 _ITERATIONS, _LINEAR_ITERATIONS = 40, 120
-# The product of a slack and its multiplier at which active rows are told, as a part of the cost, or
-# of the largest multiplier where motions are driven hard.
-_GAP = 1e-9
+# Of its cost, by what a motion may miss the least one, of a limit, by what it may be exceeded, and
+# by what conditions may be missed.
+_SAVED, _BEYOND, _OFF = 1e-6, 1e-10, 1e-11
 # Of the largest multiplier: what others get where forces are to balance.
 _FLOORS = (1e-15, 1e-9, 1e-4)
 SIGN = np.array([1.0, -1.0])[:, None, None, None]
 
 
-class _Point(NamedTuple):
+class Point(NamedTuple):
     """``x [4, samples, batch]``, ``y [few, batch]``, rows, and both sides ``[2, kinds, ...]``.
 
     Rows are ``G x [kinds, samples, batch]``.
@@ -42,8 +42,8 @@ class _Point(NamedTuple):
     slack: np.ndarray
     push: np.ndarray
 
-    def at(self, some: np.ndarray) -> "_Point":
-        return _Point(*(pick(part, some) for part in self))
+    def at(self, some: np.ndarray) -> "Point":
+        return Point(*(pick(part, some) for part in self))
 
 
 def those(mask: np.ndarray) -> np.ndarray:
@@ -52,13 +52,13 @@ def those(mask: np.ndarray) -> np.ndarray:
 
 def linear(
     program: Program, level: np.ndarray, precision: float | None
-) -> tuple[tuple[np.ndarray, np.ndarray], _Point]:
+) -> tuple[tuple[np.ndarray, np.ndarray], Point]:
     live = program.scale != 0
     most = 1.5 * np.abs(level).max((0, 1)) + 1e-3
     rows = np.maximum(live.sum((0, 1)), 1)
     slack = np.where(live, most - SIGN * level, 1.0)
     push = np.where(live, 0.5 / rows, 0.0 * slack)
-    return _least_bound(program, level, _Point(*_still(program), slack, push), most, precision)
+    return _least_bound(program, level, Point(*_still(program), slack, push), most, precision)
 
 
 def _still(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,14 +67,14 @@ def _still(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.zeros((4, samples, batch)), y, np.zeros(program.scale.shape)
 
 
-def begin(program: Program, level: np.ndarray) -> _Point:
+def begin(program: Program, level: np.ndarray) -> Point:
     """The motion without limits, with slacks as if it kept them."""
     live = program.scale != 0
     slack = np.where(live, (1 - SIGN * level).clip(0.1), 1.0)
-    return _Point(*_still(program), slack, live * np.ones(slack.shape))
+    return Point(*_still(program), slack, live * np.ones(slack.shape))
 
 
-def restart(program: Program, level: np.ndarray, x: np.ndarray) -> _Point:
+def restart(program: Program, level: np.ndarray, x: np.ndarray) -> Point:
     """A motion that keeps its limits, with multipliers of the size that its cost asks for."""
     live = program.scale != 0
     (x,), (g,) = program.integrate(x[None])
@@ -82,15 +82,15 @@ def restart(program: Program, level: np.ndarray, x: np.ndarray) -> _Point:
     cost = (program.pull_cost(x[None])[0] * x).sum((0, 1))
     rows = np.maximum(2 * live.sum((0, 1)), 1)
     push = np.where(live, 0.1 * (cost + 1) / rows / slack, 0.0)
-    return _Point(x, _still(program)[1], g, slack, push)
+    return Point(x, _still(program)[1], g, slack, push)
 
 
-def _missed(program: Program, level: np.ndarray, point: _Point, most: np.ndarray) -> np.ndarray:
+def _missed(program: Program, level: np.ndarray, point: Point, most: np.ndarray) -> np.ndarray:
     """What slacks miss of their definition."""
     return (SIGN * (level + point.rows) + point.slack - most) * (program.scale != 0)
 
 
-def _forces(program: Program, point: _Point) -> np.ndarray:
+def _forces(program: Program, point: Point) -> np.ndarray:
     """What does not balance of the multipliers and the conditions."""
     force = program.pushed(point.push[:1] - point.push[1:])
     add_pull(program.alpha, program.place, force, point.y[None])
@@ -118,9 +118,9 @@ def _balance(program: Program, q: np.ndarray, x: np.ndarray) -> tuple[np.ndarray
 
 
 def _step(
-    program: Program, point: _Point, missed: np.ndarray, least: np.ndarray,
+    program: Program, point: Point, missed: np.ndarray, least: np.ndarray,
     surplus: np.ndarray | None,
-) -> tuple[_Point, np.ndarray]:  # fmt: skip
+) -> tuple[Point, np.ndarray]:  # fmt: skip
     """A predictor and a corrector: the next point, and what the step adds to a bound.
 
     With ``t`` the part by which the predictor changes a slack ``s``, a multiplier ``z`` changes by
@@ -170,20 +170,22 @@ def _step(
     if not linear:
         a = b = np.minimum(a, b)
     (x,), (g,) = program.integrate((point.x + a * x)[None])
-    following = _Point(x, point.y + b * y, g, slack + a * of_slack, push + b * of_push)
+    following = Point(x, point.y + b * y, g, slack + a * of_slack, push + b * of_push)
     return following, a * change
 
 
-def interior(program: Program, level: np.ndarray, point: _Point) -> tuple[_Point, np.ndarray]:
-    """The least cost with a gap, and for which joints it was found."""
-    result, found = _Point(*(part.copy() for part in point)), np.zeros(level.shape[-1], bool)
+def interior(
+    program: Program, level: np.ndarray, point: Point, aim: float
+) -> tuple[Point, np.ndarray]:
+    """The least cost with a gap, a part of the largest multiplier, and for which joints."""
+    result, found = Point(*(part.copy() for part in point)), np.zeros(level.shape[-1], bool)
     left, ones = np.arange(len(found)), np.ones(len(found))
     missed, unbalanced = _missed(program, level, point, ones), ones
     for _ in range(_ITERATIONS):
         rows = 2 * np.maximum((program.scale != 0).sum((0, 1)), 1)
         mean = (point.slack * point.push).sum((0, 1, 2)) / rows
         force = point.push.max((0, 1, 2))
-        gap, worst = _GAP * force.clip(1), np.abs(missed).max((0, 1, 2))
+        gap, worst = aim * force.clip(1), np.abs(missed).max((0, 1, 2))
         done = (mean <= 1.5 * gap) & (worst < 1e-9)
         if done.any():
             pull = _forces(program, point) + program.pull_cost(point.x[None])[0]
@@ -205,12 +207,36 @@ def interior(program: Program, level: np.ndarray, point: _Point) -> tuple[_Point
     return result, found
 
 
+def is_least(program: Program, level: np.ndarray, point: Point) -> np.ndarray:
+    """Whether motions keep their limits and cost a millionth too much at most: ``[batch]``.
+
+    With multipliers ``z >= 0``, any ``y`` and what they leave of a balance,
+    ``r = P x + G' (o z) + A' y``, another motion ``x + d`` within limits costs more by
+
+        x' P d + d' P d / 2 >= r' d - z' (1 - o g) + d' P d / 2 >= -r' K r / 2 - z' (1 - o g)
+
+    since ``A d = 0`` and ``o G d <= 1 - o g``, with the inverse ``K`` of ``P`` over changes that
+    keep the conditions. So that is all that could be saved, whatever found the motion.
+
+    Source: Boyd and Vandenberghe, Convex Optimization, sections 5.1.3 and 5.5.1.
+    """
+    (x,), (rows,) = program.integrate(point.x[None])
+    room = (1 - SIGN * (level + rows)) * (program.scale != 0)
+    pull, none = program.pull_cost(x[None]), np.zeros((1, *point.y.shape))
+    rest = pull + _forces(program, point)
+    change = System(program, 0 * level).solve(rest, 0 * level[None], none, none)[0]
+    cost, more = ((program.pull_cost(part) * part).sum((0, 1, 2)) / 2 for part in (x[None], change))
+    saved = (point.push * room).sum((0, 1, 2)) + more
+    off = np.abs(program.met(x[None])).max((0, 1), initial=0.0)
+    return (saved <= _SAVED * (cost + 1)) & (-room.min((0, 1, 2)) <= _BEYOND) & (off <= _OFF)
+
+
 def _least_bound(
-    program: Program, level: np.ndarray, point: _Point, most: np.ndarray, precision: float | None
-) -> tuple[tuple[np.ndarray, np.ndarray], _Point]:
+    program: Program, level: np.ndarray, point: Point, most: np.ndarray, precision: float | None
+) -> tuple[tuple[np.ndarray, np.ndarray], Point]:
     """The least bound from below and above, and the motions that keep the upper ones."""
     lows, highs = np.zeros(level.shape[-1]), np.full(level.shape[-1], np.inf)
-    result, left = _Point(*(part.copy() for part in point)), np.arange(len(lows))
+    result, left = Point(*(part.copy() for part in point)), np.arange(len(lows))
     begun = np.zeros(0)
     for number in range(_LINEAR_ITERATIONS):
         pull, live = _forces(program, point), program.scale != 0
@@ -245,14 +271,14 @@ def _least_bound(
     return (lows, highs), result
 
 
-def _lower(program: Program, level: np.ndarray, point: _Point, force: np.ndarray) -> np.ndarray:
+def _lower(program: Program, level: np.ndarray, point: Point, force: np.ndarray) -> np.ndarray:
     """The bound from below. Forces that are left over could move it by their work."""
     work = _balance(program, force, point.x)[1]
     reached = (level * (point.push[0] - point.push[1])).sum((0, 1))
     return (reached - 2 * work) / point.push.sum((0, 1, 2))
 
 
-def _balanced(program: Program, level: np.ndarray, point: _Point) -> np.ndarray:
+def _balanced(program: Program, level: np.ndarray, point: Point) -> np.ndarray:
     """The bound from below, after small changes of the multipliers by which forces balance.
 
     Newton's steps leave of a multiplier what rounding makes of a stiff row. Changes ``w G x`` that

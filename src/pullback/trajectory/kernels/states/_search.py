@@ -13,8 +13,10 @@ import numpy as np
 
 from pullback.trajectory.kernels.states._interior import (
     SIGN,
+    Point,
     begin,
     interior,
+    is_least,
     linear,
     restart,
     those,
@@ -23,7 +25,10 @@ from pullback.trajectory.kernels.states._program import Program, meet, pick, sti
 
 __all__ = ["Found", "bound", "search"]
 
-_ROUNDS, _TOGETHER = 60, 8
+_ROUNDS, _TOGETHER = 24, 8
+# The products of a slack and its multiplier at which active rows are told, as a part of the largest
+# multiplier: a first one for nearly all motions, and one that tells rows beside one another.
+_GAPS = 1e-9, 1e-12
 # What a row may exceed its limit by, as a part of it, and how near to it a row is met: with a
 # multiplier below a part of the largest one, or of the cost, that is a kink.
 _EXCESS = 5e-13
@@ -39,7 +44,7 @@ class Found(NamedTuple):
             where the lower one does.
         kink: ``[batch]``, whether a row is met that does not push, so that the least change of what
             is given makes it active or not.
-        found: ``[batch]``, whether there is a least motion within the limits, as far as is known.
+        found: ``[batch]``, whether a motion within the limits was found and proven the least one.
         x: ``[4, samples, batch]``, the motion itself where it is not met by its active rows to
             rounding, as they depend on one another; elsewhere NaN.
     """
@@ -52,14 +57,14 @@ class Found(NamedTuple):
 
 @np.errstate(all="ignore")  # what is no number any more is left out
 def search(program: Program, level: np.ndarray) -> Found:
-    """Find the active rows of each joint."""
+    """Find the active rows of each joint, and prove that what they hold is the least motion."""
     samples, batch = level.shape[1:]
-    x = np.full((4, samples, batch), np.nan)
     active, kink = np.zeros(level.shape, np.int8), np.zeros(batch, bool)
     found = np.asarray((np.abs(level) <= 1).all((0, 1)))
     fixed = ((program.scale == 0) & (np.abs(level) > 1)).any((0, 1))
     left = those(~found & ~fixed & np.isfinite(level).all((0, 1)))
     kink[found] = _near(program, level, active, 0 * level)[found]
+    whole = Found(active, kink, found, np.full((4, samples, batch), np.nan))
     for start in (False, True):
         if not left.size:
             break
@@ -72,16 +77,39 @@ def search(program: Program, level: np.ndarray) -> Found:
             if not left.size:
                 break
             point = restart(some, own, pick(point.x, kept))
-        point, reached = interior(some, own, point)
-        there = those(reached)
-        if there.size:
-            point, done = point.at(there), left[there]
-            most = point.push.max((0, 1, 2)).clip(1)
-            guess = np.where(point.push > most * point.slack, SIGN, 0).sum(0).astype(np.int8)
-            sign, weak, settled = _settle(some.at(there), pick(own, there), guess)
-            active[..., done], kink[done], found[done] = sign, weak, True
-            x[..., done[~settled]] = point.x[..., ~settled]
-        left = left[those(~reached)]
+        for part, value in zip(whole, _least(some, own, point), strict=True):
+            part[..., left] = value
+        left = left[those(~found[left])]
+    return whole
+
+
+def _least(program: Program, level: np.ndarray, point: Point) -> Found:
+    """What is found from interior points on, with ever smaller gaps: each tells rows more surely.
+
+    What the rows of the last gap do not hold either is the interior point, if it is proven.
+    """
+    active, batch = np.zeros(level.shape, np.int8), level.shape[-1]
+    kink, found, x = np.ones(batch, bool), np.zeros(batch, bool), np.full(point.x.shape, np.nan)
+    left = np.arange(batch)
+
+    def narrow(mask: np.ndarray) -> bool:
+        nonlocal left, program, level, point
+        some = those(mask)
+        left, program, level = left[some], program.at(some), pick(level, some)
+        point = point.at(some)
+        return bool(some.size)
+
+    for gap in _GAPS:
+        point, reached = interior(program, level, point, gap)
+        if not narrow(reached):
+            break
+        active[..., left], kink[left], met = _settle(program, level, _pushing(point))
+        found[left] = is_least(program, level, met)
+        if not narrow(~found[left]):
+            break
+    else:
+        found[left] = inside = is_least(program, level, point)
+        x[..., left[inside]] = point.x[..., inside]
     return Found(active, kink, found, x)
 
 
@@ -103,17 +131,24 @@ def bound(
     )
 
 
+def _pushing(point: Point) -> np.ndarray:
+    """The rows that push, as signs: those whose multiplier is larger than their slack."""
+    most = point.push.max((0, 1, 2)).clip(1)
+    return np.where(point.push > most * point.slack, SIGN, 0).sum(0).astype(np.int8)
+
+
 def _settle(
     program: Program, level: np.ndarray, guess: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From a guess to the rows that are active; which joints are at a kink, and which are done."""
+) -> tuple[np.ndarray, np.ndarray, Point]:
+    """From a guess to the rows that are active; which joints are at a kink, and their motions."""
     sign = np.where(program.scale != 0, guess, 0).astype(np.int8)
     best, least = sign.copy(), np.full(level.shape[-1], np.inf)
     kink, left = np.ones(len(least), bool), np.arange(len(least))
+    met = begin(program, np.nan * level)
     for turn in range(_ROUNDS):
         some, own, now = program.at(left), pick(level, left), pick(sign, left)
-        x, y = np.zeros((1, 4, *own.shape[1:])), np.zeros((1, *some.place.shape))
-        _, _, (force,), (moved,) = meet(some, now != 0, (now - own)[None], x, y)
+        zeros = np.zeros((1, 4, *own.shape[1:])), np.zeros((1, *some.place.shape))
+        (x,), (y,), (force,), (moved,) = meet(some, now != 0, (now - own)[None], *zeros)
         reached, live, give = own + moved, some.scale != 0, stiffness(some, now != 0)
         over = np.where((now == 0) & live, np.abs(reached) - 1, 0.0)
         # By how much a row would leave its limit inwards if nothing held it there: multipliers of
@@ -127,14 +162,16 @@ def _settle(
         turned = (wrong > _EXCESS) & ((wrong == worst) | (turn < _TOGETHER))
         better = excess < least[left]
         best[..., left[better]], least[left[better]] = now[..., better], excess[better]
+        motion = Point(x, y, moved, 1 - SIGN * reached, (SIGN * force).clip(0))
+        for part, value in zip(met, motion, strict=True):
+            part[..., left[better]] = value[..., better]
         settled = worst <= _EXCESS
         kink[left[settled]] = _near(some, reached, now, force)[settled]
         sign[..., left] = np.where(turned, np.where(now == 0, np.sign(reached), 0), now)
         left = left[those(~settled & np.isfinite(excess))]
         if not left.size:
             break
-    settled = least <= _NEAR
-    return best, kink | ~settled, settled
+    return best, kink | (least > _NEAR), met
 
 
 def _near(program: Program, reached: np.ndarray, sign: np.ndarray, force: np.ndarray) -> np.ndarray:
