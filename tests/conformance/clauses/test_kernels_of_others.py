@@ -100,7 +100,7 @@ def rotary():
 
 
 @pytest.mark.parametrize(
-    "kind, verdict", [(TurnedInPlace, "holds"), (TurnedByTheLargest, "broken")]
+    ("kind", "verdict"), [(TurnedInPlace, "holds"), (TurnedByTheLargest, "broken")]
 )
 def test_what_writes_into_its_cotangents_is_told_by_those_clauses_alone(kind, verdict):
     report = check(kind, *rotary(), clauses="batch, mutation, cotangent", gradient="exact")
