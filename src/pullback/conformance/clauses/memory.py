@@ -198,9 +198,11 @@ def _is_told(tensor: torch.Tensor) -> bool:
 def _large(probe: Probe) -> Finding | None:
     """A finding where an intermediate is larger than all that goes in and out.
 
-    In a copy of the process: sizes that forward does not ask for may not fit each other, and a
-    kernel then reads what is not there.
+    Sizes that forward does not ask for may not fit each other, and a kernel then reads what is not
+    there: they are tried in a copy of the process, where none has had them already (`first-call`).
     """
+    if probe.fresh is not None and probe.fresh.copy is not None and probe.fresh.copy.answered:
+        return _at_larger_sizes(probe)
     with suppress(ProcessDied):
         return forked(lambda: _at_larger_sizes(probe))
     return None
