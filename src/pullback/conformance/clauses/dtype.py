@@ -9,6 +9,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance._values import close
 from pullback.report import Finding, Verdict
 
@@ -71,20 +72,18 @@ def dtype(probe: Probe) -> Finding:
 
 def _of_another_default(probe: Probe) -> Finding | None:
     """Another default dtype gives other numbers: then it decides where the input's dtype should."""
-    points, default = probe.inputs.points(), torch.get_default_dtype()
-    cotangents = probe.cotangents(probe.output_values())
-    expected = [*probe.output_values(), *probe.backward(points, cotangents)]
+    default, run = torch.get_default_dtype(), Run.of(probe)
     try:
         torch.set_default_dtype(torch.float64 if default != torch.float64 else torch.float32)
-        got = [*probe.output_values(), *probe.backward(points, cotangents)]
+        got = Run.of(probe, run.cotangents)
     except Exception:  # loud, and no number is wrong
         return None
     finally:
         torch.set_default_dtype(default)
-    for k, (one, other) in enumerate(zip(got, expected, strict=True)):
+    for k, (one, other) in enumerate(zip(got.every, run.every, strict=True)):
         if one.dtype != other.dtype or close(one, other, looser=1e2, least=0.0):
             continue
-        place = k - len(cotangents)
+        place = k - len(run.outputs)
         where = probe.path(place) if place >= 0 else f"output {k}"
         single = close(one, other, looser=1e2, least=torch.finfo(torch.float32).eps)
         if single and not (probe.rough or probe.grain):  # one constant of seven digits among others
