@@ -107,7 +107,7 @@ def table(rows: list[Row]) -> str:
     by_part = {(row["what"], row["of"]): row for row in rows}
     parts = sorted(
         {part for part, _ in by_part},
-        key=lambda part: -sum(float(by_part[part, group]["median"]) for group in groups),
+        key=lambda part: (-sum(float(by_part[part, it]["median"]) for it in groups), part),
     )
     heads = [f"{group} ({counts[group]}): {it}" for group in groups for it in ("median", "worst")]
     lines = [f"| seconds of CPU time | {' | '.join(heads)} |", "|---|" + "--:|" * len(heads)]

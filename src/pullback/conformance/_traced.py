@@ -44,8 +44,8 @@ def trace(probe: Probe) -> list[tuple[str, str]] | Failed:
     Raises:
         ProcessDied: the run ended the copy.
     """
-    key, found = _KNOWN.get(probe.inputs, (None, None))
-    if key is not probe.subject:
+    subject, found = _KNOWN.get(probe.inputs, (None, ""))
+    if subject is not probe.subject:
         with FakeTensorMode(allow_non_fake_inputs=False) as mode:
             converted = [mode.from_tensor(value) for value in probe.inputs.values]
         shadow = type(probe)(
@@ -55,15 +55,16 @@ def trace(probe: Probe) -> list[tuple[str, str]] | Failed:
         try:
             found = forked(lambda: _traced(shadow, mode))
         except ProcessDied as death:
-            found = death
+            found = str(death)  # the exception holds the arguments, by its traceback
         _KNOWN[probe.inputs] = probe.subject, found
-    if isinstance(found, ProcessDied):
-        raise found
+    if isinstance(found, str):
+        raise ProcessDied(found)
     return found
 
 
 # Several clauses ask, and a copy of the process costs as much as many calls.
-_KNOWN: WeakKeyDictionary[Arguments, tuple[Subject, Any]] = WeakKeyDictionary()
+_Known = list[tuple[str, str]] | Failed | str
+_KNOWN: WeakKeyDictionary[Arguments, tuple[Subject, _Known]] = WeakKeyDictionary()
 
 
 def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
