@@ -1,65 +1,143 @@
-"""How long a check takes: seconds a Function, all clauses but `compile`, and each clause.
+"""What a check costs: CPU seconds of each clause, over right specimens and what is shipped.
 
-Run in one process with two threads on every right specimen of the tests; each figure is the least
-of five repeats, after one that is not counted. The median has to stay at one second or less.
+In one process, with one thread, by every clause but `compile`. CPU time is counted, that of the
+copies of the process included; of each clause of each Function the lesser of two checks, the first
+of which may compile kernels. What the clauses share stands apart: preparation, the intent, causes
+and scripts. `--part N` looks at every N-th specimen alone. `--check` says whether the table of
+docs/check.md is that of the CSV.
 """
 
+import argparse
 import csv
+import resource
 import statistics
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from tests.specimens.right import edges, smooth
 
+from benchmarks.markers import check_or_write
+from benchmarks.shipped import shipped_cases
 from pullback import check
-from pullback.conformance.clauses import CLAUSES
+
+__all__ = ["read", "table"]
 
 RESULTS = Path(__file__).parent / "results" / "conformance.csv"
-LIMIT = 1.0
-REPEATS = 5
-CLAUSE_IDS = [clause.id for clause in CLAUSES if clause.id != "compile"]
+PAGE = Path(__file__).parents[1] / "docs" / "check.md"
+COMMAND = "python -m benchmarks.bench_conformance"
+FIELDS = ["of", "what", "checks", "median", "worst", "function"]
+ALL, SHARED = "all", "what they share"
+
+Seconds = dict[str, float]
+Row = dict[str, str]
 
 
-def seconds(specimen, clauses):
-    """The least seconds of one check."""
-    inputs = specimen.inputs()
-    check(specimen.function, *inputs, clauses=clauses, gradient=specimen.gradient)
-    best = float("inf")
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        report = check(specimen.function, *inputs, clauses=clauses, gradient=specimen.gradient)
-        best = min(best, time.perf_counter() - started)
-        assert report.ok, report
-    return best
+def spent() -> float:
+    """The CPU time of this process, and of the copies of it that have ended."""
+    copies = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + copies.ru_utime + copies.ru_stime
 
 
-def main():
-    torch.set_num_threads(2)
-    specimens = {s.id: s for s in [*smooth.SPECIMENS, *edges.SPECIMENS]}
-    rows = [("function", name, seconds(s, CLAUSE_IDS)) for name, s in specimens.items()]
-    sample = list(specimens.values())[::4]
-    for clause in CLAUSE_IDS:
-        rows.append(("clause", clause, statistics.median(seconds(s, clause) for s in sample)))
-    functions = [value for kind, _, value in rows if kind == "function"]
-    median = statistics.median(functions)
-    rows.append(("median", f"{len(functions)} functions", median))
+def seconds(run: Callable[..., object]) -> Seconds:
+    """CPU seconds of one check: all, each clause, and what is left over."""
+    began: Seconds = {}
+    found: Seconds = {}
 
-    table = Table(title=f"Seconds a check without compile, torch {torch.__version__}, two threads")
-    table.add_column("what")
-    table.add_column("seconds", justify="right")
-    for _, name, value in rows:
-        table.add_row(name, f"{value:.3f}")
-    Console().print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["kind", "name", "seconds"])
-        writer.writerows((kind, name, f"{value:.4f}") for kind, name, value in rows)
-    within = "within" if median <= LIMIT else "ABOVE"
-    print(f"median {median:.3f} s over {len(functions)} Functions, {within} the limit of {LIMIT} s")
+    def start(clause: str) -> None:
+        began[clause] = spent()
+
+    def end(finding) -> None:
+        found.setdefault(finding.clause, spent() - began[finding.clause])  # some are told again
+
+    before = spent()
+    run(on_start=start, on_finding=end)
+    whole = spent() - before
+    return {ALL: whole, SHARED: whole - sum(found.values()), **found}
+
+
+def rows_of(name: str, runs: Iterable[tuple[str, Callable[..., object]]]) -> list[Row]:
+    """Median and worst of each part, over many Functions."""
+    parts: dict[str, Seconds] = {}
+    for function, run in runs:
+        first, second = seconds(run), seconds(run)
+        for part, value in first.items():
+            parts.setdefault(part, {})[function] = min(value, second[part])
+    return [
+        {
+            "of": name, "what": part, "checks": str(len(every)),
+            "median": f"{statistics.median(every.values()):.4f}",
+            "worst": f"{max(every.values()):.3f}", "function": max(every, key=every.__getitem__),
+        }
+        for part, every in parts.items()
+    ]  # fmt: skip
+
+
+def asked(function, inputs, gradient) -> Callable[..., object]:
+    """A check that is still to be told who hears of it."""
+    return partial(check, function, *inputs, gradient=gradient, without="compile")
+
+
+def specimens(part: int) -> Iterable[tuple[str, Callable[..., object]]]:
+    """Every N-th right specimen of the tests."""
+    from tests.conformance.clauses.test_seeds import RIGHT
+
+    for one in RIGHT[::part]:
+        yield one.id, asked(one.function, one.inputs(), one.gradient)
+
+
+def shipped() -> Iterable[tuple[str, Callable[..., object]]]:
+    """Every Function that is shipped."""
+    for case in shipped_cases():
+        inputs = case.inputs(torch.Generator().manual_seed(0))
+        yield case.name, asked(case.function, inputs, case.gradient)
+
+
+def read() -> list[Row]:
+    """The rows as they were measured."""
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(rows: list[Row]) -> str:
+    """Each part in Markdown, the dearest first."""
+    groups = list(dict.fromkeys(row["of"] for row in rows))
+    counts = {row["of"]: row["checks"] for row in rows}
+    by_part = {(row["what"], row["of"]): row for row in rows}
+    parts = sorted(
+        {part for part, _ in by_part},
+        key=lambda part: (-sum(float(by_part[part, it]["median"]) for it in groups), part),
+    )
+    heads = [f"{group} ({counts[group]}): {it}" for group in groups for it in ("median", "worst")]
+    lines = [f"| seconds of CPU time | {' | '.join(heads)} |", "|---|" + "--:|" * len(heads)]
+    for part in parts:
+        cells = [
+            f"{float(by_part[part, group][it]):.{digits}f}"
+            for group in groups
+            for it, digits in (("median", 3), ("worst", 2))
+        ]
+        name = part if part in (ALL, SHARED) else f"`{part}`"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="end with 1 when out of date")
+    parser.add_argument("--part", type=int, default=1, help="every N-th specimen alone")
+    options = parser.parse_args()
+    if not options.check:
+        torch.set_num_threads(1)
+        seconds(asked(torch.sin, [torch.randn(3)], None))  # what is imported once
+        rows = rows_of("right specimens", specimens(options.part))
+        rows += rows_of("what is shipped", shipped())
+        with RESULTS.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    print(table(read()))
+    check_or_write(PAGE, {"seconds": table(read())}, options.check, COMMAND)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def is_composed(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "__tensor_flatten__")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arguments:
     """Positional and keyword arguments, never handed out themselves, only as copies.
 

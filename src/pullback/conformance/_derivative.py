@@ -28,6 +28,7 @@ from pullback.conformance._vectors import flatten, unflatten
 __all__ = [
     "Trial",
     "aligned",
+    "ask_second",
     "decide",
     "second_estimate",
     "second_slopes",
@@ -203,6 +204,13 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     if trial.match == "mismatch" and has_basis(base):
         return try_second(spans(probe), number, only)
     return replace(trial, step=step, points=points, cotangents=cotangents)
+
+
+def ask_second(probe: Probe) -> Tensors:
+    """A second derivative at the given point, of what may refuse one."""
+    points = probe.point(0)
+    cotangents = probe.cotangents([y.detach() for y in probe.evaluate(probe.leaves(points))])
+    return _second(probe, [*points, *cotangents], probe.spread(points, "second"))
 
 
 def _second(probe: Probe, start: Tensors, weights: Tensors) -> Tensors:

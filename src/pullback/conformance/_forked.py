@@ -33,7 +33,7 @@ class Stuck(Exception):
 
 
 class Copy:
-    """A copy of this process as it is now, which waits until it is asked.
+    """A copy of this process as it is now, which waits until it is asked, and may then answer.
 
     Arguments:
         work: takes nothing, returns plain data; what it changes is lost.
@@ -47,6 +47,7 @@ class Copy:
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:
+        self.answered = False
         self._connection, theirs = Pipe()
 
         def answer() -> None:
@@ -79,6 +80,7 @@ class Copy:
                 if spent.seconds > seconds:
                     raise Stuck
             packed = io.BytesIO(self._connection.recv_bytes())
+            self.answered = True
             return torch.load(packed, weights_only=False)  # of our own copy
         except (EOFError, OSError):
             status = self._end()

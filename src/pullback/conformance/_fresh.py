@@ -54,16 +54,17 @@ class Fresh:
             first = made._answer(arguments)
         return replace(made, copy=copy, first=first)
 
-    def later(self, patience: float) -> Answers:
+    def later(self, patience: float, *, others: bool = True) -> Answers:
         """The answers here and now, each after a call that differs from it as little as may be.
 
         Arguments:
             patience: the limit of each call; after one that does not end there are no others.
+            others: whether other arguments than the given ones are tried.
         """
         now = replace(self, probe=replace(self.probe, patience=patience))
         found: Answers = {GIVEN: now._answer(self.probe.inputs)}
         with suppress(NoEnd):
-            for name, arguments, like in self._calls():
+            for name, arguments, like in self._calls() if others else ():
                 now._answer(like)
                 found[name] = now._answer(arguments)
         return found

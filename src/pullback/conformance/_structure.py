@@ -16,12 +16,14 @@ A range is another matter: numbers may be positive by chance. It is left, and wh
 Function outside of it asks first whether it is right at ordinary numbers there (`outside`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
+from pullback.internal.torch import version_of
 
 __all__ = [
     "bound_rows", "keep", "keep_step", "outside", "stepping", "structures", "tangent",
@@ -37,6 +39,18 @@ def structures(tensor: torch.Tensor) -> list[Structure]:
         >>> [found.name for found in structures(a @ a.mT)]
         ['symmetric', 'definite']
     """
+    version, found = _KNOWN.get(tensor, (None, []))
+    if version != version_of(tensor):
+        found = _found(tensor)
+        _KNOWN[tensor] = version_of(tensor), found
+    return found
+
+
+# What the arguments of a check are is asked hundreds of times.
+_KNOWN: MutableMapping[torch.Tensor, tuple[int, list[Structure]]] = WeakTensorKeyDictionary()
+
+
+def _found(tensor: torch.Tensor) -> list[Structure]:
     if not _has_numbers(tensor):
         return []
     # A matrix of one entry has every symmetry, which says nothing.

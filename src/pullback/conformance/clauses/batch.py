@@ -1,5 +1,6 @@
 """`batch`: an item's numbers do not depend on what else is in the batch."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ __all__ = ["batch"]
 _SIZES = (7, 33, 130, 257)
 _ENTRIES = 2**14
 _FAR = 4096.0
+_SECONDS = 3.0  # of work, after which no larger batch is tried: a check stays fast
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,11 @@ def batch(probe: Probe) -> Finding:
             return probe.skipped("Rows depend on each other: they are no items of a batch.")
         exact = exact and same
     tried = []
+    end = time.process_time() + _SECONDS
     for name, index, size in _others(whole, probe.intent == "exact"):
+        if len(index) > whole.count and time.process_time() > end:
+            tried.append("no larger ones (calls are slow)")
+            break
         try:
             place, same = whole.differs(index, size)
         except Exception:  # noqa: S112 - loud, so not silently wrong
@@ -157,12 +163,12 @@ def _others(whole: _Batch, far: bool) -> Iterator[tuple[str, torch.Tensor, float
     yield from (("alone", every[row : row + 1], 1.0) for row in (0, count - 1))
     yield "in reverse", every.flip(0), 1.0
     yield "one place further", every.roll(1), 1.0
+    if far:
+        yield f"beside rows {_FAR:g} times as large", every, _FAR
     entries = max(v.numel() // count for v in (whole.probe.inputs.values[k] for k in whole.chosen))
     for size in _SIZES:
         if size > count and size * entries <= _ENTRIES:
             yield f"in a batch of {size}", torch.arange(size) % count, 1.0
-    if far:
-        yield f"beside rows {_FAR:g} times as large", every, _FAR
 
 
 def _broken(whole: _Batch, name: str, index: torch.Tensor, size: float, place: int) -> Finding:

@@ -11,6 +11,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import reseed
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
 __all__ = ["checkpoint"]
@@ -29,28 +30,26 @@ _PLAIN = "print('plain       ', torch.autograd.grad(outs(), xs, w, allow_unused=
 )
 def checkpoint(probe: Probe) -> Finding:
     """Compare non-reentrant checkpointing with a plain run."""
-    points = probe.inputs.points()
-    cotangents = probe.cotangents(probe.output_values())
-    expected = probe.backward(points, cotangents)
-    often = _unpacked_often(probe, cotangents)
+    run = Run.of(probe)
+    often = _unpacked_often(probe, run.cotangents)
     leaves = probe.leaves()
     reseed(probe.seed)
     try:
         outputs = run_checkpointed(
             probe.unseeded, *leaves, use_reentrant=False, preserve_rng_state=True
         )
-        got = probe.pull(leaves, cotangents, list(outputs or ()))
+        got = probe.pull(leaves, run.cotangents, list(outputs or ()))
     except CheckpointError as error:
         if not often:
             raise
         return _often(probe, often, error)
     return probe.unlike(
         got,
-        expected,
+        run.gradients,
         "The gradient under activation checkpointing is another.",
         hint="Forward runs again before backward: let it depend on its arguments and on torch's "
         "generator only, not on counters, caches or other generators.",
-        given={"w": cotangents},
+        given={"w": run.cotangents},
         repro=[
             "from torch.utils.checkpoint import checkpoint",
             _PLAIN,

@@ -8,7 +8,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, decide, try_second
+from pullback.conformance._derivative import Trial, ask_second, decide, try_second
 from pullback.conformance._evidence import inner
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import lacks_rule
@@ -43,7 +43,7 @@ def double(probe: Probe) -> Finding:
             "Backward is marked once_differentiable; `once` says how loudly.", COMPLETE
         )
     count = len(probe.inputs.differentiable)
-    refused = raised(lambda: try_second(probe, 0))
+    refused = raised(lambda: ask_second(probe))
     if refused is not None:
         if classify(refused) is not Verdict.LACKING and not _lacks_rule(probe):
             raise refused

@@ -4,6 +4,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._control import dies_in_a_copy
 from pullback.conformance._forked import ProcessDied
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import Run
 from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
 from pullback.internal.torch import FakeTensorMode
@@ -22,10 +23,7 @@ __all__ = ["fake"]
 )
 def fake(probe: Probe) -> Finding:
     """Run on fake tensors and compare shapes, dtypes and devices with a real run."""
-    leaves = probe.leaves()
-    outputs = probe.evaluate(leaves)
-    gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
-    real = [*outputs, *gradients]
+    real = Run.of(probe)
     try:
         found = trace(probe)
     except ProcessDied as death:
@@ -33,8 +31,8 @@ def fake(probe: Probe) -> Finding:
             return probe.skipped("A copy of the process ends with the arguments as given too.")
         return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
     forms = found.outputs if isinstance(found, Failed) else found
-    for k, ((kind, form), other) in enumerate(zip(forms, real, strict=False)):
-        place = probe.place(k, len(outputs))
+    for k, ((kind, form), other) in enumerate(zip(forms, real.every, strict=False)):
+        place = probe.place(k, len(real.outputs))
         if kind != "FakeTensor":
             return _broken(probe, place, "a fake tensor", f"a {kind} with numbers")
         if form != form_of(other):

@@ -8,6 +8,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance.clauses._hints import SAVE
 from pullback.report import Finding
 
@@ -37,21 +38,19 @@ def hooks(probe: Probe) -> Finding:
         read.append(kept.numel())
         return kept
 
-    points = probe.inputs.points()
-    cotangents = probe.cotangents(probe.output_values())
-    expected = probe.backward(points, cotangents)
-    leaves = probe.leaves(points)
+    run = Run.of(probe)
+    leaves = probe.leaves()
     before = tensors_within([probe.subject.target, *probe.inputs.others()])
     with saved_tensors_hooks(pack, unpack):
         outputs = probe.evaluate(leaves)
         nodes = custom_nodes(outputs)
-        got = probe.pull(leaves, cotangents, outputs)
+        got = probe.pull(leaves, run.cotangents, outputs)
     for node in nodes:
         freed += [held.path for held in context_tensors(node, before) if held.of_the_call]
     wrong = probe.unlike(
-        got, expected, "The gradient changes when saved tensors pass through hooks.",
+        got, run.gradients, "The gradient changes when saved tensors pass through hooks.",
         hint="Use only what ctx.saved_tensors returns in backward.",
-        given={"w": cotangents}, repro=_hooked(),
+        given={"w": run.cotangents}, repro=_hooked(),
     )  # fmt: skip
     if wrong is not None:
         return wrong
@@ -64,7 +63,7 @@ def hooks(probe: Probe) -> Finding:
             repro=_twice(),
         )
     # What this backward did not read it need not miss a second time: a surrogate may save in vain.
-    if read and _second_backward(probe, cotangents):
+    if read and _second_backward(probe, run.cotangents):
         return _not_freed(probe)
     return probe.holds(f"Hooks saw {len(packed)} saved tensor(s); buffers are freed by backward.")
 

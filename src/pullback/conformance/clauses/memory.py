@@ -9,6 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
+from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
@@ -195,7 +196,19 @@ def _is_told(tensor: torch.Tensor) -> bool:
 
 
 def _large(probe: Probe) -> Finding | None:
-    """A finding where an intermediate is larger than all that goes in and out."""
+    """A finding where an intermediate is larger than all that goes in and out.
+
+    Sizes that forward does not ask for may not fit each other, and a kernel then reads what is not
+    there: they are tried in a copy of the process, where none has had them already (`first-call`).
+    """
+    if probe.fresh is not None and probe.fresh.copy is not None and probe.fresh.copy.answered:
+        return _at_larger_sizes(probe)
+    with suppress(ProcessDied):
+        return forked(lambda: _at_larger_sizes(probe))
+    return None
+
+
+def _at_larger_sizes(probe: Probe) -> Finding | None:
     drawn = probe.generator("memory")
     for resizing in resizings(probe.inputs, _LARGER, _ENTRIES, drawn):
         inputs = resizing.at(resizing.largest)

@@ -7,6 +7,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Finding
 
@@ -40,13 +41,13 @@ def needs_input_grad(probe: Probe) -> Finding:
 
     Nor may it change where the inputs are no leaves, as behind a first layer.
     """
-    finding = _with_history(probe)
+    run = Run.of(probe)
+    finding = _with_history(probe, run)
     if finding is not None:
         return finding
-    points = probe.inputs.points()
+    points, cotangents = probe.inputs.points(), run.cotangents
     if len(points) < 2:
         return probe.holds("The only gradient is the same where the input has a history.")
-    cotangents = probe.cotangents(probe.output_values())
     joint, everything = _count(probe, points, cotangents, tuple(range(len(points))))
     wasted = True
     for k in range(len(points)):
@@ -99,26 +100,23 @@ _WAYS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-def _with_history(probe: Probe) -> Finding | None:
+def _with_history(probe: Probe, run: Run) -> Finding | None:
     """Compare gradients of leaves with those of tensors of the same numbers that are no leaves."""
-    points = probe.inputs.points()
-    cotangents = probe.cotangents(probe.output_values())
-    expected = probe.backward(points, cotangents)
     for what, (source, make) in _WAYS.items():
         leaves = probe.leaves()
         outputs = probe.evaluate([make(x) for x in leaves])
-        answered = probe.answers(leaves, [g.clone() for g in cotangents], outputs)
+        answered = probe.answers(leaves, [g.clone() for g in run.cotangents], outputs)
         got = _filled(leaves, answered)
-        place = probe.differ(got, expected, looser=1e3)
+        place = probe.differ(got, run.gradients, looser=1e3)
         if place is not None:
             return probe.broken(
                 f"The gradient is another where the input {what}, as behind any layer: "
                 f"{probe.path(place)} is no leaf then.",
-                expected=expected[place], got=None if answered[place] is None else got[place],
+                expected=run.gradients[place], got=None if answered[place] is None else got[place],
                 place=probe.path(place),
                 hint="Ask ctx.needs_input_grad[k], by the position of the argument: is_leaf, _base "
                 "and grad_fn of an input say how it was made, not whether its gradient is needed.",
-                given={"w": cotangents},
+                given={"w": run.cotangents},
                 repro=[
                     "print('leaf   ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
                     f"made = [{source} for x in xs]",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import second_estimate
+from pullback.conformance._derivative import ask_second, second_estimate
 from pullback.conformance._failure import raised
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
@@ -76,14 +76,6 @@ def _bends(probe: Probe, only: int) -> bool:
     )
 
 
-def _direct(probe: Probe) -> object:
-    leaves = probe.leaves()
-    outputs = probe.evaluate(leaves)
-    cotangents = [g.requires_grad_() for g in probe.cotangents(outputs)]
-    gradients = probe.pull(leaves, cotangents, outputs, create_graph=True)
-    return torch.autograd.grad(_total(gradients), leaves, allow_unused=True)
-
-
 def _summed(probe: Probe) -> object:
     leaves = probe.leaves()
     outputs = probe.evaluate(leaves)
@@ -111,7 +103,7 @@ def _total(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 _WAYS: dict[str, Callable[[Probe], object]] = {
-    "autograd.grad of autograd.grad with allow_unused": _direct,
+    "autograd.grad of autograd.grad with allow_unused": ask_second,
     "autograd.grad of a gradient summed with other terms": _summed,
     "torch.func.grad of torch.func.grad": _functional,
 }

@@ -68,7 +68,7 @@ def rank(probe: Probe) -> Finding:
             found = _judge(probe, made)
             if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
                 found = "not told: so few are wrong with the dimensions that were given too"
-            if isinstance(found, Finding) and _depends_on_company(probe, made.chosen):
+            if isinstance(found, Finding) and _depends_on_company(probe, made.chosen, data(probe)):
                 found = "not told: a row has another gradient alone than beside those given"
             if isinstance(found, Finding):
                 return found
@@ -190,14 +190,19 @@ def _another(
     return None
 
 
-def _depends_on_company(probe: Probe, chosen: tuple[int, ...]) -> bool:
+def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
     """Whether a row has another gradient alone than beside the others, as it was given already.
 
     So it has where a surrogate is scaled by how many entries there are; more items are more of
-    them. Only a surrogate may: where forward treats rows apart, its derivative does.
+    them. Only a surrogate may: where forward treats rows apart, its derivative does. Which tensors
+    have rows nobody says: those that have more dimensions, or all that have as many as the output.
     """
+    return probe.intent == "surrogate" and any(_is_scaled(probe, choice) for choice in choices)
+
+
+def _is_scaled(probe: Probe, chosen: tuple[int, ...]) -> bool:
     values = [probe.inputs.values[k] for k in chosen]
-    if probe.intent != "surrogate" or any(not v.ndim or len(v) < 2 for v in values):
+    if not values or any(not v.ndim or len(v) < 2 for v in values):
         return False
     cuts = [slice(1), slice(1, None)]
     whole = Run.of(probe)
@@ -219,8 +224,8 @@ def _is_first_alone(probe: Probe, made: _Made) -> bool:
 
     Not so where an entry depends on those before it, as it then does with the given dimensions too.
     """
-    if made.less:
-        return False
+    if made.less or probe.draws:
+        return False  # what is drawn may be the same by chance
     try:
         turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
         outputs = _every_output(turned)

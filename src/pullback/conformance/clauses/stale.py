@@ -5,6 +5,7 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.report import Finding
 
 __all__ = ["stale"]
@@ -20,23 +21,21 @@ __all__ = ["stale"]
 )
 def stale(probe: Probe) -> Finding:
     """Change each input and output between forward and backward: it must raise or not matter."""
-    points = probe.inputs.points()
-    cotangents = probe.cotangents(probe.output_values())
-    expected = probe.backward(points, cotangents)
+    run = Run.of(probe)
     handed, _, every = probe.exposed(probe.leaves())
     paths = enumerate(probe.inputs.paths)
     owned = probe.inputs.owned  # a module's own, which the caller goes on using
     places = [(path, 0, k) for k, path in paths if is_continuous(handed[k]) and k not in owned]
     places += [(f"output {k}", 1, k) for k, y in enumerate(every) if is_continuous(y)]
     for name, group, k in places:
-        got = _after_change(probe, group, k, cotangents)
+        got = _after_change(probe, group, k, run.cotangents)
         target = "ys" if group else "tree_leaves((args, kwargs))"
         wrong = None if got is None else probe.unlike(
-            got, expected,
+            got, run.gradients,
             f"{name} was changed in place after forward; backward silently used new values.",
             place=name,
             hint="Save it with ctx.save_for_backward, which notices a change, or save a clone.",
-            given={"w": cotangents},
+            given={"w": run.cotangents},
             repro=[
                 "ys = outs()",
                 "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",

@@ -6,6 +6,7 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance._vectors import are_finite
 from pullback.report import Finding
 
@@ -34,24 +35,22 @@ class _UndefinedGradient(torch.autograd.Function):
 )
 def undefined(probe: Probe) -> Finding:
     """Leave out cotangents: products by output must sum to the joint one, and none gives zero."""
-    points = probe.inputs.points()
-    outputs = probe.output_values()
-    cotangents = probe.cotangents(outputs)
-    joint = probe.backward(points, cotangents)
-    if len(outputs) > 1 and probe.intent != "nonlinear":
+    run = Run.of(probe)
+    joint = run.gradients
+    if len(run.outputs) > 1 and probe.intent != "nonlinear":
         total = [torch.zeros_like(g) for g in joint]
-        for k in range(len(outputs)):
+        for k in range(len(run.outputs)):
             leaves = probe.leaves()
             chosen = [probe.evaluate(leaves)[k]]
             try:
-                alone = probe.pull(leaves, [cotangents[k]], chosen)
+                alone = probe.pull(leaves, [run.cotangents[k]], chosen)
             except Exception as error:  # judged by its type
                 return _fails(probe, error, f"only output {k} is used")
             total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
         settled = are_finite(joint)
         place = probe.differ(total, joint, looser=1e3) if settled else None
         if place is not None:
-            return _broken(probe, joint[place], total[place], place, cotangents)
+            return _broken(probe, joint[place], total[place], place, run.cotangents)
     return _none_at_all(probe, joint) or probe.holds(
         "Gradients by one output at a time sum to the joint one; no cotangent gives no gradient."
     )
