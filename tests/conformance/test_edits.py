@@ -268,7 +268,7 @@ NAMED = {
     "mean of the cotangent": (
         LayerNorm,
         (torch.randn(12, 25, generator=generator),),  # too many to move each of them
-        "has its mean along dimension 1 subtracted.",
+        "Expected is got less its mean along dimension 1: that term is missing.",
     ),
     "tied entries": (
         NormalShare,

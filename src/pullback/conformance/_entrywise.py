@@ -17,13 +17,13 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, step_of
 from pullback.conformance._edits import right_edit
-from pullback.conformance._explain import Difference, explain
+from pullback.conformance._explain import EXACT, Difference, explain
 from pullback.conformance._held import context_tensors
 from pullback.conformance._neglected import neglected
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._operations import Backward
+from pullback.conformance._pair import CLOSE, is_same
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._relations import EXACT
 from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
@@ -36,6 +36,7 @@ _ENDS = 24
 _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
+_EXACT = 1e-5  # many changes are tried: none may be right by chance
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
 
@@ -138,11 +139,12 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
     difference, names = _difference(at, only, expected, got, known), probe.inputs.names()
-    said = explain(difference, EXACT)
+    sharp = replace(difference, close=_EXACT) if difference.close <= CLOSE else difference
+    said = explain(sharp, EXACT)
     if not said:
         at = replace(at, until=time.process_time() + _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, difference, at.until) or neglected(
+        mend = right_edit(backward, only, sharp, at.until) or neglected(
             probe.inputs.with_points(points), names[only], partial(_is_of, at, only, answered)
         )
         said = f"{mend} {explain(difference)}".strip()
@@ -209,30 +211,37 @@ def _difference(
     pushed = at.pushed(only)
     if pushed is not None:
         others["the derivative times the cotangent, where its transpose is asked for"] = pushed
-    cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
-    parts |= {f"the {name}": w for name, w in cotangents.items()}
-    left, least = _left(at), torch.finfo(at.probe.dtype).eps
-    arguments = dict(zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True))
-    indices = {path: v for path, v in arguments.items() if v.dtype == torch.int64 and v.numel()}
+    cotangents = {f"the cotangent of output {k}": w for k, w in enumerate(at.weights)}
+    inputs, left = at.probe.inputs.with_points(at.points), _left(at)
+    arguments = dict(zip(inputs.paths, inputs.values, strict=True))
+    outputs = {f"output {k}": y for k, y in enumerate(at.base)}
+    least = torch.finfo(at.probe.dtype).eps
     return Difference(
         expected,
         got,
         known,
         sizes=_sizes(names, at.points, at.weights),
         others=others,
-        parts=parts,
-        reduced=cotangents,
-        factors={
-            **cotangents,
-            **dict(zip(names, at.points, strict=True)),
-            **{f"output {k}": y for k, y in enumerate(at.base)},
-        },
-        numbers=_numbers(at.probe.inputs.with_points(at.points), left),
-        indices=indices,
+        parts=parts | cotangents,
+        hand=_distinct({**arguments, **outputs, **cotangents, **left}),
+        numbers=_numbers(inputs, left),
         counts=_counts(arguments),
-        lowered={path: t.dtype for path, t in left.items() if torch.finfo(t.dtype).eps > least},
-        close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
+        lowered={
+            path: t.dtype
+            for path, t in left.items()
+            if t.is_floating_point() and torch.finfo(t.dtype).eps > least
+        },
+        close=3e-2 if at.probe.rough or at.probe.grain else CLOSE,
     )
+
+
+def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each of the tensors under its first name."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() and not any(is_same(tensor, other) for other in found.values()):
+            found[name] = tensor
+    return found
 
 
 def _counts(arguments: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
@@ -256,7 +265,7 @@ def _left(at: Around) -> dict[str, torch.Tensor]:
     return {
         path: value.detach()
         for path, value in found.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
     }
 
 

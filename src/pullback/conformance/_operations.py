@@ -2,7 +2,7 @@
 
 import inspect
 import linecache
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +60,6 @@ class Backward:
         weights: the cotangents.
         within: what keeps the structure of each point, of its gradient too.
         steps: what the latest run consisted of.
-        own: what the context held besides what was saved, by name.
         edited: the steps that run in another way, and how.
     """
 
@@ -69,7 +68,6 @@ class Backward:
     weights: Tensors
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     steps: list[Step] = field(default_factory=list)
-    own: Mapping[str, Any] = field(default_factory=dict)
     edited: tuple[Collection[int], Edit] | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +88,6 @@ class Backward:
     def run(self, method: Any, ctx: Any, *cotangents: Any) -> Any:
         """The author's backward, as one step and those within it."""
         saved = ctx.saved_tensors
-        self.own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
 
         def whole(leaves: Sequence[Any]) -> Any:
             with _Operations(self):

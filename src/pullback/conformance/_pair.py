@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "are_close", "first_true"]
+__all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "are_close", "first_true",
+           "is_alike", "is_same"]  # fmt: skip
 
 CLOSE = 1e-3
 _WIDE = {True: torch.complex128, False: torch.float64}
@@ -26,10 +27,8 @@ class Difference:
         sizes: numbers that a factor may be, by what they are.
         others: tensors of the same shape that may be taken for it, missing or one too many.
         parts: the terms that what is expected is the sum of.
-        reduced: tensors that what is expected may be the sum of, along a dimension.
-        factors: tensors of the same shape that may be missing as a factor, or one too many.
+        hand: what backward has at hand, arguments, outputs, cotangents, what was saved.
         numbers: numbers among the arguments, that may be such factors too.
-        indices: tensors of indices among the arguments.
         counts: how many entries of an argument are used, and of how many, by what these are.
         lowered: dtypes of what backward reads in a lower precision than that of the arguments.
         close: how far apart equal numbers may be, beside the largest.
@@ -41,10 +40,8 @@ class Difference:
     sizes: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, torch.Tensor] = field(default_factory=dict)
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    hand: Mapping[str, torch.Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
-    indices: Mapping[str, torch.Tensor] = field(default_factory=dict)
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lowered: Mapping[str, torch.dtype] = field(default_factory=dict)
     close: float = CLOSE
@@ -76,6 +73,12 @@ class Pair:
     def size(self) -> float:
         return float(self.expected[self.known].abs().max())
 
+    @property
+    def wrong(self) -> torch.Tensor:
+        """Where the numbers differ, a mask."""
+        gap = (self.got - self.expected).abs()
+        return self.known & (gap > self.difference.close * self.size)
+
     def equal(self, other: torch.Tensor) -> bool:
         """Whether a tensor is what was expected, where that is known."""
         if other.shape != self.expected.shape:
@@ -94,6 +97,16 @@ class Pair:
 def are_close(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
     """Whether tensors are equal beside the largest entry of the first."""
     return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one tensor may be given for the other."""
+    return all(getattr(one, k) == getattr(other, k) for k in ("dtype", "device", "shape"))
+
+
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they hold the same numbers."""
+    return is_alike(one, other) and torch.equal(one, other)
 
 
 Rule = Callable[[Pair], Iterator[Said]]
