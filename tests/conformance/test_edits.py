@@ -227,6 +227,116 @@ class SharpTanh(torch.autograd.Function):
         return 2 * g * (1 - y * y)
 
 
+class Leaky(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, decay):
+        ctx.decay, held, found = decay, torch.zeros_like(x[0]), []
+        for row in x:
+            held = decay * held + row
+            found.append(held)
+        return torch.stack(found)
+
+    @staticmethod
+    def backward(ctx, g):
+        held, found = torch.zeros_like(g[0]), []
+        for row in g:
+            held = ctx.decay * held + row
+            found.append(held)
+        return torch.stack(found), None
+
+
+class Rounds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, level):
+        ctx.save_for_backward(x, level)
+        return torch.sigmoid(5 * (x - level))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, level = ctx.saved_tensors
+        y = torch.sigmoid(5 * (x.bfloat16() - level.bfloat16())).double()
+        return 5 * g * y * (1 - y), None
+
+
+class KeepsAnother(torch.autograd.Function):
+    @staticmethod
+    def forward(x, slope, temperature):
+        return torch.where(x > 0, x, slope * x) / temperature
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.temperature, ctx.slope = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (1 - (x < 0) * (1 - ctx.slope)) / 3, None, None
+
+
+class SegmentSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, segment):
+        total = x.new_zeros(int(segment.max()) + 1).index_add(0, segment, x.exp())
+        y = x.exp() / total[segment]
+        ctx.save_for_backward(y, segment)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, _ = ctx.saved_tensors
+        return y * (g - (g * y).sum()), None
+
+
+class WholeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.softmax(-1))
+        return x.softmax(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum())
+
+
+class Gabor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.exp(-x * x) * torch.sin(3 * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.exp(-x * x) * (3 * torch.sin(3 * x) - 2 * x * torch.sin(3 * x))
+
+
+class Rotates(torch.autograd.Function):
+    @staticmethod
+    def forward(x, angle):
+        a, b = x.unbind(-1)
+        return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, g):
+        (angle,) = ctx.saved_tensors
+        a, b = g
+        return torch.stack([a * angle.cos() + b * angle.sin(), b * angle.cos() - a * angle.sin()],
+                           -1), None  # fmt: skip
+
+    @staticmethod
+    def jvp(ctx, t, _):
+        (angle,) = ctx.saved_tensors
+        a, b = t.unbind(-1)
+        return torch.stack([a * angle.cos() + b * angle.sin(), a * angle.sin() + b * angle.cos()])
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -280,6 +390,20 @@ NAMED = {
         (torch.randn(3, 8, generator=generator),),
         "`ctx.place >= k` (test_edits.py) compares by ==.",
     ),
+    "turned round": (Leaky, (X, 0.8), "Backward is right where it runs along dimension 0 from the"),
+    "precision": (
+        Rounds,
+        (X, torch.tensor(0.3)),
+        "`x.bfloat16()` (test_edits.py) and `level.bfloat16()` (test_edits.py) are left out.",
+    ),
+    "kept another": (KeepsAnother, (X, 0.1, 3.0), "ctx.slope is args[1], which is 0.1, not 3."),
+    "segments": (
+        SegmentSoftmax,
+        (X[:, 0], torch.tensor([0, 1, 0, 1, 2, 2])),
+        "`(g * y).sum()` (test_edits.py) is a sum within each segment of args[1].",
+    ),
+    "extent": (WholeSoftmax, (X,), "`(g * y).sum()` (test_edits.py) is a sum along dimension 1."),
+    "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 44) computes cos."),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -291,6 +415,12 @@ def test_the_first_line_names_the_edit(name):
     assert said in re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
     assert "Run by the checker" not in finding.repro
     assert len(finding.repro.splitlines()) <= 60 or inputs[0].numel() > 256  # packed
+
+
+def test_the_first_line_names_the_edit_of_a_jvp():
+    finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
+    said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
+    assert "The tangent is right where `angle.sin()` (test_edits.py, column 48) is negated." in said
 
 
 class SlopeOfForward(torch.autograd.Function):

@@ -20,6 +20,7 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import NAMELESS, arranged, changes
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._pair import Difference, Pair, is_alike, is_same
+from pullback.internal.torch import pytree
 
 __all__ = ["right_edit"]
 
@@ -28,15 +29,26 @@ _FEWEST = 3  # numbers that a factor without a name must explain
 _COMPARISONS = {
     "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne,
 }  # fmt: skip
+_OPERATORS = {
+    "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div,
+    "maximum": torch.maximum, "minimum": torch.minimum,
+}  # fmt: skip
+_FUNCTIONS = (
+    torch.sin, torch.cos, torch.sinh, torch.cosh, torch.tanh, torch.exp, torch.expm1, torch.log,
+    torch.log1p, torch.sqrt, torch.rsqrt, torch.square, torch.reciprocal, torch.abs, torch.sign,
+    torch.sigmoid, torch.relu, torch.erf,
+)  # fmt: skip
+_SUMS = {"sum": torch.sum, "mean": torch.mean}
+_MOST = 4  # dimensions of which every choice is tried
 
 _Edited = Iterator[tuple[int, Edit, str]]
 
 
 class _Tried(NamedTuple):
-    """An edit of one step, in words; those of a lower rank are tried first."""
+    """An edit of a step or several, in words; those of a lower rank are tried first."""
 
     rank: int
-    step: int
+    steps: Sequence[int]
     edit: Edit
     said: str
 
@@ -61,9 +73,9 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
     for tried in sorted(every, key=lambda tried: tried.rank):
         if time.process_time() > until:
             break
-        found = search.numbers(tried.step, tried.edit)
+        found = search.numbers(tried.steps, tried.edit)
         if found is not None and pair.equal(found):
-            return f"Backward is right where {tried.said}."
+            return f"{backward.called} is right where {tried.said}."
     return ""
 
 
@@ -90,9 +102,10 @@ class _Search:
     def name(self, tensor: torch.Tensor) -> str:
         return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
 
-    def numbers(self, step: int, edit: Edit) -> torch.Tensor | None:
-        """The gradient with one step edited, wherever its place in the source is run."""
-        written = [k for k, other in enumerate(self.steps) if other.said == self.steps[step].said]
+    def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
+        """The gradient with steps edited, however often their places in the source are run."""
+        places = {self.steps[k].place for k in edited}
+        written = [k for k, other in enumerate(self.steps) if other.place in places]
         answers = self.backward.answers(written, edit)
         found = None if answers is None else answers[self.only]
         if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
@@ -110,18 +123,60 @@ def _is_plain(value: Any) -> bool:
 
 def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
-    first = {step.said: number for number, step in reversed([*enumerate(search.steps)])}
+    first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
     for number in sorted(first.values()):
         step = search.steps[number]
-        for rank, edit, said in itertools.chain(_operands(search, step), _plain(search, step)):
-            yield _Tried(rank, number, edit, f"{step.said} {said}")
+        own = itertools.chain(_operands(search, step), _plain(search, step))
+        kinds = [own]
         if number and _is_plain(step.found):
             yield from _changed(search, number, step.found, partial(_of_result, step), step.said)
-            for rank, edit, said in _parts(step):
-                yield _Tried(rank, number, edit, f"{step.said} {said}")
-    for k, leaf in enumerate(search.steps[0].leaves):
+            kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
+        for rank, edit, said in itertools.chain.from_iterable(kinds):
+            yield _Tried(rank, [number], edit, f"{step.said} {said}")
+    yield from _of_the_whole(search)
+    lowering = [number for number in sorted(first.values()) if _lowers(search.steps[number])]
+    for some in [*([number] for number in lowering), lowering]:
+        said = " and ".join(search.steps[number].said for number in some)
+        is_are = "is" if len(some) == 1 else "are"
+        yield _Tried(3, some, lambda run, leaves: leaves[0], f"{said} {is_are} left out")
+
+
+def _of_the_whole(search: _Search) -> Iterator[_Tried]:
+    """Edits of what forward left for backward, and of the order in which backward goes along it."""
+    whole, names = search.steps[0], search.backward.names
+    for k, (name, leaf) in enumerate(zip(names, whole.leaves, strict=True)):
         if _is_plain(leaf):
-            yield from _changed(search, 0, leaf, partial(edited, k), search.name(leaf))
+            said = search.name(leaf) or name
+            yield from _changed(search, 0, leaf, partial(edited, k), said)
+        elif type(leaf) in (int, float):
+            for value, said in _meant(search.pair.difference, leaf):
+                edit = edited(k, lambda _, value=value: value)
+                yield _Tried(1, [0], edit, f"{name} is {said} not {leaf:.6g}")
+    for dim, size in enumerate(whole.leaves[-1].shape if _is_plain(whole.leaves[-1]) else ()):
+        said = f"it runs along dimension {dim} from the other end"
+        if size > 1:
+            yield _Tried(4, [0], partial(_turned_round, dim, size), said)
+
+
+def _turned_round(dim: int, size: int, run: Run, leaves: Sequence[Any]) -> Any:
+    """Backward of what runs along a dimension the other way, put the right way round again."""
+
+    def turn(value: Any) -> Any:
+        fits = isinstance(value, torch.Tensor) and value.ndim > dim and value.shape[dim] == size
+        return value.flip(dim) if fits else value
+
+    return pytree.tree_map(turn, run([turn(leaf) for leaf in leaves]))
+
+
+def _lowers(step: Step) -> bool:
+    """Whether it rounds the numbers that it is given to fewer digits, and does nothing else."""
+    found, whole = step.found, step.leaves[0] if step.leaves else None
+    floats = all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in (found, whole))
+    return (
+        floats
+        and torch.finfo(found.dtype).eps > torch.finfo(whole.dtype).eps
+        and torch.equal(found, whole.to(found.dtype))
+    )
 
 
 def _operands(search: _Search, step: Step) -> _Edited:
@@ -147,7 +202,7 @@ def _plain(search: _Search, step: Step) -> _Edited:
     for k, leaf in enumerate(step.leaves):
         if type(leaf) is bool:
             yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
-        elif type(leaf) in (int, float):
+        elif type(leaf) in (int, float) and step.place:
             for value, said in _meant(search.pair.difference, leaf):
                 yield 1, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
     if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
@@ -192,16 +247,16 @@ def _changed(
 ) -> Iterator[_Tried]:
     """Another tensor: a factor, a term, other places of its entries."""
     if tensor.dtype == torch.bool:
-        yield _Tried(3, number, edit(torch.logical_not), f"{said} is negated")
+        yield _Tried(3, [number], edit(torch.logical_not), f"{said} is negated")
         return
-    twice = search.numbers(number, edit(lambda t: t + t))
+    twice = search.numbers([number], edit(lambda t: t + t))
     if twice is None or torch.equal(twice, search.pair.got):
         return
     share = twice - search.pair.got
     few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
     for change in changes(search.pair, tensor, share):
         if not (few and change.rank == NAMELESS):
-            yield _Tried(change.rank, number, edit(change.apply), f"{said} {change.edit}")
+            yield _Tried(change.rank, [number], edit(change.apply), f"{said} {change.edit}")
 
 
 def _parts(step: Step) -> _Edited:
@@ -216,3 +271,53 @@ def _parts(step: Step) -> _Edited:
                 4, lambda run, leaves, place=place: leaves[0].narrow(*place),
                 f"takes the {side} {count} of {every} along dimension {dim}",
             )  # fmt: skip
+
+
+def _others(step: Step) -> _Edited:
+    """Another operation of the same operands."""
+    tensors = [leaf for leaf in step.leaves if _is_plain(leaf) and is_continuous(leaf)]
+    if not is_continuous(step.found) or len(tensors) != len(step.leaves):
+        return
+    if len(tensors) == 2:
+        for sign, compute in _OPERATORS.items():
+            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes with {sign}"
+    elif len(tensors) == 1 and step.found.shape == tensors[0].shape:
+        for compute in _FUNCTIONS:
+            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes {compute.__name__}"
+
+
+def _sums(search: _Search, step: Step) -> _Edited:
+    """A sum or mean along other dimensions, or within the segments that an index names."""
+    whole = step.leaves[0] if step.leaves else None
+    if not (_is_plain(whole) and is_continuous(whole)) or whole.numel() <= step.found.numel():
+        return
+    every = [*range(whole.ndim)][:_MOST]
+    extents = [d for n in every for d in itertools.combinations(every, n + 1)]
+    for name, reduce in _SUMS.items():
+        kept = [d for d in extents if _is_reduced(step.found, reduce(whole, d, keepdim=True))]
+        for dims in [d for d in extents if d not in kept] if kept else ():
+            along = f"dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}"
+            yield (
+                4, lambda run, leaves, by=reduce, dims=dims: by(leaves[0], dims, keepdim=True),
+                f"is a {name} along {along}",
+            )  # fmt: skip
+        for path, index in search.hand.items() if kept else ():
+            for dim in every if index.dtype == torch.int64 and index.ndim == 1 else ():
+                if len(index) == whole.shape[dim] and int(index.min()) >= 0:
+                    edit = partial(_within_segments, dim, index, name == "mean")
+                    yield 4, edit, f"is a {name} within each segment of {path}"
+
+
+def _is_reduced(found: torch.Tensor, kept: torch.Tensor) -> bool:
+    return found.numel() == kept.numel() and torch.allclose(found.reshape(kept.shape), kept)
+
+
+def _within_segments(
+    dim: int, index: torch.Tensor, mean: bool, run: Run, leaves: Sequence[Any]
+) -> torch.Tensor:
+    """What each entry finds in its own segment."""
+    whole = leaves[0]
+    shape = [int(index.max()) + 1 if k == dim else n for k, n in enumerate(whole.shape)]
+    count = torch.bincount(index)[index].reshape([-1] + [1] * (whole.ndim - 1 - dim))
+    by = whole / count if mean else whole
+    return whole.new_zeros(shape).index_add(dim, index, by).index_select(dim, index)

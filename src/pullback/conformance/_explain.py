@@ -64,12 +64,16 @@ def _likeliest(pair: Pair) -> list[Change]:
 
 
 def _terms(pair: Pair) -> Iterator[Said]:
-    """Another gradient, or too much or little of one of several terms."""
+    """Too much or too little of one of several terms."""
     for name, term in pair.takes(pair.difference.parts):
         share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
         if share:
             said = f"The term of {name} is {share:.4g} x what it should be."
             yield pair.got + (1 - share) * term, said
+
+
+def _others(pair: Pair) -> Iterator[Said]:
+    """The gradient of another input, or the like."""
     for name, term in pair.takes(pair.difference.others):
         other = Pair(term, pair.got, pair.known, pair.difference)
         if term.any() and other.equal(pair.got):
@@ -285,7 +289,7 @@ def _offset(pair: Pair) -> Iterator[Said]:
 # These say all that a mend needs to know; the others, where the numbers are wrong and how much.
 EXACT: tuple[Rule, ...] = (_zero, _repaired, _terms, _repaired_but_for_a_factor, _reduced)
 RULES: tuple[Rule, ...] = (
-    *EXACT, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks, _signs,
+    *EXACT, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks, _signs,
     _scattered, _offset, _multiples,
 )  # fmt: skip
 
