@@ -312,6 +312,22 @@ class Gabor(torch.autograd.Function):
         return g * torch.exp(-x * x) * (3 * torch.sin(3 * x) - 2 * x * torch.sin(3 * x))
 
 
+class Bonds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, i, j):
+        ctx.save_for_backward(i, j)
+        d = (x[i] - x[j]).pow(3)
+        ctx.slope = 3 * (x[i] - x[j]).square()
+        return torch.zeros_like(x).index_add(0, i, d).index_add(0, j, -d)
+
+    @staticmethod
+    def backward(ctx, g):
+        i, j = ctx.saved_tensors
+        d = ctx.slope * (g[i] - g[j])
+        found = torch.zeros_like(g).index_add(0, i, d)
+        return found.index_add(0, j, d), None, None
+
+
 class Rotates(torch.autograd.Function):
     @staticmethod
     def forward(x, angle):
@@ -403,7 +419,13 @@ NAMED = {
         "`(g * y).sum()` (test_edits.py) is a sum within each segment of args[1].",
     ),
     "extent": (WholeSoftmax, (X,), "`(g * y).sum()` (test_edits.py) is a sum along dimension 1."),
-    "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 44) computes cos."),
+    "operand": (
+        Bonds,
+        (X, torch.tensor([0, 1, 2]), torch.tensor([3, 3, 4])),
+        "`found.index_add(0, j, d)` (test_edits.py) reads `ctx.slope * (g[i] - g[j])` "
+        "(test_edits.py) negated.",
+    ),
+    "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 45) computes cos."),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -420,7 +442,7 @@ def test_the_first_line_names_the_edit(name):
 def test_the_first_line_names_the_edit_of_a_jvp():
     finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
-    assert "The tangent is right where `angle.sin()` (test_edits.py, column 48) is negated." in said
+    assert "The tangent is right where `angle.sin()` (test_edits.py, column 51) is negated." in said
 
 
 class SlopeOfForward(torch.autograd.Function):

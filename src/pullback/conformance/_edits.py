@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import NAMELESS, arranged, changes
+from pullback.conformance._changes import NAMELESS, arranged, changes, factors
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._pair import Difference, Pair, is_alike, is_same
 from pullback.internal.torch import pytree
@@ -102,6 +102,11 @@ class _Search:
     def name(self, tensor: torch.Tensor) -> str:
         return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
 
+    def source(self, tensor: torch.Tensor) -> str:
+        """How the tensor is computed, where it is the result of another step."""
+        found = (s.said for s in self.steps[1:] if _is_plain(s.found) and is_same(s.found, tensor))
+        return next(found, "")
+
     def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
         """The gradient with steps edited, however often their places in the source are run."""
         places = {self.steps[k].place for k in edited}
@@ -111,6 +116,11 @@ class _Search:
         if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
             return None
         return found.to("cpu", self.pair.got.dtype)
+
+    def share(self, step: int, edit: Callable[[Any], Edit]) -> torch.Tensor | None:
+        """How the gradient changes when a tensor is doubled; ``None`` where it does not."""
+        twice = self.numbers([step], edit(lambda t: t + t))
+        return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
 
 
 def _is_plain(value: Any) -> bool:
@@ -126,7 +136,7 @@ def _edits(search: _Search) -> Iterator[_Tried]:
     first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
     for number in sorted(first.values()):
         step = search.steps[number]
-        own = itertools.chain(_operands(search, step), _plain(search, step))
+        own = itertools.chain(_operands(search, number), _plain(search, step))
         kinds = [own]
         if number and _is_plain(step.found):
             yield from _changed(search, number, step.found, partial(_of_result, step), step.said)
@@ -155,7 +165,7 @@ def _of_the_whole(search: _Search) -> Iterator[_Tried]:
     for dim, size in enumerate(whole.leaves[-1].shape if _is_plain(whole.leaves[-1]) else ()):
         said = f"it runs along dimension {dim} from the other end"
         if size > 1:
-            yield _Tried(4, [0], partial(_turned_round, dim, size), said)
+            yield _Tried(6, [0], partial(_turned_round, dim, size), said)
 
 
 def _turned_round(dim: int, size: int, run: Run, leaves: Sequence[Any]) -> Any:
@@ -179,22 +189,26 @@ def _lowers(step: Step) -> bool:
     )
 
 
-def _operands(search: _Search, step: Step) -> _Edited:
+def _operands(search: _Search, number: int) -> _Edited:
     """Another operand, or two of them exchanged."""
+    step = search.steps[number]
     tensors = {k: t for k, t in enumerate(step.leaves) if _is_plain(t)}
-    names = {k: search.name(t) for k, t in tensors.items()}
+    known = {k: search.name(t) or search.source(t) for k, t in tensors.items()}
+    names = {k: name or f"its operand {k}" for k, name in known.items()}
     for k, tensor in tensors.items():
-        name = names[k] or f"its operand {k}"
-        for change in arranged(tensor):
+        share = search.share(number, partial(edited, k)) if is_continuous(tensor) else None
+        own = () if share is None else factors(search.pair, share)
+        for change in itertools.chain(arranged(tensor), own):
             what = change.edit.removeprefix("is ")
-            yield change.rank, edited(k, change.apply), f"reads {name} {what}"
-        for other, value in search.hand.items() if names[k] else ():
+            yield change.rank, edited(k, change.apply), f"reads {names[k]} {what}"
+        for other, value in search.hand.items() if known[k] else ():
             if is_alike(value, tensor) and other != names[k]:
-                yield 4, edited(k, lambda t, value=value: value), f"reads {other} for {name}"
+                yield 4, edited(k, lambda t, value=value: value), f"reads {other} for {names[k]}"
     for k, n in itertools.combinations(tensors, 2):
         if is_alike(tensors[k], tensors[n]):
-            one, other = names[k] or f"its operand {k}", names[n] or f"its operand {n}"
-            yield 2, _exchanged(k, n), f"reads {other} for {one}, and the other way round"
+            one, other = (search.name(tensors[i]) or f"its operand {i}" for i in (k, n))
+            said = f"reads {other} for {one}, and the other way round"
+            yield 2, _exchanged(k, n), said
 
 
 def _plain(search: _Search, step: Step) -> _Edited:
@@ -249,14 +263,12 @@ def _changed(
     if tensor.dtype == torch.bool:
         yield _Tried(3, [number], edit(torch.logical_not), f"{said} is negated")
         return
-    twice = search.numbers([number], edit(lambda t: t + t))
-    if twice is None or torch.equal(twice, search.pair.got):
-        return
-    share = twice - search.pair.got
-    few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
-    for change in changes(search.pair, tensor, share):
-        if not (few and change.rank == NAMELESS):
-            yield _Tried(change.rank, [number], edit(change.apply), f"{said} {change.edit}")
+    share = search.share(number, edit)
+    if share is not None:
+        few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
+        for change in changes(search.pair, tensor, share):
+            if not (few and change.rank == NAMELESS):
+                yield _Tried(change.rank, [number], edit(change.apply), f"{said} {change.edit}")
 
 
 def _parts(step: Step) -> _Edited:
