@@ -328,6 +328,55 @@ class Bonds(torch.autograd.Function):
         return found.index_add(0, j, d), None, None
 
 
+class Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, x):
+        h, states = torch.zeros_like(x[0]), []
+        for t in range(len(x)):
+            h = a[t] * h + x[t]
+            states.append(h)
+        ctx.save_for_backward(a, torch.stack(states))
+        return torch.stack(states)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, states = ctx.saved_tensors
+        by_a, by_x, carry = torch.zeros_like(a), torch.zeros_like(g), torch.zeros_like(g[0])
+        for t in reversed(range(len(g))):
+            by_x[t] = carry + g[t]
+            by_a[t] = (carry + g[t]) * states[t]
+            carry = by_x[t] * a[t]
+        return by_a, by_x
+
+
+class Softened(torch.autograd.Function):
+    @staticmethod
+    def forward(x, soft):
+        return (x.square() + soft**2).rsqrt()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.softening = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return -g * x * (x.square() + ctx.softening) ** -1.5, None
+
+
+class Softplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.log(0.3 + torch.exp(x)) + 0.7 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (torch.exp(x) / (0.3 + torch.exp(x)) + 0.6)
+
+
 class Rotates(torch.autograd.Function):
     @staticmethod
     def forward(x, angle):
@@ -419,6 +468,13 @@ NAMED = {
         "`(g * y).sum()` (test_edits.py) is a sum within each segment of args[1].",
     ),
     "extent": (WholeSoftmax, (X,), "`(g * y).sum()` (test_edits.py) is a sum along dimension 1."),
+    "state before": (
+        Scan,
+        (torch.rand(5, 3, generator=generator), X[:5]),
+        "output 0 is shifted by one along dimension 0, with zeros at its start.",
+    ),
+    "square of an option": (Softened, (X, 0.3), "ctx.softening is the square of 0.3, 0.09, not"),
+    "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),
     "operand": (
         Bonds,
         (X, torch.tensor([0, 1, 2]), torch.tensor([3, 3, 4])),

@@ -64,11 +64,7 @@ def changes(pair: Pair, tensor: torch.Tensor, share: torch.Tensor) -> Iterator[C
 
 def factors(pair: Pair, share: torch.Tensor) -> Iterator[Change]:
     """The factor that makes backward right if it is linear in the tensor."""
-    part, off = share[pair.known], (pair.expected - pair.got)[pair.known]
-    norm, close = float(part.abs().square().sum()), pair.difference.close
-    if not norm:
-        return
-    factor = 1 + complex((part.conj() * off).sum() / norm).real
+    factor, close = 1 + pair.share_of(share), pair.difference.close
     if abs(factor) < close:
         yield Change(5, torch.zeros_like, "is left out", "Expected is zero everywhere")
     elif abs(factor + 1) < close:
@@ -137,12 +133,21 @@ def arranged(tensor: torch.Tensor) -> Iterator[Change]:
         edit = f"reversed along dimension {dim}"
         yield Change(5, partial(torch.flip, dims=[dim]), f"is {edit}", f"Got is expected {edit}")
         edit = f"shifted by one along dimension {dim}"
-        for shift in (1, -1):
+        for shift, end in ((1, "start"), (-1, "end")):
             apply = partial(torch.roll, shifts=shift, dims=dim)
             yield Change(5, apply, f"is {edit}", f"Got is expected, {edit}")
+            said = f"{edit}, with zeros at its {end}"
+            apply = partial(_shifted, dim=dim, shift=shift)
+            yield Change(5, apply, f"is {said}", f"Expected is got {said}")
     if tensor.is_complex():
         said = "Got is the complex conjugate of expected"
-        yield Change(3, lambda t: t.conj().resolve_conj(), "is the complex conjugate", said)
+        yield Change(3, lambda t: t.conj().resolve_conj(), "is conjugated", said)
+
+
+def _shifted(tensor: torch.Tensor, dim: int, shift: int) -> torch.Tensor:
+    found = tensor.roll(shift, dim)
+    found.select(dim, 0 if shift > 0 else -1).zero_()
+    return found
 
 
 def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:

@@ -133,17 +133,17 @@ def _is_plain(value: Any) -> bool:
 
 def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
+    yield from _of_the_whole(search)
     first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
     for number in sorted(first.values()):
         step = search.steps[number]
-        own = itertools.chain(_operands(search, number), _plain(search, step))
+        own = itertools.chain(_operands(search, number), _plain(search, number))
         kinds = [own]
         if number and _is_plain(step.found):
             yield from _changed(search, number, step.found, partial(_of_result, step), step.said)
             kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
         for rank, edit, said in itertools.chain.from_iterable(kinds):
             yield _Tried(rank, [number], edit, f"{step.said} {said}")
-    yield from _of_the_whole(search)
     lowering = [number for number in sorted(first.values()) if _lowers(search.steps[number])]
     for some in [*([number] for number in lowering), lowering]:
         said = " and ".join(search.steps[number].said for number in some)
@@ -159,9 +159,9 @@ def _of_the_whole(search: _Search) -> Iterator[_Tried]:
             said = search.name(leaf) or name
             yield from _changed(search, 0, leaf, partial(edited, k), said)
         elif type(leaf) in (int, float):
-            for value, said in _meant(search.pair.difference, leaf):
+            for rank, value, said in _meant(search, 0, k):
                 edit = edited(k, lambda _, value=value: value)
-                yield _Tried(1, [0], edit, f"{name} is {said} not {leaf:.6g}")
+                yield _Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
     for dim, size in enumerate(whole.leaves[-1].shape if _is_plain(whole.leaves[-1]) else ()):
         said = f"it runs along dimension {dim} from the other end"
         if size > 1:
@@ -203,7 +203,8 @@ def _operands(search: _Search, number: int) -> _Edited:
             yield change.rank, edited(k, change.apply), f"reads {names[k]} {what}"
         for other, value in search.hand.items() if known[k] else ():
             if is_alike(value, tensor) and other != names[k]:
-                yield 4, edited(k, lambda t, value=value: value), f"reads {other} for {names[k]}"
+                edit = edited(k, lambda t, value=value: value.clone())  # a step may write there
+                yield 4, edit, f"reads {other} for {names[k]}"
     for k, n in itertools.combinations(tensors, 2):
         if is_alike(tensors[k], tensors[n]):
             one, other = (search.name(tensors[i]) or f"its operand {i}" for i in (k, n))
@@ -211,29 +212,38 @@ def _operands(search: _Search, number: int) -> _Edited:
             yield 2, _exchanged(k, n), said
 
 
-def _plain(search: _Search, step: Step) -> _Edited:
+def _plain(search: _Search, number: int) -> _Edited:
     """Another number or flag, or another way to compare."""
+    step = search.steps[number]
     for k, leaf in enumerate(step.leaves):
         if type(leaf) is bool:
             yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
         elif type(leaf) in (int, float) and step.place:
-            for value, said in _meant(search.pair.difference, leaf):
-                yield 1, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+            for rank, value, said in _meant(search, number, k):
+                yield rank, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
     if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
         for sign, compare in _COMPARISONS.items():
             yield 2, lambda run, leaves, by=compare: by(*leaves), f"compares by {sign}"
 
 
-def _meant(difference: Difference, number: float) -> Iterator[tuple[float, str]]:
-    """Numbers that may be meant for another one."""
-    named = {
-        **{size: f"{size}, the size of {name}," for name, size in difference.sizes.items()},
-        **{value: f"{name}, which is {value:.6g}," for name, value in difference.numbers.items()},
-    }
-    near = range(-2, 4) if isinstance(number, int) else (1.0, 2.0, 0.5)
-    for value, said in {**{n: f"{n}" for n in near}, **named}.items():
-        if value != number:
-            yield value, said
+def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, float, str]]:
+    """Numbers that may be meant for another one, and how likely each is."""
+    leaf = search.steps[number].leaves[place]
+    whole, difference = isinstance(leaf, int), search.pair.difference
+    near = range(-2, 4) if whole else (1.0, 2.0, 0.5)
+    named = {n: f"{n}" for n in sorted(near, key=lambda n: (n * leaf < 0, abs(n)))}
+    if not whole and leaf:
+        alone = {leaf**2: "square", abs(leaf) ** 0.5: "square root", -leaf: "negative",
+                 1 / leaf: "reciprocal", 1 - leaf: "complement", 2 * leaf: "double",
+                 leaf / 2: "half"}  # fmt: skip
+        named |= {value: f"the {said} of {leaf:.6g}, {value:.6g}," for value, said in alone.items()}
+    named |= {size: f"{size}, the size of {name}," for name, size in difference.sizes.items()}
+    named |= {n: f"{name}, which is {n:.6g}," for name, n in difference.numbers.items()}
+    yield from ((1, value, said) for value, said in named.items() if value != leaf)
+    follows = None if whole else search.numbers([number], edited(place, lambda n: n + 1))
+    if follows is not None and not torch.equal(follows, search.pair.got):
+        value = leaf + search.pair.share_of(follows - search.pair.got)
+        yield NAMELESS, value, f"{value:.6g}"
 
 
 def _exchanged(one: int, other: int) -> Edit:
@@ -293,7 +303,7 @@ def _others(step: Step) -> _Edited:
     if len(tensors) == 2:
         for sign, compute in _OPERATORS.items():
             yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes with {sign}"
-    elif len(tensors) == 1 and step.found.shape == tensors[0].shape:
+    elif len(tensors) == 1 and step.found.shape == tensors[0].shape and step.found.any():
         for compute in _FUNCTIONS:
             yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes {compute.__name__}"
 

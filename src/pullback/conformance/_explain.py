@@ -287,10 +287,10 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 # These say all that a mend needs to know; the others, where the numbers are wrong and how much.
-EXACT: tuple[Rule, ...] = (_zero, _repaired, _terms, _repaired_but_for_a_factor, _reduced)
+EXACT: tuple[Rule, ...] = (_zero, _repaired, _repaired_but_for_a_factor, _reduced)
 RULES: tuple[Rule, ...] = (
-    *EXACT, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks, _signs,
-    _scattered, _offset, _multiples,
+    *EXACT, _terms, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks,
+    _signs, _scattered, _offset, _multiples,
 )  # fmt: skip
 
 

@@ -92,6 +92,12 @@ class Pair:
         known, close = self.known, self.difference.close
         return are_close(self.expected[known], other[known], close)
 
+    def share_of(self, change: torch.Tensor) -> float:
+        """How much of a change brings what was got closest to what was expected."""
+        part, off = change[self.known], (self.expected - self.got)[self.known]
+        norm = float(part.abs().square().sum())
+        return complex((part.conj() * off).sum() / norm).real if norm else 0.0
+
     def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of the shape compared, in its dtype."""
         for name, tensor in tensors.items():
