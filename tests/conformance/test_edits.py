@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import re
 
 import pytest
@@ -377,6 +378,42 @@ class Softplus(torch.autograd.Function):
         return g * (torch.exp(x) / (0.3 + torch.exp(x)) + 0.6)
 
 
+class LowPass(torch.autograd.Function):
+    @staticmethod
+    def forward(x, tau):
+        keep, held, found = math.exp(-1 / tau), torch.zeros_like(x[0]), []
+        for row in x:
+            held = keep * held + (1 - keep) * row
+            found.append(held)
+        return torch.stack(found)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.keep = 1 - 1 / inputs[1]
+
+    @staticmethod
+    def backward(ctx, g):
+        held, found = torch.zeros_like(g[0]), []
+        for row in g.flip(0):
+            held = ctx.keep * held + (1 - ctx.keep) * row
+            found.append(held)
+        return torch.stack(found).flip(0), None
+
+
+class Standardises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w):
+        y = (w - w.mean(1, keepdim=True)) / w.std(1, keepdim=True)
+        ctx.save_for_backward(y, w.std(1, keepdim=True))
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale = ctx.saved_tensors
+        along = (g * y).mean(1, keepdim=True)
+        return (g - g.mean(1, keepdim=True) - y * along) / scale
+
+
 class Rotates(torch.autograd.Function):
     @staticmethod
     def forward(x, angle):
@@ -475,6 +512,12 @@ NAMED = {
     ),
     "square of an option": (Softened, (X, 0.3), "ctx.softening is the square of 0.3, 0.09, not"),
     "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),
+    "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801 not 0.75."),
+    "one less": (
+        Standardises,
+        (torch.randn(4, 7, generator=generator),),
+        "is multiplied by 7 / 6, and 7 is the size of dimension 1 of args[0].",
+    ),
     "operand": (
         Bonds,
         (X, torch.tensor([0, 1, 2]), torch.tensor([3, 3, 4])),

@@ -111,7 +111,10 @@ def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
             if value > 0:
                 yield value, f"{value:.4g}", f", and {how} is {value:.4g}"
     for name, size in large:
-        yield size**0.5, f"sqrt({size})", f", and {size} is the size of {name}"
+        why = f", and {size} is the size of {name}"
+        yield size - 1, f"{size - 1}", f", one less than {size}, the size of {name}"
+        yield size / (size - 1), f"{size} / {size - 1}", why
+        yield size**0.5, f"sqrt({size})", why
 
 
 def _near(one: float, other: float) -> bool:

@@ -10,7 +10,7 @@ factor has to be follows from two runs, where backward is linear in what is mult
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ _FUNCTIONS = (
     torch.sigmoid, torch.relu, torch.erf,
 )  # fmt: skip
 _SUMS = {"sum": torch.sum, "mean": torch.mean}
+_NEWTON = 8
 _MOST = 4  # dimensions of which every choice is tried
 
 _Edited = Iterator[tuple[int, Edit, str]]
@@ -240,10 +241,28 @@ def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, floa
     named |= {size: f"{size}, the size of {name}," for name, size in difference.sizes.items()}
     named |= {n: f"{name}, which is {n:.6g}," for name, n in difference.numbers.items()}
     yield from ((1, value, said) for value, said in named.items() if value != leaf)
-    follows = None if whole else search.numbers([number], edited(place, lambda n: n + 1))
-    if follows is not None and not torch.equal(follows, search.pair.got):
-        value = leaf + search.pair.share_of(follows - search.pair.got)
-        yield NAMELESS, value, f"{value:.6g}"
+    follows = None if whole else _followed(search, number, place)
+    if follows is not None:
+        yield NAMELESS, follows, f"{follows:.6g}"
+
+
+def _followed(search: _Search, number: int, place: int) -> float | None:
+    """The number that makes the gradient right, by Gauss-Newton steps; ``None`` if it is none."""
+    value = start = search.steps[number].leaves[place]
+    pair = search.pair
+    for _ in range(_NEWTON):
+        step = 1e-6 * max(abs(value), 1e-3)
+        at, beside = (
+            search.numbers([number], edited(place, lambda _, n=n: n)) for n in (value, value + step)
+        )
+        if at is None or beside is None:
+            return None
+        if pair.equal(at):
+            return value if value != start else None
+        if torch.equal(at, beside):
+            return None
+        value += step * replace(pair, got=at).share_of(beside - at)
+    return None
 
 
 def _exchanged(one: int, other: int) -> Edit:
