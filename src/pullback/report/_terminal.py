@@ -83,8 +83,10 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
         console.print(_legend(plain=plain))
     rest = [clause for clause in every if clause not in shown]
     if rest:
-        lead = f"The other {len(rest)} clauses hold" if shown else "Every clause holds"
-        tail = "does not apply" if not shown else "do not apply"
+        one = not shown or len(rest) == 1
+        lead = "clause holds" if one else f"{len(rest)} clauses hold"
+        lead = f"{'The other' if shown else 'Every'} {lead}"
+        tail = "does not apply" if one else "do not apply"
         which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
         console.print(f"[green]{lead} or {tail}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
