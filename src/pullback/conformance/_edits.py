@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -124,7 +124,7 @@ class _Search:
         return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any) -> TypeGuard[torch.Tensor]:
     """Whether it may be edited: a device that is given a wrong index is lost for the process."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
@@ -182,12 +182,12 @@ def _turned_round(dim: int, size: int, run: Run, leaves: Sequence[Any]) -> Any:
 def _lowers(step: Step) -> bool:
     """Whether it rounds the numbers that it is given to fewer digits, and does nothing else."""
     found, whole = step.found, step.leaves[0] if step.leaves else None
-    floats = all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in (found, whole))
-    return (
-        floats
-        and torch.finfo(found.dtype).eps > torch.finfo(whole.dtype).eps
-        and torch.equal(found, whole.to(found.dtype))
-    )
+    if not (isinstance(found, torch.Tensor) and isinstance(whole, torch.Tensor)):
+        return False
+    if not (found.is_floating_point() and whole.is_floating_point()):
+        return False
+    finer = torch.finfo(found.dtype).eps > torch.finfo(whole.dtype).eps
+    return finer and torch.equal(found, whole.to(found.dtype))
 
 
 def _operands(search: _Search, number: int) -> _Edited:

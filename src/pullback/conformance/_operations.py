@@ -186,9 +186,9 @@ def _written(name: str) -> tuple[str, str]:
     if frame is None:
         return f"`{name}`", name
     info = inspect.getframeinfo(frame, context=0)
-    place, line = info.positions, linecache.getline(info.filename, info.lineno)
+    place, line = info.positions, linecache.getline(info.filename, info.lineno).strip("\n")
     where = f"{Path(info.filename).name}:{info.lineno}"
-    if place is None or place.lineno != place.end_lineno or not line.strip():
+    if place is None or place.col_offset is None or place.lineno != place.end_lineno or not line:
         return f"`{name}` ({where})", f"{name} {where}"
     part = line.encode()[place.col_offset : place.end_col_offset].decode()
     column = f", column {place.col_offset + 1}" if line.count(part) > 1 else ""
