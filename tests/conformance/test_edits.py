@@ -508,7 +508,7 @@ NAMED = {
     "state before": (
         Scan,
         (torch.rand(5, 3, generator=generator), X[:5]),
-        "output 0 is shifted by one along dimension 0, with zeros at its start.",
+        "it reads output 0 shifted by one along dimension 0, with zeros at its start.",
     ),
     "square of an option": (Softened, (X, 0.3), "ctx.softening is the square of 0.3, 0.09, not"),
     "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),

@@ -134,7 +134,6 @@ def _is_plain(value: Any) -> TypeGuard[torch.Tensor]:
 
 def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
-    yield from _of_the_whole(search)
     first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
     for number in sorted(first.values()):
         step = search.steps[number]
@@ -145,6 +144,8 @@ def _edits(search: _Search) -> Iterator[_Tried]:
             kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
         for rank, edit, said in itertools.chain.from_iterable(kinds):
             yield _Tried(rank, [number], edit, f"{step.said} {said}")
+        if not number:
+            yield from _of_the_whole(search)
     lowering = [number for number in sorted(first.values()) if _lowers(search.steps[number])]
     for some in [*([number] for number in lowering), lowering]:
         said = " and ".join(search.steps[number].said for number in some)
