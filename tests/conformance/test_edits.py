@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import re
 
 import pytest
@@ -227,6 +228,217 @@ class SharpTanh(torch.autograd.Function):
         return 2 * g * (1 - y * y)
 
 
+class Leaky(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, decay):
+        ctx.decay, held, found = decay, torch.zeros_like(x[0]), []
+        for row in x:
+            held = decay * held + row
+            found.append(held)
+        return torch.stack(found)
+
+    @staticmethod
+    def backward(ctx, g):
+        held, found = torch.zeros_like(g[0]), []
+        for row in g:
+            held = ctx.decay * held + row
+            found.append(held)
+        return torch.stack(found), None
+
+
+class Rounds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, level):
+        ctx.save_for_backward(x, level)
+        return torch.sigmoid(5 * (x - level))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, level = ctx.saved_tensors
+        y = torch.sigmoid(5 * (x.bfloat16() - level.bfloat16())).double()
+        return 5 * g * y * (1 - y), None
+
+
+class KeepsAnother(torch.autograd.Function):
+    @staticmethod
+    def forward(x, slope, temperature):
+        return torch.where(x > 0, x, slope * x) / temperature
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.temperature, ctx.slope = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (1 - (x < 0) * (1 - ctx.slope)) / 3, None, None
+
+
+class SegmentSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, segment):
+        total = x.new_zeros(int(segment.max()) + 1).index_add(0, segment, x.exp())
+        y = x.exp() / total[segment]
+        ctx.save_for_backward(y, segment)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, _ = ctx.saved_tensors
+        return y * (g - (g * y).sum()), None
+
+
+class WholeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.softmax(-1))
+        return x.softmax(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum())
+
+
+class Gabor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.exp(-x * x) * torch.sin(3 * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.exp(-x * x) * (3 * torch.sin(3 * x) - 2 * x * torch.sin(3 * x))
+
+
+class Bonds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, i, j):
+        ctx.save_for_backward(i, j)
+        d = (x[i] - x[j]).pow(3)
+        ctx.slope = 3 * (x[i] - x[j]).square()
+        return torch.zeros_like(x).index_add(0, i, d).index_add(0, j, -d)
+
+    @staticmethod
+    def backward(ctx, g):
+        i, j = ctx.saved_tensors
+        d = ctx.slope * (g[i] - g[j])
+        found = torch.zeros_like(g).index_add(0, i, d)
+        return found.index_add(0, j, d), None, None
+
+
+class Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, x):
+        h, states = torch.zeros_like(x[0]), []
+        for t in range(len(x)):
+            h = a[t] * h + x[t]
+            states.append(h)
+        ctx.save_for_backward(a, torch.stack(states))
+        return torch.stack(states)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, states = ctx.saved_tensors
+        by_a, by_x, carry = torch.zeros_like(a), torch.zeros_like(g), torch.zeros_like(g[0])
+        for t in reversed(range(len(g))):
+            by_x[t] = carry + g[t]
+            by_a[t] = (carry + g[t]) * states[t]
+            carry = by_x[t] * a[t]
+        return by_a, by_x
+
+
+class Softened(torch.autograd.Function):
+    @staticmethod
+    def forward(x, soft):
+        return (x.square() + soft**2).rsqrt()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.softening = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return -g * x * (x.square() + ctx.softening) ** -1.5, None
+
+
+class Softplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.log(0.3 + torch.exp(x)) + 0.7 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (torch.exp(x) / (0.3 + torch.exp(x)) + 0.6)
+
+
+class LowPass(torch.autograd.Function):
+    @staticmethod
+    def forward(x, tau):
+        keep, held, found = math.exp(-1 / tau), torch.zeros_like(x[0]), []
+        for row in x:
+            held = keep * held + (1 - keep) * row
+            found.append(held)
+        return torch.stack(found)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.keep = 1 - 1 / inputs[1]
+
+    @staticmethod
+    def backward(ctx, g):
+        held, found = torch.zeros_like(g[0]), []
+        for row in g.flip(0):
+            held = ctx.keep * held + (1 - ctx.keep) * row
+            found.append(held)
+        return torch.stack(found).flip(0), None
+
+
+class Standardises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w):
+        y = (w - w.mean(1, keepdim=True)) / w.std(1, keepdim=True)
+        ctx.save_for_backward(y, w.std(1, keepdim=True))
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale = ctx.saved_tensors
+        along = (g * y).mean(1, keepdim=True)
+        return (g - g.mean(1, keepdim=True) - y * along) / scale
+
+
+class Rotates(torch.autograd.Function):
+    @staticmethod
+    def forward(x, angle):
+        a, b = x.unbind(-1)
+        return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, g):
+        (angle,) = ctx.saved_tensors
+        a, b = g
+        return torch.stack([a * angle.cos() + b * angle.sin(), b * angle.cos() - a * angle.sin()],
+                           -1), None  # fmt: skip
+
+    @staticmethod
+    def jvp(ctx, t, _):
+        (angle,) = ctx.saved_tensors
+        a, b = t.unbind(-1)
+        return torch.stack([a * angle.cos() + b * angle.sin(), a * angle.sin() + b * angle.cos()])
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -268,7 +480,7 @@ NAMED = {
     "mean of the cotangent": (
         LayerNorm,
         (torch.randn(12, 25, generator=generator),),  # too many to move each of them
-        "has its mean along dimension 1 subtracted.",
+        "Expected is got less its mean along dimension 1: that term is missing.",
     ),
     "tied entries": (
         NormalShare,
@@ -280,6 +492,39 @@ NAMED = {
         (torch.randn(3, 8, generator=generator),),
         "`ctx.place >= k` (test_edits.py) compares by ==.",
     ),
+    "turned round": (Leaky, (X, 0.8), "Backward is right where it runs along dimension 0 from the"),
+    "precision": (
+        Rounds,
+        (X, torch.tensor(0.3)),
+        "`x.bfloat16()` (test_edits.py) and `level.bfloat16()` (test_edits.py) are left out.",
+    ),
+    "kept another": (KeepsAnother, (X, 0.1, 3.0), "ctx.slope is args[1], which is 0.1, not 3."),
+    "segments": (
+        SegmentSoftmax,
+        (X[:, 0], torch.tensor([0, 1, 0, 1, 2, 2])),
+        "`(g * y).sum()` (test_edits.py) is a sum within each segment of args[1].",
+    ),
+    "extent": (WholeSoftmax, (X,), "`(g * y).sum()` (test_edits.py) is a sum along dimension 1."),
+    "state before": (
+        Scan,
+        (torch.rand(5, 3, generator=generator), X[:5]),
+        "it reads output 0 shifted by one along dimension 0, with zeros at its start.",
+    ),
+    "square of an option": (Softened, (X, 0.3), "ctx.softening is the square of 0.3, 0.09, not"),
+    "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),
+    "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801 not 0.75."),
+    "one less": (
+        Standardises,
+        (torch.randn(4, 7, generator=generator),),
+        "is multiplied by 7 / 6, and 7 is the size of dimension 1 of args[0].",
+    ),
+    "operand": (
+        Bonds,
+        (X, torch.tensor([0, 1, 2]), torch.tensor([3, 3, 4])),
+        "`found.index_add(0, j, d)` (test_edits.py) reads `ctx.slope * (g[i] - g[j])` "
+        "(test_edits.py) negated.",
+    ),
+    "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 45) computes cos."),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -291,6 +536,12 @@ def test_the_first_line_names_the_edit(name):
     assert said in re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
     assert "Run by the checker" not in finding.repro
     assert len(finding.repro.splitlines()) <= 60 or inputs[0].numel() > 256  # packed
+
+
+def test_the_first_line_names_the_edit_of_a_jvp():
+    finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
+    said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
+    assert "The tangent is right where `angle.sin()` (test_edits.py, column 51) is negated." in said
 
 
 class SlopeOfForward(torch.autograd.Function):

@@ -42,7 +42,7 @@ SAID = {
     "another's": (X, G, "Got is the gradient of args[1]."),
     "missing term": (X, X - G, "The term of the gradient of args[1] is missing."),
     "term twice": (X, X + G, "The term of the gradient of args[1] is counted once too often."),
-    "no cotangent": (X * X, X, "Got is expected without the factor the cotangent."),
+    "no cotangent": (X * X, X, "Got is expected without the factor cotangent."),
     "tail": (X, zeroed_tail(X),
              "Right but for the last 2 of 5 along dimension 0, where got is zero everywhere."),
     "index": (X, doubled(X, slice(None), 1),
@@ -71,7 +71,7 @@ def test_the_kind_of_difference_is_said(kind):
     found = explain(
         Difference(
             expected, got, sizes={"dimension 0 of args[0]": 5, "args[0]": 20},
-            others={"the gradient of args[1]": G}, factors={"the cotangent": X, "a factor": M},
+            others={"the gradient of args[1]": G}, hand={"the cotangent": X, "a factor": M},
         )
     )  # fmt: skip
     assert found == said
@@ -91,6 +91,6 @@ def test_an_index_that_comes_often_is_named_however_many_there_are():
     expected = torch.zeros(5, 4, dtype=torch.float64).index_add(0, index, terms)
     got = torch.zeros(5, 4, dtype=torch.float64)
     got[index] = terms
-    said = explain(Difference(expected, got, indices={"args[1]": index}))
+    said = explain(Difference(expected, got, hand={"args[1]": index}))
     assert "index 0, 1, 2 of 5 along dimension 0, which args[1] names more than once" in said
-    assert explain(Difference(expected, got, indices={"args[1]": index[1:]})) != said
+    assert explain(Difference(expected, got, hand={"args[1]": index[1:]})) != said

@@ -1,8 +1,11 @@
 """Recordings: plain data on disk, live arguments again, and nothing executed in between."""
 
+import contextlib
 import os
 import sys
+import tempfile
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from pullback.errors import ProgramError, RecordingError
 from pullback.recording import Limits, Recording, load_call, record_program
+from pullback.recording._spool import Spool
 
 # Files ----------------------------------------------------------------------------------------
 
@@ -171,3 +175,40 @@ def test_a_local_function_is_named_with_the_mend(script) -> None:
     recording, _ = record_program([sys.executable, str(script)])
     with pytest.raises(RecordingError, match="defined inside main"):
         recording.functions[0].load()
+
+
+APPLIES = """
+import resource, sys, torch
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return 2 * x
+    @staticmethod
+    def backward(ctx, g): return 2 * g
+if "first" in sys.argv: Double.apply(torch.ones(2))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+class Triple(Double): pass
+Triple.apply(torch.ones(3))
+"""
+
+
+def test_a_temporary_folder_that_is_full_is_named(tmp_path, monkeypatch):
+    script = tmp_path / "applies.py"
+    script.write_text(APPLIES)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ProgramError, match="could not be written") as caught:
+        record_program([sys.executable, str(script)])
+    assert str(tmp_path) in str(caught.value)
+    assert "TMPDIR" in str(caught.value)
+    recording, _ = record_program([sys.executable, str(script), "first"])
+    kept = {item.name.rpartition(":")[2]: item for item in recording}
+    assert len(kept["Double"].calls) == 1
+    assert "Triple" not in kept or str(tmp_path) in " ".join(kept["Triple"].reasons)
+
+
+def test_the_counts_have_their_memory_from_the_start(tmp_path):
+    spool = Spool(str(tmp_path), list, contextlib.nullcontext)
+    spool.recorder = types.SimpleNamespace(tally=[0] * 4096, records={})
+    spool.renew()
+    (tally,) = tmp_path.glob("tally-*")
+    assert tally.stat().st_blocks * 512 >= 4096 * 8  # a hole would end the program on a full disk

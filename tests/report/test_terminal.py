@@ -43,6 +43,18 @@ def test_later_causes_are_told_by_their_mend_and_all_of_them_when_asked(capsys):
     assert "1 state" in capsys.readouterr().out
 
 
+def test_what_holds_is_counted_and_named_when_asked(capsys):
+    good = [Finding(f"clause-{k}", Verdict.HOLDS, "") for k in range(12)]
+    wrong = Report("m:F", "exact", False, (Finding("form", Verdict.BROKEN, ""), *good), 0)
+    trained = Report("training of /bin/python t.py", "", False, (good[0],), 0)
+    print_table([wrong, trained], make_console())
+    out = capsys.readouterr().out
+    assert "The other 12 clauses hold or do not apply (--verbose has them)." in out
+    assert "t.py" not in out  # it has none of the columns
+    print_table([wrong, trained], make_console(), verbose=True)
+    assert "clause-11" in capsys.readouterr().out
+
+
 def test_colours_are_forced_into_a_log_and_no_cursor(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("COLUMNS", raising=False)

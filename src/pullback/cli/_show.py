@@ -51,7 +51,7 @@ def show(
             print_problems(report, outcome.rerun, console, verbose=verbose)
             if guessed:
                 _ask_for_inputs(outcome, console)
-    print_table(reports, console)
+    print_table(reports, console, verbose=verbose)
     for outcome in outcomes:
         if outcome.report is None:
             console.print(
@@ -91,8 +91,9 @@ def _print_summary(
     state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
     missing = sum(bool(outcome.unchecked) for outcome in outcomes)
-    plural = "" if len(reports) == 1 else "s"
-    parts = [f"{len(reports)} Function{plural} checked", state]
+    count = sum(bool(report.gradient) for report in reports)  # the training has no rule of its own
+    trained = " and the training" if count < len(reports) else ""
+    parts = [f"{count} Function{'' if count == 1 else 's'}{trained} checked", state]
     if accepted:
         parts.append(f"{accepted} accepted")
     if missing:

@@ -8,39 +8,48 @@ factor has to be follows from two runs, where backward is linear in what is mult
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
+from pullback.conformance._changes import NAMELESS, arranged, changes, factors
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
-from pullback.conformance._pair import CLOSE, Difference, are_close
-from pullback.conformance._relations import named_factor
+from pullback.conformance._pair import Difference, Pair, is_alike, is_same
+from pullback.internal.torch import pytree
 
 __all__ = ["right_edit"]
 
 _FEWEST = 3  # numbers that a factor without a name must explain
-_EXACT = 1e-5  # many edits are tried: none may be right by chance
 
 _COMPARISONS = {
     "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne,
 }  # fmt: skip
+_OPERATORS = {
+    "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div,
+    "maximum": torch.maximum, "minimum": torch.minimum,
+}  # fmt: skip
+_FUNCTIONS = (
+    torch.sin, torch.cos, torch.sinh, torch.cosh, torch.tanh, torch.exp, torch.expm1, torch.log,
+    torch.log1p, torch.sqrt, torch.rsqrt, torch.square, torch.reciprocal, torch.abs, torch.sign,
+    torch.sigmoid, torch.relu, torch.erf,
+)  # fmt: skip
+_SUMS = {"sum": torch.sum, "mean": torch.mean}
+_NEWTON = 8
+_MOST = 4  # dimensions of which every choice is tried
 
-Change = Callable[[torch.Tensor], torch.Tensor]
 _Edited = Iterator[tuple[int, Edit, str]]
-_Changed = Iterator[tuple[int, Change, str]]
 
 
 class _Tried(NamedTuple):
-    """An edit of one step, in words; those of a lower rank are tried first."""
+    """An edit of a step or several, in words; those of a lower rank are tried first."""
 
     rank: int
-    step: int
+    steps: Sequence[int]
     edit: Edit
     said: str
 
@@ -57,81 +66,65 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
     Returns:
         The sentence, or an empty text where no edit that was tried makes backward right.
     """
-    answers = backward.answers()
-    if answers is None or not backward.steps or answers[only].shape != difference.expected.shape:
+    pair = Pair.of(difference)
+    if pair is None or backward.answers() is None or not backward.steps:
         return ""
-    steps, got = tuple(backward.steps), answers[only]
-    known = slice(None) if difference.known is None else difference.known.cpu()
-    close = _EXACT if difference.close <= CLOSE else difference.close
-    expected = difference.expected.cpu()[known]
-
-    def numbers(step: int, edit: Edit) -> torch.Tensor | None:
-        written = [k for k, other in enumerate(steps) if other.said == steps[step].said]
-        found = backward.answers(written, edit)
-        if found is None or found[only].shape != got.shape or not found[only].isfinite().all():
-            return None
-        return found[only].cpu()[known]
-
-    asked = _Asked(steps, _at_hand(backward, steps[0]), expected, got.cpu()[known], numbers,
-                   difference)  # fmt: skip
-    every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(asked))
+    search = _Search(backward, tuple(backward.steps), only, pair)
+    every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(search))
     for tried in sorted(every, key=lambda tried: tried.rank):
         if time.process_time() > until:
             break
-        found = numbers(tried.step, tried.edit)
-        if found is not None and are_close(expected, found, close):
-            return f"Backward is right where {tried.said}."
+        found = search.numbers(tried.steps, tried.edit)
+        if found is not None and pair.equal(found):
+            return f"{backward.called} is right where {tried.said}."
     return ""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Search:
     """What edits are made of.
 
     Arguments:
+        backward: runs with a step edited.
         steps: those of backward as it is.
-        hand: tensors that may be meant for one another.
-        expected: the right numbers, where they are known.
-        got: the numbers as they are.
-        numbers: those with one step edited.
-        difference: what a number may be.
+        only: the position of the input whose gradient is wrong.
+        pair: that gradient expected and got.
     """
 
+    backward: Backward
     steps: Sequence[Step]
-    hand: Mapping[str, torch.Tensor]
-    expected: torch.Tensor
-    got: torch.Tensor
-    numbers: Callable[[int, Edit], torch.Tensor | None]
-    difference: Difference
+    only: int
+    pair: Pair
+
+    @property
+    def hand(self) -> Mapping[str, torch.Tensor]:
+        return self.pair.difference.hand
 
     def name(self, tensor: torch.Tensor) -> str:
-        return next((name for name, other in self.hand.items() if _is_same(tensor, other)), "")
+        return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
+
+    def source(self, tensor: torch.Tensor) -> str:
+        """How the tensor is computed, where it is the result of another step."""
+        found = (s.said for s in self.steps[1:] if _is_plain(s.found) and is_same(s.found, tensor))
+        return next(found, "")
+
+    def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
+        """The gradient with steps edited, however often their places in the source are run."""
+        places = {self.steps[k].place for k in edited}
+        written = [k for k, other in enumerate(self.steps) if other.place in places]
+        answers = self.backward.answers(written, edit)
+        found = None if answers is None else answers[self.only]
+        if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
+            return None
+        return found.to("cpu", self.pair.got.dtype)
+
+    def share(self, step: int, edit: Callable[[Any], Edit]) -> torch.Tensor | None:
+        """How the gradient changes when a tensor is doubled; ``None`` where it does not."""
+        twice = self.numbers([step], edit(lambda t: t + t))
+        return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
 
 
-def _at_hand(backward: Backward, whole: Step) -> dict[str, torch.Tensor]:
-    """Arguments, outputs, cotangents and what was saved, each under its first name."""
-    inputs = backward.probe.inputs.with_points(backward.points)
-    outputs = backward.probe.output_values(backward.points)
-    named = [
-        *zip(inputs.paths, inputs.values, strict=True),
-        *((f"output {k}", y) for k, y in enumerate(outputs)),
-        *((f"the cotangent of output {k}", w) for k, w in enumerate(backward.weights)),
-        *((f"ctx.saved_tensors[{k}]", t) for k, t in enumerate(whole.leaves)),
-        *backward.own.items(),
-    ]
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in named:
-        if _is_plain(tensor) and not any(_is_same(tensor, other) for other in found.values()):
-            found[name] = tensor
-    return found
-
-
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = all(getattr(one, k) == getattr(other, k) for k in ("dtype", "device", "shape"))
-    return alike and torch.equal(one, other)
-
-
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any) -> TypeGuard[torch.Tensor]:
     """Whether it may be edited: a device that is given a wrong index is lost for the process."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
@@ -139,68 +132,138 @@ def _is_plain(value: Any) -> bool:
     return harmless and value.numel() > 0
 
 
-def _edits(asked: _Asked) -> Iterator[_Tried]:
+def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
-    first = {step.said: number for number, step in reversed([*enumerate(asked.steps)])}
+    first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
     for number in sorted(first.values()):
-        step = asked.steps[number]
-        for rank, edit, said in itertools.chain(_operands(asked, step), _plain(asked, step)):
-            yield _Tried(rank, number, edit, f"{step.said} {said}")
+        step = search.steps[number]
+        own = itertools.chain(_operands(search, number), _plain(search, number))
+        kinds = [own]
         if number and _is_plain(step.found):
-            yield from _changed(asked, number, step.found, partial(_of_result, step), step.said)
-            for rank, edit, said in _parts(step):
-                yield _Tried(rank, number, edit, f"{step.said} {said}")
-    for k, leaf in enumerate(asked.steps[0].leaves):
+            yield from _changed(search, number, step.found, partial(_of_result, step), step.said)
+            kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
+        for rank, edit, said in itertools.chain.from_iterable(kinds):
+            yield _Tried(rank, [number], edit, f"{step.said} {said}")
+        if not number:
+            yield from _of_the_whole(search)
+    lowering = [number for number in sorted(first.values()) if _lowers(search.steps[number])]
+    for some in [*([number] for number in lowering), lowering]:
+        said = " and ".join(search.steps[number].said for number in some)
+        is_are = "is" if len(some) == 1 else "are"
+        yield _Tried(3, some, lambda run, leaves: leaves[0], f"{said} {is_are} left out")
+
+
+def _of_the_whole(search: _Search) -> Iterator[_Tried]:
+    """Edits of what forward left for backward, and of the order in which backward goes along it."""
+    whole, names = search.steps[0], search.backward.names
+    for k, (name, leaf) in enumerate(zip(names, whole.leaves, strict=True)):
         if _is_plain(leaf):
-            yield from _changed(asked, 0, leaf, partial(edited, k), asked.name(leaf))
+            said = search.name(leaf) or name
+            yield from _changed(search, 0, leaf, partial(edited, k), said)
+        elif type(leaf) in (int, float):
+            for rank, value, said in _meant(search, 0, k):
+                edit = edited(k, lambda _, value=value: value)
+                yield _Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
+    for dim, size in enumerate(whole.leaves[-1].shape if _is_plain(whole.leaves[-1]) else ()):
+        said = f"it runs along dimension {dim} from the other end"
+        if size > 1:
+            yield _Tried(6, [0], partial(_turned_round, dim, size), said)
 
 
-def _operands(asked: _Asked, step: Step) -> _Edited:
+def _turned_round(dim: int, size: int, run: Run, leaves: Sequence[Any]) -> Any:
+    """Backward of what runs along a dimension the other way, put the right way round again."""
+
+    def turn(value: Any) -> Any:
+        fits = isinstance(value, torch.Tensor) and value.ndim > dim and value.shape[dim] == size
+        return value.flip(dim) if fits else value
+
+    return pytree.tree_map(turn, run([turn(leaf) for leaf in leaves]))
+
+
+def _lowers(step: Step) -> bool:
+    """Whether it rounds the numbers that it is given to fewer digits, and does nothing else."""
+    found, whole = step.found, step.leaves[0] if step.leaves else None
+    if not (isinstance(found, torch.Tensor) and isinstance(whole, torch.Tensor)):
+        return False
+    if not (found.is_floating_point() and whole.is_floating_point()):
+        return False
+    finer = torch.finfo(found.dtype).eps > torch.finfo(whole.dtype).eps
+    return finer and torch.equal(found, whole.to(found.dtype))
+
+
+def _operands(search: _Search, number: int) -> _Edited:
     """Another operand, or two of them exchanged."""
+    step = search.steps[number]
     tensors = {k: t for k, t in enumerate(step.leaves) if _is_plain(t)}
-    names = {k: asked.name(t) for k, t in tensors.items()}
+    known = {k: search.name(t) or search.source(t) for k, t in tensors.items()}
+    names = {k: name or f"its operand {k}" for k, name in known.items()}
     for k, tensor in tensors.items():
-        name = names[k] or f"its operand {k}"
-        if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
-            yield 3, edited(k, lambda t: t.mT), f"reads {name} transposed"
-        if tensor.is_complex():
-            yield (
-                3,
-                edited(k, lambda t: t.conj().resolve_conj()),
-                f"reads the complex conjugate of {name}",
-            )
-        for other, value in asked.hand.items() if names[k] else ():
-            if value.shape == tensor.shape and value.dtype == tensor.dtype and other != names[k]:
-                yield 4, edited(k, lambda t, value=value: value), f"reads {other} for {name}"
+        share = search.share(number, partial(edited, k)) if is_continuous(tensor) else None
+        own = () if share is None else factors(search.pair, share)
+        for change in itertools.chain(arranged(tensor), own):
+            what = change.edit.removeprefix("is ")
+            yield change.rank, edited(k, change.apply), f"reads {names[k]} {what}"
+        for other, value in search.hand.items() if known[k] else ():
+            if is_alike(value, tensor) and other != names[k]:
+                edit = edited(k, lambda t, value=value: value.clone())  # a step may write there
+                yield 4, edit, f"reads {other} for {names[k]}"
     for k, n in itertools.combinations(tensors, 2):
-        if tensors[k].shape == tensors[n].shape and tensors[k].dtype == tensors[n].dtype:
-            one, other = names[k] or f"its operand {k}", names[n] or f"its operand {n}"
-            yield 2, _exchanged(k, n), f"reads {other} for {one}, and the other way round"
+        if is_alike(tensors[k], tensors[n]):
+            one, other = (search.name(tensors[i]) or f"its operand {i}" for i in (k, n))
+            said = f"reads {other} for {one}, and the other way round"
+            yield 2, _exchanged(k, n), said
 
 
-def _plain(asked: _Asked, step: Step) -> _Edited:
+def _plain(search: _Search, number: int) -> _Edited:
     """Another number or flag, or another way to compare."""
+    step = search.steps[number]
     for k, leaf in enumerate(step.leaves):
         if type(leaf) is bool:
             yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
-        elif type(leaf) in (int, float):
-            for value, said in _meant(asked.difference, leaf):
-                yield 1, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+        elif type(leaf) in (int, float) and step.place:
+            for rank, value, said in _meant(search, number, k):
+                yield rank, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
     if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
         for sign, compare in _COMPARISONS.items():
             yield 2, lambda run, leaves, by=compare: by(*leaves), f"compares by {sign}"
 
 
-def _meant(difference: Difference, number: float) -> Iterator[tuple[float, str]]:
-    """Numbers that may be meant for another one."""
-    named = {
-        **{size: f"{size}, the size of {name}," for name, size in difference.sizes.items()},
-        **{value: f"{name}, which is {value:.6g}," for name, value in difference.numbers.items()},
-    }
-    near = range(-2, 4) if isinstance(number, int) else (1.0, 2.0, 0.5)
-    for value, said in {**{n: f"{n}" for n in near}, **named}.items():
-        if value != number:
-            yield value, said
+def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, float, str]]:
+    """Numbers that may be meant for another one, and how likely each is."""
+    leaf = search.steps[number].leaves[place]
+    whole, difference = isinstance(leaf, int), search.pair.difference
+    near = range(-2, 4) if whole else (1.0, 2.0, 0.5)
+    named = {n: f"{n}" for n in sorted(near, key=lambda n: (n * leaf < 0, abs(n)))}
+    if not whole and leaf:
+        alone = {leaf**2: "square", abs(leaf) ** 0.5: "square root", -leaf: "negative",
+                 1 / leaf: "reciprocal", 1 - leaf: "complement", 2 * leaf: "double",
+                 leaf / 2: "half"}  # fmt: skip
+        named |= {value: f"the {said} of {leaf:.6g}, {value:.6g}," for value, said in alone.items()}
+    named |= {size: f"{size}, the size of {name}," for name, size in difference.sizes.items()}
+    named |= {n: f"{name}, which is {n:.6g}," for name, n in difference.numbers.items()}
+    yield from ((1, value, said) for value, said in named.items() if value != leaf)
+    follows = None if whole else _followed(search, number, place)
+    if follows is not None:
+        yield NAMELESS, follows, f"{follows:.6g}"
+
+
+def _followed(search: _Search, number: int, place: int) -> float | None:
+    """The number that makes the gradient right, by Gauss-Newton steps; ``None`` if it is none."""
+    value = start = search.steps[number].leaves[place]
+    pair = search.pair
+    for _ in range(_NEWTON):
+        step = 1e-6 * max(abs(value), 1e-3)
+        at, beside = (
+            search.numbers([number], edited(place, lambda _, n=n: n)) for n in (value, value + step)
+        )
+        if at is None or beside is None:
+            return None
+        if pair.equal(at):
+            return value if value != start else None
+        if torch.equal(at, beside):
+            return None
+        value += step * replace(pair, got=at).share_of(beside - at)
+    return None
 
 
 def _exchanged(one: int, other: int) -> Edit:
@@ -212,7 +275,7 @@ def _exchanged(one: int, other: int) -> Edit:
     return edit
 
 
-def _of_result(step: Step, change: Change) -> Edit:
+def _of_result(step: Step, change: Callable[[torch.Tensor], torch.Tensor]) -> Edit:
     def edit(run: Run, leaves: Sequence[Any]) -> Any:
         found = run(leaves)
         other = change(found)
@@ -224,63 +287,18 @@ def _of_result(step: Step, change: Change) -> Edit:
 
 
 def _changed(
-    asked: _Asked, number: int, tensor: torch.Tensor, edit: Callable[[Change], Edit], said: str
+    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit], said: str
 ) -> Iterator[_Tried]:
     """Another tensor: a factor, a term, other places of its entries."""
     if tensor.dtype == torch.bool:
-        yield _Tried(3, number, edit(torch.logical_not), f"{said} is negated")
+        yield _Tried(3, [number], edit(torch.logical_not), f"{said} is negated")
         return
-    twice = asked.numbers(number, edit(lambda t: t + t))
-    if twice is None or torch.equal(twice, asked.got):
-        return
-    kinds = _factors(asked, twice - asked.got), _changes(asked, tensor)
-    for rank, change, words in itertools.chain(*kinds):
-        yield _Tried(rank, number, edit(change), f"{said} {words}")
-
-
-def _factors(asked: _Asked, share: torch.Tensor) -> _Changed:
-    """The factor that makes backward right if it is linear in this result."""
-    off = asked.expected - asked.got
-    factor = 1 + complex((share.conj() * off).sum() / share.abs().square().sum()).real
-    if abs(factor) < _EXACT:
-        yield 5, torch.zeros_like, "is left out"
-    else:
-        named = named_factor(asked.difference, abs(factor))
-        if abs(factor + 1) < _EXACT:
-            yield 2, torch.neg, "is negated"
-        elif named is not None:
-            how, sign = "divided" if named.divides else "multiplied", "-" if factor < 0 else ""
-            said = f"is {how} by {sign}{named.text}{named.why}"
-            value = math.copysign(named.value, factor)
-            yield 2, lambda t: t * value, said
-        if int((share.abs() > _EXACT * share.abs().max()).sum()) >= _FEWEST:
-            yield 7, lambda t: t * factor, f"is multiplied by {factor:.6g}"
-
-
-def _changes(asked: _Asked, tensor: torch.Tensor) -> _Changed:
-    """What may be done with a tensor."""
-    for name, other in asked.hand.items():
-        by = _fitting(other, tensor)
-        if by is not None:
-            yield 3, partial(torch.mul, by), f"is multiplied by {name}"
-            yield 3, lambda t, by=by: t / by, f"is divided by {name}"
-            yield 6, partial(torch.add, by), f"has {name} added"
-            yield 6, lambda t, by=by: t - by, f"has {name} subtracted"
-    for dim in range(tensor.ndim):
-        yield 5, lambda t, dim=dim: t.flip(dim), f"is reversed along dimension {dim}"
-        away = f"has its mean along dimension {dim} subtracted"
-        yield 5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), away
-    if tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]:
-        yield 5, lambda t: t.mT, "is transposed"
-    for name, number in asked.difference.numbers.items():
-        said = f"is raised to the power {name}, which is {number:.4g}"
-        yield 4, lambda t, number=number: t**number, said
-    yield 5, lambda t: 1 - t, "is subtracted from 1"
-    yield 5, torch.square, "is squared"
-    yield 5, torch.sqrt, "is its square root"
-    yield 5, torch.reciprocal, "is its reciprocal"
-    yield 5, lambda t: t + 1, "has 1 added"
-    yield 5, lambda t: t - 1, "has 1 subtracted"
+    share = search.share(number, edit)
+    if share is not None:
+        few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
+        for change in changes(search.pair, tensor, share):
+            if not (few and change.rank == NAMELESS):
+                yield _Tried(change.rank, [number], edit(change.apply), f"{said} {change.edit}")
 
 
 def _parts(step: Step) -> _Edited:
@@ -297,12 +315,51 @@ def _parts(step: Step) -> _Edited:
             )  # fmt: skip
 
 
-def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
-    """A tensor that can be multiplied with a result, as it is or as one number for each row."""
-    for view in (tensor, tensor.unsqueeze(-1)):
-        try:
-            if torch.broadcast_shapes(view.shape, result.shape) == result.shape:
-                return view
-        except RuntimeError:
-            continue
-    return None
+def _others(step: Step) -> _Edited:
+    """Another operation of the same operands."""
+    tensors = [leaf for leaf in step.leaves if _is_plain(leaf) and is_continuous(leaf)]
+    if not is_continuous(step.found) or len(tensors) != len(step.leaves):
+        return
+    if len(tensors) == 2:
+        for sign, compute in _OPERATORS.items():
+            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes with {sign}"
+    elif len(tensors) == 1 and step.found.shape == tensors[0].shape and step.found.any():
+        for compute in _FUNCTIONS:
+            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes {compute.__name__}"
+
+
+def _sums(search: _Search, step: Step) -> _Edited:
+    """A sum or mean along other dimensions, or within the segments that an index names."""
+    whole = step.leaves[0] if step.leaves else None
+    if not (_is_plain(whole) and is_continuous(whole)) or whole.numel() <= step.found.numel():
+        return
+    every = [*range(whole.ndim)][:_MOST]
+    extents = [d for n in every for d in itertools.combinations(every, n + 1)]
+    for name, reduce in _SUMS.items():
+        kept = [d for d in extents if _is_reduced(step.found, reduce(whole, d, keepdim=True))]
+        for dims in [d for d in extents if d not in kept] if kept else ():
+            along = f"dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}"
+            yield (
+                4, lambda run, leaves, by=reduce, dims=dims: by(leaves[0], dims, keepdim=True),
+                f"is a {name} along {along}",
+            )  # fmt: skip
+        for path, index in search.hand.items() if kept else ():
+            for dim in every if index.dtype == torch.int64 and index.ndim == 1 else ():
+                if len(index) == whole.shape[dim] and int(index.min()) >= 0:
+                    edit = partial(_within_segments, dim, index, name == "mean")
+                    yield 4, edit, f"is a {name} within each segment of {path}"
+
+
+def _is_reduced(found: torch.Tensor, kept: torch.Tensor) -> bool:
+    return found.numel() == kept.numel() and torch.allclose(found.reshape(kept.shape), kept)
+
+
+def _within_segments(
+    dim: int, index: torch.Tensor, mean: bool, run: Run, leaves: Sequence[Any]
+) -> torch.Tensor:
+    """What each entry finds in its own segment."""
+    whole = leaves[0]
+    shape = [int(index.max()) + 1 if k == dim else n for k, n in enumerate(whole.shape)]
+    count = torch.bincount(index)[index].reshape([-1] + [1] * (whole.ndim - 1 - dim))
+    by = whole / count if mean else whole
+    return whole.new_zeros(shape).index_add(dim, index, by).index_select(dim, index)

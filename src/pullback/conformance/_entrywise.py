@@ -4,29 +4,24 @@ A directional derivative tells that a backward is wrong. Which entries are, and 
 moving one entry at a time; of a large input some entries, spread out and at both ends.
 """
 
-import itertools
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, step_of
 from pullback.conformance._edits import right_edit
-from pullback.conformance._explain import Difference, explain
-from pullback.conformance._held import context_tensors
+from pullback.conformance._explain import EXACT, Difference, explain
+from pullback.conformance._hand import at_hand
 from pullback.conformance._neglected import neglected
-from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._operations import Backward
-from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._relations import EXACT
+from pullback.conformance._probe import Probe
 from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
-from pullback.conformance._tree import walk
 from pullback.report import Finding
 
 __all__ = ["wrong_entries"]
@@ -138,11 +133,12 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
     difference, names = _difference(at, only, expected, got, known), probe.inputs.names()
-    said = explain(difference, EXACT)
+    sharp = difference.sharp
+    said = explain(sharp, EXACT)
     if not said:
         at = replace(at, until=time.process_time() + _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, difference, at.until) or neglected(
+        mend = right_edit(backward, only, sharp, at.until) or neglected(
             probe.inputs.with_points(points), names[only], partial(_is_of, at, only, answered)
         )
         said = f"{mend} {explain(difference)}".strip()
@@ -192,7 +188,7 @@ def _places(count: int) -> list[int]:
 def _difference(
     at: Around, only: int, expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor
 ) -> Difference:
-    """What may explain the difference: gradients of others, sizes, and what a factor may be."""
+    """What may explain the difference: gradients of others, terms, and what is at hand."""
     names = at.probe.inputs.names()
     others, parts = {}, {}
     wide = at.with_constants()
@@ -209,82 +205,8 @@ def _difference(
     pushed = at.pushed(only)
     if pushed is not None:
         others["the derivative times the cotangent, where its transpose is asked for"] = pushed
-    cotangents = {f"cotangent of output {k}": w for k, w in enumerate(at.weights)}
-    parts |= {f"the {name}": w for name, w in cotangents.items()}
-    left, least = _left(at), torch.finfo(at.probe.dtype).eps
-    arguments = dict(zip(at.probe.inputs.paths, at.probe.inputs.values, strict=True))
-    indices = {path: v for path, v in arguments.items() if v.dtype == torch.int64 and v.numel()}
-    return Difference(
-        expected,
-        got,
-        known,
-        sizes=_sizes(names, at.points, at.weights),
-        others=others,
-        parts=parts,
-        reduced=cotangents,
-        factors={
-            **cotangents,
-            **dict(zip(names, at.points, strict=True)),
-            **{f"output {k}": y for k, y in enumerate(at.base)},
-        },
-        numbers=_numbers(at.probe.inputs.with_points(at.points), left),
-        indices=indices,
-        counts=_counts(arguments),
-        lowered={path: t.dtype for path, t in left.items() if torch.finfo(t.dtype).eps > least},
-        close=3e-2 if at.probe.rough or at.probe.grain else 1e-3,
+    cotangents = {f"the cotangent of output {k}": w for k, w in enumerate(at.weights)}
+    found = at_hand(at.probe, at.points, at.base, cotangents)
+    return replace(
+        found, expected=expected, got=got, known=known, others=others, parts=parts | cotangents
     )
-
-
-def _counts(arguments: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
-    """How many entries of targets and masks count, where not all of them do."""
-    plain = {
-        path: v for path, v in arguments.items() if not (v.is_floating_point() or v.is_complex())
-    }
-    found = {f"entries of {path} are not negative": v >= 0 for path, v in plain.items()}
-    found |= {f"entries of {path} are not zero": v != 0 for path, v in plain.items()}
-    counts = {said: (int(used.sum()), used.numel()) for said, used in found.items()}
-    return {said: (some, every) for said, (some, every) in counts.items() if 0 < some < every}
-
-
-def _left(at: Around) -> dict[str, torch.Tensor]:
-    """What forward left for backward, by the expression that reaches it."""
-    outputs = at.probe.evaluate(at.probe.leaves(at.points))
-    found: dict[str, Any] = {}
-    for node in custom_nodes(outputs):
-        found |= {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(node.saved_tensors)}
-        found |= {held.path: held.value for held in context_tensors(node)}
-    return {
-        path: value.detach()
-        for path, value in found.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-    }
-
-
-def _numbers(inputs: Arguments, left: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """The numbers among the arguments and what forward left, those in tensors of one entry too."""
-    plain = [*walk(inputs.args, "args"), *walk(dict(inputs.kwargs), "kwargs")]
-    tensors = [*zip(inputs.paths, inputs.values, strict=True), *left.items()]
-    single = [(path, v.item()) for path, v in tensors if v.numel() == 1 and v.is_floating_point()]
-    return {
-        path: float(value)
-        for path, value in [*plain, *single]
-        if type(value) in (int, float) and value not in (0, 1, -1) and math.isfinite(value)
-    }
-
-
-def _sizes(names: list[str], points: Tensors, weights: Tensors) -> dict[str, int]:
-    """What a factor may be: the sizes of dimensions, and numbers of entries."""
-    found = {}
-    outputs = [f"output {k}" for k in range(len(weights))]
-    for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
-        for dim, size in enumerate(tensor.shape):
-            found[f"dimension {dim} of {name}"] = size
-        for count in range(2, tensor.ndim):
-            for dims in itertools.combinations(range(tensor.ndim), count):
-                sizes = [tensor.shape[dim] for dim in dims]
-                shown = f"dimensions {' and '.join(map(str, dims))} of {name}"
-                found[f"{shown} ({' x '.join(map(str, sizes))})"] = math.prod(sizes)
-    for name, tensor in zip([*names, *outputs], [*points, *weights], strict=True):
-        if tensor.ndim > 1:
-            found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()
-    return found

@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "Stand", "around_backward", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -69,9 +69,10 @@ def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
 
     Arguments:
         kind: the Function.
-        around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``.
+        around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``;
+            ``jvp``.
     """
-    names = {"forward": "forward", "fill": _context(kind), "back": _backward(kind)}
+    names = {"forward": "forward", "fill": _context(kind), "back": _backward(kind), "jvp": "jvp"}
     made: dict[str, Any] = {}
     for does, outer in around.items():
         name = names[does]
@@ -103,16 +104,16 @@ def _each(change: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
 
 def _given_to_backward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
     """Backward is handed changed cotangents."""
-    return around_backward(lambda method, ctx, *given: method(ctx, *_each(change, given)))
+    return around(back=lambda method, ctx, *given: method(ctx, *_each(change, given)))
 
 
 def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
     """Forward is handed changed arguments."""
 
-    def around(method: Any, *args: Any, **kwargs: Any) -> Any:
+    def changed(method: Any, *args: Any, **kwargs: Any) -> Any:
         return method(*_each(change, args), **_each(change, kwargs))
 
-    return lambda kind: _methods(kind, forward=around)
+    return around(forward=changed)
 
 
 def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
@@ -171,9 +172,9 @@ def _kept(
     return undo
 
 
-def around_backward(back: Callable[..., Any]) -> Undo:
-    """Backward is called through ``back(method, ctx, *cotangents)``."""
-    return lambda kind: _methods(kind, back=back)
+def around(**methods: Callable[..., Any]) -> Undo:
+    """Backward is called through ``back(method, ctx, *cotangents)``; ``jvp`` likewise."""
+    return lambda kind: _methods(kind, **methods)
 
 
 class Stand:

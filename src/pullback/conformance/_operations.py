@@ -2,15 +2,15 @@
 
 import inspect
 import linecache
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.conformance._mends import Stand, around_backward, mended
+from pullback.conformance._mends import Stand, Undo, around, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.internal.torch import OpOverload, OpOverloadPacket, pytree
 
@@ -38,18 +38,20 @@ class Step(NamedTuple):
         leaves: those of its arguments.
         found: its result.
         said: how it is written.
+        place: where, as far as that is to be had.
         changes: whether it writes its result into an argument.
     """
 
     leaves: Sequence[Any]
     found: Any
     said: str
+    place: str
     changes: bool
 
 
 @dataclass
 class Backward:
-    """A backward, run with one of its steps edited; the first step is the whole of it.
+    """A backward, run with some of its steps edited; the first step is the whole of it.
 
     What a loop does again and again is written once: steps that are written at one place of the
     source are edited together.
@@ -60,7 +62,7 @@ class Backward:
         weights: the cotangents.
         within: what keeps the structure of each point, of its gradient too.
         steps: what the latest run consisted of.
-        own: what the context held besides what was saved, by name.
+        names: what the leaves of the first step are.
         edited: the steps that run in another way, and how.
     """
 
@@ -69,51 +71,72 @@ class Backward:
     weights: Tensors
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     steps: list[Step] = field(default_factory=list)
-    own: Mapping[str, Any] = field(default_factory=dict)
+    names: Sequence[str] = ()
     edited: tuple[Collection[int], Edit] | None = None
+    called: ClassVar[str] = "Backward"
 
     def __post_init__(self) -> None:
-        subject = mended(self.probe.subject, [around_backward(self.run)])
+        subject = mended(self.probe.subject, [self.around()])
         if subject is not None:
             patience = min(self.probe.patience, _PATIENCE)
             self.probe = replace(self.probe, subject=subject, patience=patience)
+
+    def around(self) -> Undo:
+        """Lets the author's rule run through `run`."""
+        return around(back=self.run)
+
+    def ask(self) -> Tensors:
+        """What the author's rule answers."""
+        return self.probe.backward(self.points, self.weights)
 
     def answers(self, *edited: Any) -> Tensors | None:
         """The gradients, with steps edited where some are named; ``None`` where that fails."""
         self.steps, self.edited = [], edited or None
         try:
-            found = self.probe.backward(self.points, self.weights)
-            return [keep(gradient) for keep, gradient in zip(self.within, found, strict=True)]
+            return [keep(t) for keep, t in zip(self.within, self.ask(), strict=True)]
         except Exception:  # whatever does not take what is no operand of its own
             return None
 
-    def run(self, method: Any, ctx: Any, *cotangents: Any) -> Any:
-        """The author's backward, as one step and those within it."""
-        saved = ctx.saved_tensors
-        self.own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
+    def run(self, method: Any, ctx: Any, *given: Any) -> Any:
+        """The author's rule, as one step and those within it."""
+        saved, own = ctx.saved_tensors, vars(ctx)
+        self.names = [
+            *(f"ctx.saved_tensors[{k}]" for k in range(len(saved))),
+            *(f"ctx.{name}" for name in own),
+            *("" for _ in given),
+        ]
 
         def whole(leaves: Sequence[Any]) -> Any:
+            rest = leaves[len(saved) + len(own) :]
+            held = dict(zip(own, leaves[len(saved) :], strict=False))
             with _Operations(self):
-                own = Stand(ctx, saved_tensors=tuple(leaves[: len(saved)]))
-                return method(own, *leaves[len(saved) :])
+                return method(Stand(ctx, saved_tensors=tuple(leaves[: len(saved)]), **held), *rest)
 
-        return self.step(whole, [*saved, *cotangents], lambda: "it")
+        return self.step(whole, [*saved, *own.values(), *given], lambda: ("it", ""))
+
+    def passes(self) -> bool:
+        """Whether the next step runs as it is and nobody looks at it; it is counted then."""
+        passing = self.edited is not None and len(self.steps) not in self.edited[0]
+        if passing:
+            self.steps.append(_EDITED)
+        return passing
 
     def step(
-        self, run: Run, leaves: Sequence[Any], said: Callable[[], str], *, changes: bool = False
-    ) -> Any:
+        self, run: Run, leaves: Sequence[Any], written: Callable[[], tuple[str, str]], *,
+        changes: bool = False,
+    ) -> Any:  # fmt: skip
         """One step, noted, or edited where it is one of those to edit."""
         number = len(self.steps)
         if self.edited is not None:
             self.steps.append(_EDITED)
             return self.edited[1](run, leaves) if number in self.edited[0] else run(leaves)
-        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, said(), changes))
+        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, *written(), changes))
         found = run(leaves)
         self.steps[number] = self.steps[number]._replace(found=_kept(found))
         return found
 
 
-_EDITED = Step((), None, "", False)  # nobody reads the steps of a run that is edited
+_EDITED = Step((), None, "", "", False)  # nobody reads the steps of a run that is edited
 
 
 def _kept(value: Any) -> Any:
@@ -135,6 +158,8 @@ class _Operations(TorchFunctionMode):
     ) -> Any:
         if isinstance(func, (OpOverload, OpOverloadPacket)):  # a kernel that may trust its numbers
             return func(*args, **(kwargs or {}))
+        if self._backward.passes():
+            return func(*args, **(kwargs or {}))
         leaves, form = pytree.tree_flatten((tuple(args), kwargs or {}))
 
         def run(leaves: Sequence[Any]) -> Any:
@@ -148,10 +173,10 @@ class _Operations(TorchFunctionMode):
         )
 
 
-def _written(name: str) -> str:
-    """An operation as it stands in the author's source; its name, where that is not to be had.
+def _written(name: str) -> tuple[str, str]:
+    """An operation as it stands in the author's source, and where.
 
-    Nothing but this text depends on frames.
+    The name alone where that is not to be had. Nothing but these texts depends on frames.
     """
     frame = inspect.currentframe()
     while frame is not None and any(
@@ -159,11 +184,12 @@ def _written(name: str) -> str:
     ):
         frame = frame.f_back
     if frame is None:
-        return f"`{name}`"
+        return f"`{name}`", name
     info = inspect.getframeinfo(frame, context=0)
-    place, line = info.positions, linecache.getline(info.filename, info.lineno)
+    place, line = info.positions, linecache.getline(info.filename, info.lineno).strip("\n")
     where = f"{Path(info.filename).name}:{info.lineno}"
-    if place is None or place.lineno != place.end_lineno or not line.strip():
-        return f"`{name}` ({where})"
+    if place is None or place.col_offset is None or place.lineno != place.end_lineno or not line:
+        return f"`{name}` ({where})", f"{name} {where}"
     part = line.encode()[place.col_offset : place.end_col_offset].decode()
-    return f"`{part}` ({where})"
+    column = f", column {place.col_offset + 1}" if line.count(part) > 1 else ""
+    return f"`{part}` ({where}{column})", f"{part} {where} {place.col_offset}"

@@ -2,13 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-__all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "are_close", "first_true"]
+__all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "are_close", "first_true",
+           "is_alike", "is_same"]  # fmt: skip
 
 CLOSE = 1e-3
+_EXACT = 1e-5  # many changes are tried: none may be right by chance
 _WIDE = {True: torch.complex128, False: torch.float64}
 
 # A sentence that is true, or one that is where a tensor equals what was expected.
@@ -26,10 +28,8 @@ class Difference:
         sizes: numbers that a factor may be, by what they are.
         others: tensors of the same shape that may be taken for it, missing or one too many.
         parts: the terms that what is expected is the sum of.
-        reduced: tensors that what is expected may be the sum of, along a dimension.
-        factors: tensors of the same shape that may be missing as a factor, or one too many.
+        hand: what backward has at hand, arguments, outputs, cotangents, what was saved.
         numbers: numbers among the arguments, that may be such factors too.
-        indices: tensors of indices among the arguments.
         counts: how many entries of an argument are used, and of how many, by what these are.
         lowered: dtypes of what backward reads in a lower precision than that of the arguments.
         close: how far apart equal numbers may be, beside the largest.
@@ -41,13 +41,16 @@ class Difference:
     sizes: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, torch.Tensor] = field(default_factory=dict)
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    reduced: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    factors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    hand: Mapping[str, torch.Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
-    indices: Mapping[str, torch.Tensor] = field(default_factory=dict)
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lowered: Mapping[str, torch.dtype] = field(default_factory=dict)
     close: float = CLOSE
+
+    @property
+    def sharp(self) -> "Difference":
+        """The same, for what is tried by the hundred."""
+        return replace(self, close=_EXACT) if self.close <= CLOSE else self
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,24 @@ class Pair:
     def size(self) -> float:
         return float(self.expected[self.known].abs().max())
 
+    @property
+    def wrong(self) -> torch.Tensor:
+        """Where the numbers differ, a mask."""
+        gap = (self.got - self.expected).abs()
+        return self.known & (gap > self.difference.close * self.size)
+
     def equal(self, other: torch.Tensor) -> bool:
         """Whether a tensor is what was expected, where that is known."""
         if other.shape != self.expected.shape:
             return False
         known, close = self.known, self.difference.close
         return are_close(self.expected[known], other[known], close)
+
+    def share_of(self, change: torch.Tensor) -> float:
+        """How much of a change brings what was got closest to what was expected."""
+        part, off = change[self.known], (self.expected - self.got)[self.known]
+        norm = float(part.abs().square().sum())
+        return complex((part.conj() * off).sum() / norm).real if norm else 0.0
 
     def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of the shape compared, in its dtype."""
@@ -94,6 +109,16 @@ class Pair:
 def are_close(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
     """Whether tensors are equal beside the largest entry of the first."""
     return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one tensor may be given for the other."""
+    return all(getattr(one, k) == getattr(other, k) for k in ("dtype", "device", "shape"))
+
+
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they hold the same numbers."""
+    return is_alike(one, other) and torch.equal(one, other)
 
 
 Rule = Callable[[Pair], Iterator[Said]]

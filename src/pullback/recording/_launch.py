@@ -17,6 +17,9 @@ from pullback.recording._recording import Recording
 __all__ = ["record_program"]
 
 _BOOTSTRAP = Path(__file__).parent / "_bootstrap"
+_MORE_ROOM = (
+    "Make room there, or name another folder: TMPDIR=/path/with/room pullback check -- python ..."
+)
 
 
 def record_program(
@@ -71,6 +74,7 @@ def record_program(
         recording = Recording.collect(directory, mask_secrets(command), limits.calls)
         started = any(Path(directory).glob("started-*"))
         reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
+        full = _why_unwritten(directory, recording)
     if code != 0:
         return recording, _failure(command, code, interrupted=interrupted)
     if not started:
@@ -84,8 +88,27 @@ def record_program(
         raise ProgramError(
             "The program ran, but its calls could not be recorded.",
             given="; ".join(filter(None, reasons)) or f"{directory} cannot be written to",
+            mend=_MORE_ROOM,
         )
+    if full and not any(item.calls for item in recording):
+        raise ProgramError(
+            "The program ran, but what it applied could not be written.", given=full,
+            mend=_MORE_ROOM,
+        )  # fmt: skip
     return recording, None
+
+
+def _why_unwritten(directory: str, recording: Recording) -> str:
+    """Why calls could not be written, or an empty text; those of which none was say so, too."""
+    numbers = [int(p.name.rpartition("-")[2]) for p in Path(directory).glob("unwritten-*")]
+    if not numbers:
+        return ""
+    said = f"{Path(directory).parent}, the folder for temporary files: {os.strerror(numbers[0])}"
+    for item in recording:
+        if not item.calls:
+            item.reasons.clear()
+            item.reasons[said] = item.applied
+    return said
 
 
 def _resolve(command: list[str], variables: Mapping[str, str]) -> str:

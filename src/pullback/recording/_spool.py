@@ -8,11 +8,13 @@ This file imports neither torch nor pullback: it is also loaded by path into pro
 """
 
 import contextlib
+import errno
+import io
 import json
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,16 +54,37 @@ class Spool:
             return
         path = os.path.join(self._directory, f"tally-{os.getpid()}")
         with open(path, "w+b") as file:
-            file.truncate(slots * _BYTES)
+            file.write(bytes(slots * _BYTES))  # a hole ends the program where the disk is full
+            file.flush()
             self.recorder.tally = memoryview(mmap.mmap(file.fileno(), slots * _BYTES)).cast("Q")
         self.describe()
 
     def keep(self, record: Any, call: Any) -> None:
-        """Write one call."""
+        """Write one call.
+
+        Raises:
+            OSError: the disk is full, for example; a file that is empty says so.
+        """
+        with self._telling():
+            self._keep(record, call)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """An empty file, for which a full disk has room, tells what could not be written."""
+        try:
+            yield
+        except OSError as error:
+            name = f"unwritten-{os.getpid()}-{error.errno or errno.EIO}"
+            with contextlib.suppress(OSError), open(os.path.join(self._directory, name), "wb"):
+                pass
+            raise
+
+    def _keep(self, record: Any, call: Any) -> None:
         import torch
 
         self._number += 1
         path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
+        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
         with self._plain():
             torch.save(
                 {
@@ -71,15 +94,17 @@ class Spool:
                     "tensors": call.tensors,
                     "place": _place(int(self.recorder.tally[record.slot])),
                 },
-                path + ".part",
+                written,
             )
+        with open(path + ".part", "wb") as file:
+            file.write(written.getbuffer())
         os.replace(path + ".part", path)
 
     def describe(self) -> None:
         """Write what the counts count, and why calls were not kept."""
         if not os.path.isdir(self._directory):
             return
-        with contextlib.suppress(OSError):  # a full disk must not end the program
+        with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
             self._describe()
 
     def _describe(self) -> None:

@@ -17,6 +17,7 @@ __all__ = ["make_console", "print_problems", "print_table", "short_names"]
 
 _NAME_WIDTH = 38
 _PIPE_WIDTH = 100
+_FEW = 8  # clauses that are named though nothing is wrong with them
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -41,21 +42,27 @@ def short_names(names: Sequence[str]) -> list[str]:
         >>> short_names(["a.b.c:F", "a.b.d:G"])
         ['a:F', 'a:G']
     """
-    shortened = [re.sub(r"^(\w+)\.[\w.]+:", r"\1:", name.rpartition("/")[2]) for name in names]
+    shortened = [re.sub(r"^(\w+)\.[\w.]+:", r"\1:", _file(name)) for name in names]
     return [
-        short if shortened.count(short) == 1 else name.rpartition("/")[2]
+        short if shortened.count(short) == 1 else _file(name)
         for short, name in zip(shortened, names, strict=True)
     ]
 
 
-def print_table(reports: Sequence[Findings], console: Console) -> None:
+def _file(name: str) -> str:
+    """A name without the folder of its file, where it is in one."""
+    return re.sub(r"^.*/(?=[^/]+:)", "", name)
+
+
+def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool = False) -> None:
     """Print the table Function x clause, broken first, and its legend.
 
-    Columns are the clauses that not every Function keeps; the others are named below.
+    Columns are the clauses that not every Function keeps; the others are counted below.
 
     Arguments:
         reports: what was checked.
         console: where to print.
+        verbose: name the others.
     """
     if not reports:
         return
@@ -70,13 +77,18 @@ def print_table(reports: Sequence[Findings], console: Console) -> None:
     plain = console.encoding.lower().replace("-", "") not in ("utf8", "utf16")
     names = short_names([report.function for report in reports])
     if shown:
-        console.print(_matrix(reports, names, shown, plain=plain))
+        pairs = zip(reports, names, strict=True)
+        rows = [(r, name) for r, name in pairs if any(clause in r for clause in shown)]
+        console.print(_matrix(rows, shown, plain=plain))
         console.print(_legend(plain=plain))
     rest = [clause for clause in every if clause not in shown]
     if rest:
-        lead = "The other clauses hold" if shown else "Every clause holds"
-        tail = "does not apply" if not shown else "do not apply"
-        console.print(f"[green]{lead} or {tail}:[/] {', '.join(rest)}.")
+        one = not shown or len(rest) == 1
+        lead = "clause holds" if one else f"{len(rest)} clauses hold"
+        lead = f"{'The other' if shown else 'Every'} {lead}"
+        tail = "does not apply" if one else "do not apply"
+        which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
+        console.print(f"[green]{lead} or {tail}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
     if left_out:
         console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")
@@ -113,15 +125,13 @@ def _legend(*, plain: bool) -> Text:
     return legend
 
 
-def _matrix(
-    reports: Sequence[Findings], names: Sequence[str], clauses: Sequence[str], *, plain: bool
-) -> Text:
+def _matrix(rows: Sequence[tuple[Findings, str]], clauses: Sequence[str], *, plain: bool) -> Text:
     """Rows are Functions, columns clauses; a staircase above the columns names them.
 
     The names stay horizontal, so that they can be read and searched for, and a column costs two
     characters: thirty fit beside a long name in 100.
     """
-    width = max(len("Function"), *(min(len(name), _NAME_WIDTH) for name in names)) + 2
+    width = max(len("Function"), *(min(len(name), _NAME_WIDTH) for _, name in rows)) + 2
     bar = "|" if plain else "│"
     matrix = Text()
     for number, clause in enumerate(clauses):
@@ -129,7 +139,7 @@ def _matrix(
         matrix.append(lead.ljust(width), style="bold")
         matrix.append(f"{bar} " * number, style="dim")
         matrix.append(f"{clause}\n")
-    for report, name in zip(reports, names, strict=True):
+    for report, name in rows:
         *first, last = _folded(name)
         for line in first:
             matrix.append(f"{line}\n", style="" if report.ok else "bold")

@@ -113,7 +113,7 @@ def _constant(probe: Probe, trial: Trial) -> str:
             change = sum(inner(u, a - b) for u, a, b in pairs)
             gap = trial.estimate.value - trial.value
             if gap and abs(change / (2 * h) - gap) <= CLOSE * abs(gap):
-                return f" To autograd, ctx.saved_tensors[{k}] is a constant: forward computed it."
+                return f" To autograd, {backward.names[k]} is a constant: forward computed it."
     return ""
 
 

@@ -12,11 +12,13 @@ from pullback.conformance._repro import Given
 from pullback.conformance._vectors import flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._push import push
+from pullback.conformance.clauses._wrong_tangent import say_tangent
 from pullback.report import Finding
 
 __all__ = ["forward"]
 
 _SEPARATELY = 8
+_WRONG = "The tangent is not the transpose of backward"
 
 
 @clause(
@@ -61,7 +63,10 @@ def forward(probe: Probe) -> Finding:
             return probe.lacking("The tangent is None, without an error.", OPERATOR)
         if abs(got - expected) > tolerance:
             there = replace(probe, inputs=probe.inputs.with_points(points))
-            return _broken(there, expected, got, missing, {"vs": step, "ws": weights})
+            what = "A tangent is silently None" if missing else _WRONG
+            said = "" if missing else f" {say_tangent(probe, points, given)}".rstrip()
+            detail = f"{what}: <w, Jv> is not <J'w, v>.{said}"
+            return _broken(there, expected, got, detail, {"vs": step, "ws": weights})
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
 
 
@@ -70,12 +75,9 @@ def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tens
         return differentiate(probe.along(probe.evaluate, step, points), flatten(weights)).value
 
 
-def _broken(probe: Probe, expected: float, got: float, missing: bool, given: Given) -> Finding:
-    what = (
-        "A tangent is silently None" if missing else "The tangent is not the transpose of backward"
-    )
+def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given) -> Finding:
     return probe.broken(
-        f"{what}: <w, Jv> is not <J'w, v>.",
+        detail,
         expected=f"{expected:.8g} (<J'w, v>, by backward)",
         got=f"{got:.8g} (<w, Jv>, by forward mode)",
         hint=f"Correct jvp, or leave it out. {DERIVE}",

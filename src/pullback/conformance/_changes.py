@@ -1,0 +1,202 @@
+"""What may be done with a tensor that makes backward right: with a gradient, or what it is made of.
+
+One table serves both. Of a gradient, a change says how it is wrong (`_explain`); of what a backward
+computes on its way, which edit of the source mends it (`_edits`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from pullback.conformance._pair import CLOSE, Difference, Pair
+
+__all__ = ["NAMELESS", "Change", "arranged", "changes", "factors"]
+
+NAMELESS = 7
+"""The rank of a factor that has no name."""
+
+# Whole factors that are told as such, also as divisors.
+_WHOLE = range(2, 13)
+
+_ALONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "is subtracted from 1": lambda t: 1 - t,
+    "is squared": torch.square,
+    "is its square root": torch.sqrt,
+    "is its reciprocal": torch.reciprocal,
+    "has 1 added": lambda t: t + 1,
+    "has 1 subtracted": lambda t: t - 1,
+}
+
+
+class Change(NamedTuple):
+    """What is done with a tensor.
+
+    Arguments:
+        rank: those of a lower rank are likelier.
+        apply: the tensor as it is meant, of the tensor as it is.
+        edit: that in words, as what follows "it".
+        said: what is wrong with a gradient that is right then.
+    """
+
+    rank: int
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    edit: str
+    said: str = ""
+
+
+def changes(pair: Pair, tensor: torch.Tensor, share: torch.Tensor) -> Iterator[Change]:
+    """Every change of a tensor that may be meant.
+
+    Arguments:
+        pair: the gradient expected and got.
+        tensor: what is changed.
+        share: how much the gradient changes when the tensor is doubled, where it is linear in it.
+    """
+    yield from factors(pair, share)
+    yield from arranged(tensor)
+    yield from _with_others(pair.difference, tensor)
+    yield from _by_itself(pair.difference, tensor)
+
+
+def factors(pair: Pair, share: torch.Tensor) -> Iterator[Change]:
+    """The factor that makes backward right if it is linear in the tensor."""
+    factor, close = 1 + pair.share_of(share), pair.difference.close
+    if abs(factor) < close:
+        yield Change(5, torch.zeros_like, "is left out", "Expected is zero everywhere")
+    elif abs(factor + 1) < close:
+        yield Change(2, torch.neg, "is negated", "Got is expected with the other sign")
+    elif abs(factor - 1) > 10 * close:
+        yield from _named(pair.difference, factor)
+        said = f"Got is {1 / factor:.4g} x expected"
+        yield Change(NAMELESS, lambda t: t * factor, f"is multiplied by {factor:.6g}", said)
+
+
+def _named(difference: Difference, factor: float) -> Iterator[Change]:
+    """A factor or a divisor that has a name."""
+    sign, right = ("-", "-expected") if factor < 0 else ("", "expected")
+    for number, text, why in _numbers(difference):
+        within = f"({text})" if "/" in text else text
+        if _near(abs(factor), 1 / number):
+            value = math.copysign(1 / number, factor)
+            edit, said = f"is divided by {sign}{within}{why}", f"Got is {text} x {right}{why}"
+        elif _near(abs(factor), number):
+            value = math.copysign(number, factor)
+            edit, said = f"is multiplied by {sign}{text}{why}", f"Got is {right} / {within}{why}"
+        else:
+            continue
+        yield Change(2, lambda t, value=value: t * value, edit, said)
+        return
+
+
+def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
+    """Numbers that have a name: how each is written, and what it is."""
+    large = [(name, size) for name, size in difference.sizes.items() if size > 2]
+    for name, size in large:
+        yield size, f"{size}", f", and {size} is the size of {name}"
+    for name, (some, every) in difference.counts.items():
+        why = f", and {some} of the {every} {name}"
+        yield some / every, f"{some} / {every}", why
+        if some > 2:
+            yield some, f"{some}", why
+    for name, number in difference.numbers.items():
+        yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
+    for whole in _WHOLE:
+        yield whole, f"{whole}", ""
+    for name, number in difference.numbers.items():
+        for value, how in ((1 - number, f"1 - {name}"), (1 + number, f"1 + {name}")):
+            if value > 0:
+                yield value, f"{value:.4g}", f", and {how} is {value:.4g}"
+    for name, size in large:
+        why = f", and {size} is the size of {name}"
+        yield size - 1, f"{size - 1}", f", one less than {size}, the size of {name}"
+        yield size / (size - 1), f"{size} / {size - 1}", why
+        yield size**0.5, f"sqrt({size})", why
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= CLOSE * abs(other)
+
+
+def arranged(tensor: torch.Tensor) -> Iterator[Change]:
+    """The same numbers at other places, or their complex conjugates."""
+    for dims in itertools.combinations(range(tensor.ndim), 2):
+        turned = tensor.transpose(*dims).shape
+        one, other = dims
+        edit = "is transposed" if tensor.ndim == 2 else f"is transposed ({one} and {other})"
+        said = f"Got is expected transposed: dimensions {one} and {other} are exchanged"
+        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), edit, said)
+        if turned != tensor.shape:
+            edit, said = f"{edit} with its shape put back", f"{said}, and the shape is put back"
+            yield Change(5, lambda t, d=dims, n=turned: t.reshape(n).transpose(*d), edit, said)
+    for dim in range(tensor.ndim if tensor.numel() > 1 else 0):
+        edit = f"reversed along dimension {dim}"
+        yield Change(5, partial(torch.flip, dims=[dim]), f"is {edit}", f"Got is expected {edit}")
+        edit = f"shifted by one along dimension {dim}"
+        for shift, end in ((1, "start"), (-1, "end")):
+            apply = partial(torch.roll, shifts=shift, dims=dim)
+            yield Change(5, apply, f"is {edit}", f"Got is expected, {edit}")
+            said = f"{edit}, with zeros at its {end}"
+            apply = partial(_shifted, dim=dim, shift=shift)
+            yield Change(5, apply, f"is {said}", f"Expected is got {said}")
+    if tensor.is_complex():
+        said = "Got is the complex conjugate of expected"
+        yield Change(3, lambda t: t.conj().resolve_conj(), "is conjugated", said)
+
+
+def _shifted(tensor: torch.Tensor, dim: int, shift: int) -> torch.Tensor:
+    found = tensor.roll(shift, dim)
+    found.select(dim, 0 if shift > 0 else -1).zero_()
+    return found
+
+
+def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:
+    """Another tensor that is missing as a factor or a term, or is one too many."""
+    for name, other in difference.hand.items():
+        by, bare = _fitting(other, tensor), name.removeprefix("the ")
+        if by is None:
+            continue
+        said = f"Got is expected without the factor {bare}"
+        yield Change(3, partial(torch.mul, by), f"is multiplied by {name}", said)
+        said = f"Got is expected with the factor {bare} once too often"
+        yield Change(3, lambda t, by=by: t / by, f"is divided by {name}", said)
+        if by.is_complex():
+            said = f"Got is expected with {bare} where its complex conjugate is meant"
+            turn = by.conj() / by
+            yield Change(4, partial(torch.mul, turn), f"has {name} conjugated", said)
+    for name, other in {**difference.hand, **difference.others, **difference.parts}.items():
+        by = _fitting(other, tensor)
+        if by is not None and by.any():
+            said = f"The term of {name} is missing"
+            yield Change(6, partial(torch.add, by), f"has {name} added", said)
+            said = f"The term of {name} is counted once too often"
+            yield Change(6, lambda t, by=by: t - by, f"has {name} subtracted", said)
+
+
+def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
+    """A tensor that can be multiplied with a result, as it is or as one number for each row."""
+    if tensor.is_complex() > result.is_complex():
+        return None
+    for view in (tensor, tensor.unsqueeze(-1)):
+        try:
+            if torch.broadcast_shapes(view.shape, result.shape) == result.shape:
+                return view.detach().to(result.device)
+        except RuntimeError:
+            continue
+    return None
+
+
+def _by_itself(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:
+    """A function of the tensor alone."""
+    for dim in range(tensor.ndim):
+        edit = f"has its mean along dimension {dim} subtracted"
+        said = f"Expected is got less its mean along dimension {dim}: that term is missing"
+        yield Change(5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), edit, said)
+    for name, number in difference.numbers.items():
+        edit = f"is raised to the power {name}, which is {number:.4g}"
+        yield Change(4, lambda t, number=number: t**number, edit)
+    for edit, apply in _ALONE.items():
+        yield Change(5, apply, edit)

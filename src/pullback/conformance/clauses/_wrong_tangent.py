@@ -1,0 +1,83 @@
+"""Say how a tangent is wrong: entry by entry, and by the edit of jvp after which it is right."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from pullback.conformance._derivative import aligned
+from pullback.conformance._edits import right_edit
+from pullback.conformance._explain import EXACT, explain
+from pullback.conformance._hand import at_hand
+from pullback.conformance._mends import Undo, around
+from pullback.conformance._operations import Backward
+from pullback.conformance._pair import Pair
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance.clauses._push import push
+
+__all__ = ["say_tangent"]
+
+_SECONDS = 1.5
+
+
+class _Jvp(Backward):
+    """As a backward, of tangents."""
+
+    called = "The tangent"
+
+    def around(self) -> Undo:
+        return around(jvp=self.run)
+
+    def ask(self) -> Tensors:
+        return _filled(*push(self.probe, self.points, self.weights))
+
+
+def _filled(outputs: Tensors, tangents: Sequence[torch.Tensor | None]) -> Tensors:
+    pairs = zip(outputs, tangents, strict=True)
+    return [torch.zeros_like(y) if t is None else t.detach() for y, t in pairs]
+
+
+def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
+    """One sentence on the tangent that is not the derivative of forward, by finite differences.
+
+    Arguments:
+        probe: the subject.
+        points: where.
+        step: the tangents of the inputs, ``None`` where there is none.
+
+    Returns:
+        The sentence, or an empty text where each tangent is right, or nothing is recognised.
+    """
+    if probe.intent != "exact":
+        return ""
+    outputs, tangents = push(probe, points, step)
+    whole = [x * 0 if v is None else v for x, v in zip(points, step, strict=True)]
+    alone = [[v if j == k else v * 0 for j, v in enumerate(whole)] for k in range(len(whole))]
+    names = [f"the tangent of {name}" for name in probe.inputs.names()]
+    moving = [k for k, v in enumerate(step) if v is not None]
+    hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
+    jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
+    expected = _change(probe, points, whole, outputs)
+    terms = {names[k]: _change(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]}
+    for k, got in enumerate(_filled(outputs, tangents)):
+        parts = {name: term[k] for name, term in terms.items()}
+        difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
+        pair = Pair.of(difference)
+        if pair is None or pair.equal(pair.got):
+            continue
+        said = explain(difference, EXACT)
+        until = time.process_time() + _SECONDS
+        return f"Of Jv: {said[0].lower()}{said[1:]}" if said else right_edit(
+            jvp, k, difference, until
+        )  # fmt: skip
+    return ""
+
+
+def _change(probe: Probe, points: Tensors, step: Tensors, outputs: Tensors) -> Tensors:
+    """How outputs change along a step, by finite differences."""
+    size = 2.0**-6 if probe.rough else 2.0**-17
+    with torch.no_grad():
+        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), outputs)
+                    for t in (size, -size))  # fmt: skip
+    return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
