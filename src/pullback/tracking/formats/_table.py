@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked_constructor
 
 __all__ = [
     "BFLOAT16",
@@ -31,16 +32,18 @@ Overflow = Literal["saturate", "cast"]
 _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
+@checked_constructor
 @dataclass(frozen=True)
 class NumberFormat:
     r"""A binary floating-point format with subnormal numbers.
 
-    A normal value is :math:`(-1)^s \, 2^{e - b} \, (1 + m / 2^M)`.
+    A normal value is :math:`(-1)^s \, 2^{e - b} \, (1 + m / 2^M)`, and float64 has it, too: in
+    that values are rounded.
 
     Arguments:
         name: what it is called in tables.
-        exponent_bits: the number of exponent bits, >= 1; with one the values are evenly spaced.
-        mantissa_bits: the number of stored mantissa bits M, >= 0.
+        exponent_bits: the number of exponent bits, 1 to 11; with one the values are evenly spaced.
+        mantissa_bits: the number of stored mantissa bits M, 0 to 52.
         bias: the exponent bias b.
         largest: the largest finite value.
         infinite: whether it has infinities.
@@ -48,7 +51,8 @@ class NumberFormat:
         dtype: torch's dtype for it, if there is one.
 
     Raises:
-        ArgumentError: the numbers of bits or the largest value contradict each other.
+        ArgumentTypeError: a number of bits, a bias or a largest value of another type.
+        ArgumentError: they contradict each other, or float64 does not have the values.
 
     Example:
         >>> from pullback.tracking.formats import E4M3
@@ -66,15 +70,24 @@ class NumberFormat:
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.exponent_bits < 1 or self.mantissa_bits < 0:
+        if not (1 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _MANTISSA):
             raise ArgumentError(
-                "A number format needs an exponent bit or more and no negative mantissa.",
+                "A number format cannot have these numbers of bits.",
                 given=f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}",
+                expected="1 to 11 and 0 to 52, as float64 has, in which values are rounded",
             )
-        if not (self.largest > 0 and self._steps.is_integer()):
+        code = self.largest_exponent + self.bias  # of the largest value's binade
+        if not (self.largest > 0 and self._steps.is_integer() and 0 < code < 2**self.exponent_bits):
             raise ArgumentError(
                 f"The largest value of {self.name} is not one of its values.",
-                given=f"largest={self.largest}, mantissa_bits={self.mantissa_bits}",
+                given=f"largest={self.largest}, mantissa_bits={self.mantissa_bits}, "
+                f"exponent_bits={self.exponent_bits}, bias={self.bias}",
+            )
+        if self.smallest_exponent - self.mantissa_bits < 1 - _BIAS - _MANTISSA:
+            raise ArgumentError(
+                f"The smallest values of {self.name} are not those of float64.",
+                given=f"bias={self.bias}, mantissa_bits={self.mantissa_bits}",
+                expected=f"bias + mantissa_bits up to {_BIAS + _MANTISSA}",
             )
 
     @property
