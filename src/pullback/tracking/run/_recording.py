@@ -27,6 +27,7 @@ from typing import Any, TextIO, get_args, get_type_hints
 import numpy as np
 
 from pullback.errors import RecordingError
+from pullback.internal._arguments import checked, checked_constructor
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics, plain_number, whole
 from pullback.tracking.run._identity import Key, Observation, Place
@@ -38,6 +39,7 @@ __all__ = ["JsonLines", "RunWriter", "read_run", "write_run"]
 VERSION = 1
 
 
+@checked_constructor
 class JsonLines:
     """A file with one JSON object for each tensor at each moment, with statistics of one's own.
 
@@ -298,6 +300,7 @@ def _text(value: Any) -> str:
     return value
 
 
+@checked
 def read_run(path: str | Path) -> Run:
     """Read a recording, even one whose program died while writing it.
 
