@@ -132,8 +132,8 @@ def _say_unrecorded(program: list[str], code: int, names: list[str] | None) -> N
             expected="patterns of names as the report has them, 'Net.encoder*'",
         )
     say(
-        f"Nothing was recorded of {' '.join(program)} (status {code}): it called no module of torch, "
-        "or it could not be started, or pullback is not installed for its interpreter."
+        f"Nothing was recorded of {' '.join(program)} (status {code}): it called no module, or it "
+        "could not be started, or pullback is not installed for its interpreter."
     )
 
 

@@ -64,8 +64,8 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
         torch.complex(wide.real / peak, wide.imag / peak) if wide.is_complex() else wide / peak
     )
     length = torch.linalg.vector_norm(relative, dim=axes, keepdim=True)
-    # A zero tensor has no direction and stays zero, with a finite derivative. What is not finite has
-    # none either: divided by infinity its finite elements would be zeros that nobody computed.
+    # A zero tensor has no direction and stays zero, with a finite derivative. What is not finite
+    # has none either: divided by infinity its finite elements would be zeros that nobody computed.
     divisor = torch.where(torch.isfinite(length), length, torch.nan)
     direction = relative / torch.where(length == 0, torch.ones_like(length), divisor)
     return direction, length * peak

@@ -206,7 +206,9 @@ def advise_from_exponents(
     bins: Counter[int] = Counter()
     for exponent, count in exponents.items():
         if not is_whole(exponent):
-            raise ArgumentTypeError("An exponent is no whole number.", given=f"{exponent!r}: {count!r}")
+            raise ArgumentTypeError(
+                "An exponent is no whole number.", given=f"{exponent!r}: {count!r}"
+            )
         check_counts(0, **{f"the count at {exponent}": count})
         if count:
             bins[min(max(int(exponent), _LEAST), _MOST)] += int(count)

@@ -27,9 +27,7 @@ __all__ = [
 Rounding = Literal["nearest", "stochastic"]
 
 
-def check_choices(
-    rounding: str, overflow: str, generator: torch.Generator | None = None
-) -> None:
+def check_choices(rounding: str, overflow: str, generator: torch.Generator | None = None) -> None:
     """Refuse an unknown way to round or to overflow, and what draws no random numbers.
 
     Raises:

@@ -95,7 +95,7 @@ def _octaves(before: Statistics | None, after: Statistics | None) -> float:
 
 
 def _sizes(before: Statistics, after: Statistics) -> tuple[float, float]:
-    """The scales of both, or their largest magnitudes if float64 does not hold one of the scales."""
+    """The scales of both, or their largest magnitudes if float64 does not hold a scale."""
     pair = before, after
     if any(each.finite and math.isnan(each.scale) for each in pair):
         return before.max_abs, after.max_abs
