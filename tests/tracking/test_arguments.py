@@ -307,6 +307,12 @@ def test_names_may_be_gone_through_once(names):
     assert tracker.total("0").count == 6
 
 
+def test_a_class_that_says_nothing_of_itself_is_named_alone():
+    with pytest.raises(ArgumentTypeError) as caught:
+        Statistics.of([1.0])
+    assert caught.value.expected == "an instance of Tensor"
+
+
 def test_patterns_in_a_set_are_text():
     with pytest.raises(ArgumentTypeError, match="Names are patterns"):
         Tracker(model(), names={1})
