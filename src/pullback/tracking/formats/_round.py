@@ -27,7 +27,11 @@ __all__ = [
 Rounding = Literal["nearest", "stochastic"]
 
 
-def check_choices(rounding: str, overflow: str, generator: torch.Generator | None = None) -> None:
+def check_choices(
+    rounding: str = "nearest",
+    overflow: str = "saturate",
+    generator: torch.Generator | None = None,
+) -> None:
     """Refuse an unknown way to round or to overflow, and what draws no random numbers.
 
     Raises:
@@ -68,7 +72,7 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
         ArgumentTypeError: no floating or complex tensor, or no generator.
     """
     check_floating(values, "draw_noise", "values")
-    check_choices("stochastic", "saturate", generator)
+    check_choices(generator=generator)
     shape = (*values.shape, 2) if values.is_complex() else values.shape
     return torch.rand(shape, generator=generator, device=values.device)
 
@@ -144,7 +148,7 @@ def round_values(
             mend='find_format("E4M3")',
         )
     check_floating(values, "round_values", "values")
-    check_choices("nearest", overflow)
+    check_choices(overflow=overflow)
     if noise is not None:
         check_floating(noise, "round_values", "noise")
         if can_look_into(noise) and not bool(((noise >= 0) & (noise < 1)).all()):
