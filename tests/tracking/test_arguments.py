@@ -362,3 +362,13 @@ def test_what_statistics_put_into_open_bins_is_taken(value):
     total = Statistics.of(torch.tensor([value, 1.0], dtype=torch.float64))
     advice = advise_from_exponents(total.exponents, largest=total.max_abs, smallest=total.min_abs)
     assert advice["fp16"].overflow + advice["fp16"].underflow == 1
+
+
+@pytest.mark.parametrize("values", [X, torch.ones(2, 8, dtype=torch.complex64)], ids=["x", "z"])
+def test_formats_that_a_graph_makes_are_checked_within_it(values):
+    def rounded(x):
+        own = NumberFormat("a", **FORMAT)
+        return round_values(x, ScaledFormat("b", own, 4, dim=-1), None)
+
+    compiled = torch.compile(rounded, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(values), rounded(values))

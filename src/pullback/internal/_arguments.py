@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
 
-__all__ = ["check_counts", "checked", "checked_constructor", "is_whole"]
+__all__ = ["check_counts", "checked", "is_whole"]
 
 T = TypeVar("T")
 _SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
@@ -72,13 +72,6 @@ def checked(given: T) -> T:
         made = _checked(function)
         setattr(given, name, made if function is value else type(value)(made))
     return given
-
-
-def checked_constructor(kind: T) -> T:
-    """The same of a class's constructor alone, where its methods are called at each step."""
-    made: Any = kind
-    made.__init__ = _checked(made.__init__)
-    return kind
 
 
 def _checked(function: Any) -> Any:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import checked, is_whole
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
+from pullback.tracking.formats._table import check_fields
 
 __all__ = ["FPFormat", "format_to_tuple", "tuple_to_format"]
 
@@ -41,12 +42,7 @@ class FPFormat:
     srbits: int = 0
 
     def __post_init__(self) -> None:
-        # Not `checked`: graphs that are compiled make a format of its numbers.
-        for name in ("exponent_bits", "mantissa_bits", "srbits"):
-            if not is_whole(getattr(self, name)):
-                raise ArgumentTypeError(
-                    f"{name} of FPFormat is no whole number.", given=repr(getattr(self, name))
-                )
+        check_fields(self, dict.fromkeys(("exponent_bits", "mantissa_bits", "srbits"), (int,)))
         if not (2 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _SINGLE):
             raise ArgumentError(
                 "FPFormat needs 2 to 11 exponent bits and 0 to 23 mantissa bits.",

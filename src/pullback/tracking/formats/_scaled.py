@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked_constructor
 from pullback.tracking.formats._table import (
     E4M3,
     FLOAT32,
@@ -16,15 +15,22 @@ from pullback.tracking.formats._table import (
     SCALED,
     NumberFormat,
     Overflow,
+    check_fields,
 )
 
 __all__ = ["SCALED_FORMATS", "Format", "Named", "ScaledFormat", "find_format"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
+_PARTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "scale"), (str,)),
+    "element": (NumberFormat,),
+    "per": (str, int),
+    **dict.fromkeys(("dim", "history"), (int,)),
+    "chosen": (Tensor, type(None)),
+}
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
 
 
-@checked_constructor
 @dataclass(frozen=True)
 class ScaledFormat:
     r"""Elements of a number format, each with a scale that it shares with its neighbours.
@@ -47,9 +53,9 @@ class ScaledFormat:
         chosen: the scale, where it was chosen before: a float64 scalar for the whole tensor.
 
     Raises:
-        ArgumentTypeError: an element that is no `NumberFormat`, an unknown ``per`` or ``scale``, or
-            a dimension that is no integer.
-        ArgumentError: a size of blocks below 1, or a history where there is more than one scale.
+        ArgumentTypeError: an element that is no `NumberFormat`, or a dimension that is no integer.
+        ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
+            where there is more than one scale.
 
     Example:
         >>> import torch
@@ -71,11 +77,18 @@ class ScaledFormat:
     chosen: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.per, str) and self.per < 1:
+        check_fields(self, _PARTS)
+        if self.per not in ("tensor", "channel") if isinstance(self.per, str) else self.per < 1:
             raise ArgumentError(
                 "A scale cannot be shared like that.",
                 given=f"per={self.per!r}",
                 expected="'tensor', 'channel', or how many neighbours form a block",
+            )
+        if self.scale not in ("float32", "E8M0", "E4M3"):
+            raise ArgumentError(
+                "There is no such format of scales.",
+                given=f"scale={self.scale!r}",
+                expected="'float32', 'E8M0' or 'E4M3'",
             )
         if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
             raise ArgumentError(

@@ -1,14 +1,16 @@
 """`NumberFormat`, described by its bits, and the one table of formats that all else reads."""
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked_constructor
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import is_whole
+from pullback.internal._text import shown
 
 __all__ = [
     "BFLOAT16",
@@ -25,6 +27,7 @@ __all__ = [
     "SCALED",
     "NumberFormat",
     "Overflow",
+    "check_fields",
 ]
 
 Overflow = Literal["saturate", "cast"]
@@ -32,7 +35,32 @@ Overflow = Literal["saturate", "cast"]
 _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
-@checked_constructor
+def check_fields(made: object, kinds: dict[str, tuple[type, ...]]) -> None:
+    """Refuse fields of other types. Graphs that are compiled make formats, and trace this.
+
+    Raises:
+        ArgumentTypeError: it names the first such; True is no number.
+    """
+    for name, taken in kinds.items():
+        value = getattr(made, name)
+        right = isinstance(value, taken) or (int in taken and is_whole(value))
+        if not right or (isinstance(value, bool) and bool not in taken):
+            raise ArgumentTypeError(
+                f"{name} of {type(made).__name__} is of another type.",
+                given=f"{name}={shown(value)}",
+                expected=" or ".join(each.__name__ for each in taken),
+            )
+
+
+_NUMBERS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    **dict.fromkeys(("exponent_bits", "mantissa_bits", "bias"), (int,)),
+    "largest": (numbers.Real,),
+    **dict.fromkeys(("infinite", "signed_zero"), (bool,)),
+    "dtype": (torch.dtype, type(None)),
+}
+
+
 @dataclass(frozen=True)
 class NumberFormat:
     r"""A binary floating-point format with subnormal numbers.
@@ -70,6 +98,7 @@ class NumberFormat:
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, _NUMBERS)
         if not (1 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _MANTISSA):
             raise ArgumentError(
                 "A number format cannot have these numbers of bits.",

@@ -27,7 +27,7 @@ from typing import Any, TextIO, get_args, get_type_hints
 import numpy as np
 
 from pullback.errors import RecordingError
-from pullback.internal._arguments import checked, checked_constructor
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics, plain_number, whole
 from pullback.tracking.run._identity import Key, Observation, Place
@@ -39,7 +39,6 @@ __all__ = ["JsonLines", "RunWriter", "read_run", "write_run"]
 VERSION = 1
 
 
-@checked_constructor
 class JsonLines:
     """A file with one JSON object for each tensor at each moment, with statistics of one's own.
 
@@ -66,6 +65,7 @@ class JsonLines:
         True
     """
 
+    @checked
     def __init__(self, path: str | Path, what: str = "observations") -> None:
         self._path, self._what = path, what
         try:
