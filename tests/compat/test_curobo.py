@@ -462,7 +462,7 @@ def test_what_is_no_tensor_is_refused_by_name(place, wrong):
 def test_a_buffer_that_would_cut_off_the_result_is_refused():
     start = [torch.zeros(2, 3, dtype=torch.int32) for _ in range(3)]
     out = [torch.zeros(2, 8, 3, dtype=torch.int32) for _ in range(4)]
-    act = torch.ones(2, 8, 3, dtype=torch.int32)
+    act = torch.ones(2, 8, 3)
     with pytest.raises(ArgumentTypeError, match="cannot hold the result"):
         curobo.CliqueTensorStepKernel.apply(act, *start, *out, torch.full((8,), 10.0), None)
 

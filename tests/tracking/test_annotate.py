@@ -74,7 +74,7 @@ def test_a_scale_means_what_it_means_to_a_tracker():
     with Tracker(model) as tracker:
         model(x)
     assert scales_of(quietly(model, x), "linear")[0] == f"{tracker.total('first').scale:.3}"
-    with pytest.raises(ArgumentError, match="no such statistic"):
+    with pytest.raises(ArgumentError, match="as statistic"):
         quietly(model, x, statistic="size")
 
 

@@ -164,6 +164,37 @@ def test_diff_tells_what_only_one_run_has() -> None:
     assert all(math.isinf(change.octaves) for change in changes)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(1e300, 1e200), (1e-300, 1e-200), (1.0, 1e300), (1e-300, 1.0), (1.5e308, 5e-324)],
+)
+def test_diff_sees_what_float64_has_no_squares_of(first: float, second: float) -> None:
+    runs = []
+    for value in (first, second, second):
+        model = nn.Identity()
+        with Tracker(model) as tracker:
+            model(torch.full((3,), value, dtype=torch.float64))
+            tracker.step()
+        runs.append(tracker.run())
+    (change,) = diff(runs[0], runs[1])
+    assert change.octaves == pytest.approx(math.log2(second) - math.log2(first))
+    assert f"{first:.4g} -> {second:.4g}" in str(change)
+    assert diff(runs[1], runs[2], 0.0) == []
+
+
+def test_a_line_of_the_table_stays_one_line() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"a\nb": x, "c\x1b[31m": x + 1, "é": x + 2}
+
+    model = Odd()
+    with Tracker(model) as tracker:
+        model(torch.ones(3))
+    names = [line.split()[0] for line in tracker.table().splitlines()[2:]]
+    assert names == [r"(root)[a\nb]", r"(root)[c\x1b[31m]", "(root)[é]"]
+    assert tracker.total("(root)[a\nb]").count == 3  # its name is as it was
+
+
 def test_the_table_has_a_line_for_each_tensor() -> None:
     model = sequential()
     with Tracker(model) as tracker:

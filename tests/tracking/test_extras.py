@@ -323,6 +323,19 @@ def test_sinks(tmp_path):
     assert [values["pullback/step"] for values in run.logged] == [0, 1]
 
 
+def test_a_step_in_parts_is_one_point():
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))  # more than a store's buffer holds
+    writer = Writer()
+    counted = []
+    writer.add_scalar = lambda tag, value, step: counted.append((tag, step))
+    with Tracker(net, sinks=[TensorBoard(writer)]) as tracker:
+        for _ in range(2):
+            for _ in range(3):  # microbatches
+                net(torch.ones(1, 2)).sum().backward()
+            tracker.step()
+    assert len(counted) == len(set(counted)) == 2 * 4 * len(tracker.totals())
+
+
 def test_sinks_whose_package_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)

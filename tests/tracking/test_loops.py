@@ -202,3 +202,18 @@ def test_optimizers_that_step_in_the_backward_pass(every: int) -> None:
         ("0", "backward"): 48 // every,
         ("1", "backward"): 32 // every,
     }
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_step_that_an_optimizer_ended_is_counted_once(every: int) -> None:
+    model = sequential()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model, every=every) as tracker:
+        for _ in range(4):
+            model(torch.ones(4, 5)).sum().backward()
+            optimizer.step()
+            tracker.step()
+        assert tracker.steps == 4
+        tracker.step()  # nothing happened, and it was asked for
+        assert tracker.steps == 5
+    assert tracker.total("0").count == 4 // every * tracker.latest()[0].statistics.count

@@ -90,3 +90,52 @@ def test_what_is_no_python_program_is_refused(
     assert "program" in refusal
     assert "expected" in refusal
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def recorded_before(folder: Path) -> dict[str, str]:
+    """What an earlier run has left."""
+    (folder / "scales.html").write_text(_OUR_PAGE)
+    (folder / "scales.jsonl").write_text(_OUR_RECORDING)
+    return {name: (folder / name).read_text() for name in ("scales.html", "scales.jsonl")}
+
+
+@pytest.mark.parametrize(
+    ("program_words", "status", "said"),
+    [
+        (["missing.py"], 2, "no such program"),
+        ([sys.executable, "missing.py"], 2, "no such program"),
+        ([sys.executable, "-W", "error", "missing.py"], 2, "no such program"),
+        ([sys.executable, "-m", "no_module_of_this_name"], 1, "Nothing was recorded"),
+        ([sys.executable, "-c", "raise SystemExit(5)"], 5, "Nothing was recorded"),
+        ([sys.executable, "-c", "pass"], 0, "Nothing was recorded"),
+    ],
+)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_records_nothing_leaves_what_was_there(
+    program_words: list[str],
+    status: int,
+    said: str,
+    earlier: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = recorded_before(tmp_path) if earlier else {}
+    assert main(["track", "--", *program_words]) == status
+    assert said in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+
+
+def test_names_that_match_nothing_are_refused(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(program.parent)
+    kept = recorded_before(program.parent)
+    words = ["--name", "zzz*", "--", sys.executable, "train.py"]
+    assert main(["track", *words, "1.0"]) == 2
+    refusal = capsys.readouterr().err
+    assert "No module has such a name" in refusal
+    assert "zzz*" in refusal
+    assert main(["track", *words, "no number"]) == 1  # what the program says comes first
+    assert {name: (program.parent / name).read_text() for name in kept} == kept

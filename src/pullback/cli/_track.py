@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 from pullback.cli import _state
 from pullback.cli._signals import Ended
 from pullback.cli._words import say
-from pullback.errors import ArgumentError, ProgramError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
 from pullback.internal._processes import STOP
@@ -59,11 +60,8 @@ def _run(
     require_tensor("pullback track")
     from pullback.tracking import diagnose, read_run
     from pullback.tracking.report._html import write_html
-    from pullback.tracking.watch._recorder import check_cadence
 
-    check_cadence(every)
-    if history < 1:
-        raise ArgumentError("The report shows at least one moment.", given=f"--history {history}")
+    check_counts(every=every, history=history)
     program = _state.program or []
     interpreter, flags, command = _split(program)
     options: dict[str, Any] = {
@@ -76,18 +74,16 @@ def _run(
     for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
         refuse_unwritable(path)
         _say_replaced(path, sign)
+    before = _stamp(jsonl)
     code, _ = run_program(
         [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
     )
     if STOP.is_set():  # we were asked to end, and the program has ended as it would
         raise Ended
-    if not jsonl.exists():
-        raise ProgramError(
-            "The program could not be started.",
-            given=" ".join(program),
-            expected="a Python program, and pullback installed for its interpreter",
-        )
+    if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
+        _say_unrecorded(program, code, names)
+        raise typer.Exit(code if code >= 0 else 128 - code)
     run = read_run(jsonl)
     write_html(run, html)
     for finding in diagnose(run)[:20]:
@@ -113,6 +109,32 @@ def _diff(
         typer.echo(str(change))
     typer.echo(f"{len(changes)} tensors moved by more than {threshold:g} octaves")
     raise typer.Exit(1 if changes else 0)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes where a file is written anew; nothing of none."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _say_unrecorded(program: list[str], code: int, names: list[str] | None) -> None:
+    """Say why nothing was recorded of a program; earlier files are as they were.
+
+    Raises:
+        ArgumentError: the modules that were asked for are not there.
+    """
+    if names and not code:
+        raise ArgumentError(
+            "No module has such a name; nothing was recorded.",
+            given=" ".join(f"--name {name!r}" for name in names),
+            expected="patterns of names as the report has them, 'Net.encoder*'",
+        )
+    say(
+        f"Nothing was recorded of {' '.join(program)} (status {code}): it called no module, or it "
+        "could not be started, or pullback is not installed for its interpreter."
+    )
 
 
 def _say_replaced(path: Path, sign: str) -> None:
@@ -151,11 +173,19 @@ def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
                 given=" ".join(program),
                 expected="for example: pullback track -- python train.py",
             )
+        if rest[0] not in ("-", "-m", "-c"):
+            _refuse_missing(rest[0])
         return found, flags, rest
     if first.endswith(".py"):
+        _refuse_missing(first)
         return sys.executable, [], program
     raise ArgumentError(
         "Only Python programs can be tracked.",
         given=" ".join(program) or "no program",
         expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ... after --",
     )
+
+
+def _refuse_missing(script: str) -> None:
+    if not Path(script).exists():
+        raise ArgumentError("There is no such program.", given=script, mend="Check the spelling.")

@@ -10,6 +10,7 @@ from pullback.internal.torch import graph_break, is_exporting
 __all__ = [
     "check_broadcast",
     "check_device",
+    "check_floating",
     "check_real",
     "check_strided",
     "check_tensor",
@@ -41,18 +42,17 @@ def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
         )
 
 
-def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
-    """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested.
+def check_floating(tensor: Tensor, function: str, name: str = "x") -> None:
+    """Refuse by name what holds no real or complex numbers, each an element.
 
     Raises:
         ArgumentTypeError: not a tensor, or a tensor of integers, booleans or quantised values.
-        UnsupportedError: a sparse, nested or otherwise not strided tensor, or a program that
-            is being exported with its gradients.
+        UnsupportedError: a sparse, nested, packed or otherwise not strided tensor.
     """
     check_strided(tensor, function, name)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ArgumentTypeError(
-            f"{function}: {name} cannot carry a gradient.",
+            f"{function}: {name} is not floating or complex.",
             given=f"{name} of dtype {tensor.dtype}",
             expected="a floating or complex dtype",
             mend=f"Convert it first: {name}.float().",
@@ -63,6 +63,16 @@ def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
             given=f"{name} of dtype {tensor.dtype}",
             mend="Unpack it to a floating dtype first.",
         )
+
+
+def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
+    """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested.
+
+    Raises:
+        ArgumentTypeError: as `check_floating`.
+        UnsupportedError: as there, or a program that is being exported with its gradients.
+    """
+    check_floating(tensor, function, name)
     refuse_export(function)
 
 

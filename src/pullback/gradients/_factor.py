@@ -35,6 +35,10 @@ def check_factor(
         ArgumentError: NaN or infinite, a shape that does not broadcast, another device.
         UnsupportedError: a sparse or nested factor.
     """
+    if not isinstance(allow_nan, bool):
+        raise ArgumentTypeError(
+            f"{function}: allow_nan is not True or False.", given=f"allow_nan={allow_nan!r}"
+        )
     if type(factor) is float and x is not None:  # the common case, kept short
         if not allow_nan and factor - factor != 0.0:
             _refuse_non_finite(factor, function, name)

@@ -19,6 +19,7 @@ __all__ = [
     "Dimensions",
     "NormaliseGradient",
     "NormaliseGradientFunction",
+    "check_axes",
     "check_dimensions",
     "check_positive",
     "clip_gradient",
@@ -50,8 +51,8 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
 
     Returns:
         The direction, of the shape of ``tensor``: of norm 1, zero where the tensor is zero, and
-        NaN where it is not finite. The norm, with size 1 where it was summed; infinite where it
-        overflows.
+        NaN throughout a sum in which an element is not finite. The norm, with size 1 where it was
+        summed; infinite where it overflows.
     """
     wide = widen(tensor)
     axes = (
@@ -63,8 +64,10 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
         torch.complex(wide.real / peak, wide.imag / peak) if wide.is_complex() else wide / peak
     )
     length = torch.linalg.vector_norm(relative, dim=axes, keepdim=True)
-    # A zero tensor has no direction and stays zero, with a finite derivative.
-    direction = relative / torch.where(length == 0, torch.ones_like(length), length)
+    # A zero tensor has no direction and stays zero, with a finite derivative. What is not finite
+    # has none either: divided by infinity its finite elements would be zeros that nobody computed.
+    divisor = torch.where(torch.isfinite(length), length, torch.nan)
+    direction = relative / torch.where(length == 0, torch.ones_like(length), divisor)
     return direction, length * peak
 
 
@@ -109,12 +112,12 @@ def check_positive(number: object, function: str, name: str) -> float:
     return plain
 
 
-def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
-    """Return the dimensions as given, or refuse those that ``x`` does not have.
+def check_axes(dim: Dimensions, function: str) -> tuple[int, ...] | None:
+    """Return the dimensions, all that can be said of them without a tensor.
 
     Raises:
         ArgumentTypeError: not integers.
-        ArgumentError: a dimension that ``x`` does not have, or one named twice.
+        ArgumentError: none at all.
     """
     if dim is None:
         return None
@@ -123,6 +126,21 @@ def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
         raise ArgumentTypeError(
             f"{function}: dim is not an integer or several.", given=f"dim={dim!r}"
         )
+    if not axes:
+        raise ArgumentError(f"{function}: dim names no dimension.", given=f"dim={dim!r}")
+    return axes
+
+
+def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
+    """Return the dimensions as given, or refuse those that ``x`` does not have.
+
+    Raises:
+        ArgumentTypeError: not integers.
+        ArgumentError: a dimension that ``x`` does not have, or one named twice.
+    """
+    axes = check_axes(dim, function)
+    if axes is None:
+        return None
     rank = max(x.ndim, 1)
     if any(not -rank <= axis < rank for axis in axes):
         raise ArgumentError(
@@ -130,10 +148,8 @@ def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
             given=f"dim={dim!r} for x of shape {tuple(x.shape)}",
             expected=f"-{rank} <= dim < {rank}",
         )
-    if len({axis % rank for axis in axes}) != len(axes) or not axes:
-        raise ArgumentError(
-            f"{function}: dim names a dimension twice, or none.", given=f"dim={dim!r}"
-        )
+    if len({axis % rank for axis in axes}) != len(axes):
+        raise ArgumentError(f"{function}: dim names a dimension twice.", given=f"dim={dim!r}")
     return axes if x.ndim else None
 
 
@@ -217,8 +233,9 @@ def clip_gradient(
 
     The backward is not linear in the cotangent and declares it: forward mode, which is the
     transpose of a linear map, is refused by name. A complex gradient keeps its phase and has its
-    magnitude clipped. NaN stays NaN; an infinite gradient is clipped by value and becomes NaN
-    by norm, for it has no direction. The result shares its memory with ``x``.
+    magnitude clipped. NaN stays NaN; an infinite element is clipped by value. By norm, one element
+    that is NaN or infinite makes all of its norm NaN: they have no direction together. The result
+    shares its memory with ``x``.
 
     The clipping of Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
     networks" (ICML 2013, https://arxiv.org/abs/1211.5063), at one tensor of the graph.
@@ -261,6 +278,7 @@ def _check_bounds(
             given=f"value={value!r}, norm={norm!r}",
             expected="exactly one of them",
         )
+    check_axes(dim, function)
     if value is not None:
         if dim is not None:
             raise ArgumentError(
@@ -309,8 +327,8 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
     .. math:: y = x, \qquad \bar x = n \, \bar y / \lVert \bar y \rVert_2
 
     A zero gradient stays zero. The backward is not linear in the cotangent and declares it:
-    forward mode is refused by name. A non-finite gradient becomes NaN. The result shares its
-    memory with ``x``.
+    forward mode is refused by name. One element that is NaN or infinite makes all of its norm NaN.
+    The result shares its memory with ``x``.
 
     Arguments:
         x: shape (...), any floating or complex dtype.
@@ -344,5 +362,8 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
 NormaliseGradient = module_of(
     normalise_gradient,
     ">>> NormaliseGradient()(torch.ones(1))\ntensor([1.])",
-    lambda norm, dim, function: check_positive(norm, function, "norm"),
+    lambda norm, dim, function: (
+        check_positive(norm, function, "norm"),
+        check_axes(dim, function),
+    ),
 )

@@ -10,7 +10,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_device, check_real, check_strided, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
-from pullback.gradients._norm import check_dimensions, check_positive
+from pullback.gradients._norm import check_axes, check_dimensions, check_positive
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
@@ -267,4 +267,5 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
 StraightThroughOneHot = module_of(
     straight_through_one_hot,
     ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
+    lambda dim, function: check_axes((dim,), function),
 )

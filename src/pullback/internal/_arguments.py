@@ -188,9 +188,10 @@ def _kind(hint: Any) -> _Kind:
     if whole in _CONTAINERS:
         return _container(whole, inner)
     claim = re.split("[.,:;]", inspect.getdoc(whole) or "")[0]  # a docstring begins with what it is
+    claim = claim and f": {claim[:1].lower()}{claim[1:]}"
     return _Kind(
         lambda value: isinstance(value, whole) and not isinstance(value, type),
-        f"an instance of {whole.__name__}: {claim[:1].lower()}{claim[1:]}",
+        f"an instance of {whole.__name__}{claim}",
         classes=() if getattr(whole, "_is_protocol", False) else (whole,),
     )
 

@@ -4,20 +4,41 @@ A sink has ``write(observations)``, called at each flush with what was measured 
 and ``close()``, called when the block ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pullback.errors import ArgumentTypeError
 from pullback.internal._extras import require
+from pullback.internal._text import shown
 from pullback.tracking.run._identity import Key, Observation, Sink
 from pullback.tracking.run._recording import JsonLines
 
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 
 
-def _scalars(observation: Observation) -> dict[str, float]:
-    """What is drawn of a tensor, by its tag."""
+Merged = dict[int, dict[Key, Observation]]
+"""By step, what was measured of each tensor, its microbatches together."""
+
+
+def _merge(steps: Merged, observations: Sequence[Observation]) -> Merged:
+    for each in observations:
+        seen = steps.setdefault(each.place.step, {})
+        if each.key in seen:
+            merged = seen[each.key].statistics.merge(each.statistics)
+            seen[each.key] = replace(each, statistics=merged)
+        else:
+            seen[each.key] = each
+    return steps
+
+
+def _scalars(seen: Mapping[Key, Observation]) -> dict[str, float]:
+    """What is drawn of a step, by its tag."""
+    return {tag: value for each in seen.values() for tag, value in _scalars_of(each).items()}
+
+
+def _scalars_of(observation: Observation) -> dict[str, float]:
     key, statistics = observation.key, observation.statistics
     head = f"{key}/{key.direction}"
     found = {
@@ -32,8 +53,20 @@ def _scalars(observation: Observation) -> dict[str, float]:
     return found
 
 
+def _check_takes(target: Any, name: str, call: str) -> None:
+    if not callable(getattr(target, call.partition("(")[0], None)):
+        raise ArgumentTypeError(
+            f"Scalars cannot be written to this {name}.",
+            given=f"{name}={shown(target)}",
+            expected=f"anything with {call}",
+        )
+
+
 class TensorBoard:
     """Scalars for TensorBoard: scale, largest ``|x|``, share of zeros, non-finite, and one's own.
+
+    Each step is one point, its microbatches merged, added when the next step comes or the block
+    ends: a large model hands on a step in parts.
 
     Arguments:
         target: a folder, for which the extra ``tensorboard`` is needed, or anything with
@@ -41,6 +74,7 @@ class TensorBoard:
 
     Raises:
         MissingExtraError: tensorboard is not installed.
+        ArgumentTypeError: neither a folder nor what takes scalars.
     """
 
     def __init__(self, target: Any) -> None:
@@ -50,16 +84,23 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
 
             target = SummaryWriter(str(target))
+        _check_takes(target, "target", "add_scalar(tag, value, step)")
         self._writer = target
+        self._steps: Merged = {}
 
     def write(self, observations: Sequence[Observation]) -> None:
-        """Add the scalars of each."""
-        for each in observations:
-            for tag, value in _scalars(each).items():
-                self._writer.add_scalar(tag, value, each.place.step)
+        """Add the scalars of each step but the last, which may go on."""
+        _merge(self._steps, observations)
+        self._add(sorted(self._steps)[:-1])
+
+    def _add(self, steps: Sequence[int]) -> None:
+        for step in steps:
+            for tag, value in _scalars(self._steps.pop(step)).items():
+                self._writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
-        """Close the writer, if it was made here."""
+        """Add what is left, and close the writer, if it was made here."""
+        self._add(sorted(self._steps))
         if self._own:
             self._writer.close()
 
@@ -73,28 +114,20 @@ class WeightsAndBiases:
 
     Raises:
         MissingExtraError: wandb is not installed.
+        ArgumentTypeError: what logs nothing.
     """
 
     def __init__(self, run: Any = None) -> None:
-        self._run = (
-            require("wandb", extra="wandb", purpose="Logging to Weights & Biases")
-            if run is None
-            else run
-        )
+        if run is None:
+            run = require("wandb", extra="wandb", purpose="Logging to Weights & Biases")
+        _check_takes(run, "run", "log(values)")
+        self._run = run
 
     def write(self, observations: Sequence[Observation]) -> None:
         """Log the scalars of each step at once, its microbatches merged."""
-        seen: dict[tuple[int, Key], Observation] = {}
-        for each in observations:
-            before = seen.get((each.place.step, each.key))
-            merged = each.statistics if before is None else before.statistics.merge(each.statistics)
-            seen[each.place.step, each.key] = replace(each, statistics=merged)
-        steps: dict[int, dict[str, float]] = {}
-        for (step, _), each in seen.items():
-            steps.setdefault(step, {}).update(_scalars(each))
-        for step, values in steps.items():
+        for step, seen in _merge({}, observations).items():
             # wandb's own step counts calls of log, which others make as well.
-            self._run.log({**values, "pullback/step": step})
+            self._run.log({**_scalars(seen), "pullback/step": step})
 
     def close(self) -> None:
         """Nothing: the run belongs to the program."""

@@ -30,6 +30,8 @@ acceleration steps have no backward    they are differentiable
 gradient
 ``tensor_step_jerk``, ``_acc`` add a   a start state ``[batch, n]`` is one for each trajectory
 start ``[batch, n]`` along the horizon
+``build_fd_matrix`` ignores ``order``  refused, as are two of ``PREV_STATE``, ``FULL_RANK`` and
+with ``FULL_RANK``                     ``SHIFT`` at once, of which one is ignored there
 ``interpolate_kernel`` with one step   the earlier value of each pair
 is NaN (0 / 0)
 ``action_interpolate_kernel`` holds    every block holds its own last column; ``offset`` is an

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 
 __all__ = [
     "action_interpolate_kernel",
@@ -25,10 +26,30 @@ __all__ = [
 
 
 def _check_count(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if value < least:
         raise ArgumentError(
             f"The {name} cannot be used.", given=repr(value), expected=f"an integer from {least}"
         )
+
+
+def _check_steps(name: str, dt: Tensor, horizon: int) -> None:
+    if dt.shape != (horizon,):
+        raise ArgumentError(
+            f"{name} has the wrong length.",
+            given=f"shape {tuple(dt.shape)}",
+            expected=f"[{horizon}]",
+        )
+
+
+def _place(tensor_args: Any) -> tuple[Any, torch.dtype]:
+    try:
+        return tensor_args.device, tensor_args.dtype
+    except AttributeError as error:
+        raise ArgumentTypeError(
+            "tensor_args says nothing of a device and a dtype.",
+            given=f"a {type(tensor_args).__name__}",
+            expected="any object that has both, such as a tensor",
+        ) from error
 
 
 def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
@@ -36,6 +57,7 @@ def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
     return torch.eye(horizon, device=device, dtype=dtype).roll(1, 0).tril(-1)
 
 
+@checked
 def build_clique_matrix(
     horizon: int, dt: Tensor, device: Any = "cpu", dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -44,10 +66,7 @@ def build_clique_matrix(
     ``dt`` is ``[horizon]`` seconds.
     """
     _check_count("horizon", horizon, 1)
-    if dt.shape != (horizon,):
-        raise ArgumentError(
-            "dt has the wrong length.", given=f"shape {tuple(dt.shape)}", expected=f"[{horizon}]"
-        )
+    _check_steps("dt", dt, horizon)
     shift = _shift(horizon, device, dtype)
     rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
     difference = torch.eye(horizon, device=device, dtype=dtype) - shift
@@ -57,6 +76,7 @@ def build_clique_matrix(
     return torch.cat([shift, velocity, rate * velocity])
 
 
+@checked
 def build_fd_matrix(
     horizon: int,
     device: Any = "cpu",
@@ -72,10 +92,16 @@ def build_fd_matrix(
     ``order`` earlier ones. With ``FULL_RANK`` there are forward differences in the first half,
     backward ones in the second and a central one in the middle: of first order, and for an odd
     horizon from 3 on. ``SHIFT`` moves the rows down, so that they are backward differences with
-    row 0 zero.
+    row 0 zero. One of the three at most: there, all but the first that is named are ignored.
     """
     _check_count("horizon", horizon, 1)
     _check_count("order", order, 1)
+    if PREV_STATE + FULL_RANK + SHIFT > 1 or (FULL_RANK and order > 1):
+        raise ArgumentError(
+            "There is no such matrix of differences.",
+            given=f"{order=}, {PREV_STATE=}, {FULL_RANK=}, {SHIFT=}",
+            expected="one of the three at most, and order=1 with FULL_RANK",
+        )
     if PREV_STATE:
         longer = build_fd_matrix(horizon + order, device, dtype, order)
         return -longer[:horizon]
@@ -107,6 +133,7 @@ def _full_rank(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
     return matrix
 
 
+@checked
 def build_int_matrix(
     horizon: int,
     diagonal: int = 0,
@@ -123,17 +150,20 @@ def build_int_matrix(
     _check_count("order", order, 0)
     single = torch.ones(horizon, horizon, device=device, dtype=dtype).tril(diagonal)
     if traj_dt is not None:
+        _check_steps("traj_dt", traj_dt, horizon)
         single = single * traj_dt
     return torch.linalg.matrix_power(single, order)
 
 
+@checked
 def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tensor]:
     """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``."""
     _check_count("horizon", horizon, 1)
-    device, dtype = tensor_args.device, tensor_args.dtype
+    device, dtype = _place(tensor_args)
     return torch.eye(horizon, 1, device=device, dtype=dtype), _shift(horizon, device, dtype)
 
 
+@checked
 def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -> Tensor:
     """Return the ends of ``steps`` equal parts from start (left out) to end.
 
@@ -144,14 +174,17 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
     return start_tensor + part * (end_tensor - start_tensor)
 
 
+@checked
 def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last."""
     _check_count("h", h, 1)
     _check_count("int_steps", int_steps, 1)
-    unit = torch.eye(h, device=tensor_args.device, dtype=tensor_args.dtype)[:-1]
+    device, dtype = _place(tensor_args)
+    unit = torch.eye(h, device=device, dtype=dtype)[:-1]
     return unit.repeat_interleave(int_steps, 0)
 
 
+@checked
 def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends each pair of neighbours, ends included.
 
@@ -159,11 +192,12 @@ def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
     """
     _check_count("h", h, 1)
     _check_count("int_steps", int_steps, 1)
-    device, dtype = tensor_args.device, tensor_args.dtype
+    device, dtype = _place(tensor_args)
     blend = torch.arange(int_steps, device=device, dtype=dtype) / max(int_steps - 1, 1)
     return _blend_pairs(h, blend, device, dtype)
 
 
+@checked
 def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: int = 4) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends neighbours, then holds the later one.
 
@@ -172,7 +206,7 @@ def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: 
     _check_count("h", h, 1)
     _check_count("offset", offset, 0)
     _check_count("int_steps", int_steps, offset + 1)
-    device, dtype = tensor_args.device, tensor_args.dtype
+    device, dtype = _place(tensor_args)
     steps = int_steps - offset
     blend = torch.arange(1, int_steps + 1, device=device, dtype=dtype) / steps
     return _blend_pairs(h, blend.clamp(max=1), device, dtype)

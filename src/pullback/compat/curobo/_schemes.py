@@ -258,6 +258,13 @@ def _check(u: Tensor, starts: Starts, traj_dt: Tensor, least: int) -> None:
     position, velocity, acceleration = starts
     check_tensors(u_act=u, traj_dt=traj_dt, start_position=position)
     check_tensors(start_velocity=velocity, start_acceleration=acceleration)
+    if not u.is_floating_point():
+        raise ArgumentTypeError(
+            "The actions are no floating numbers.",
+            given=str(u.dtype),
+            expected="a floating dtype",
+            mend="Pass u_act.float().",
+        )
     if u.ndim != 3 or u.shape[1] < least:
         raise ArgumentError(
             "The actions cannot be used.",

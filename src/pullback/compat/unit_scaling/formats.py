@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
+from pullback.tracking.formats._table import check_fields
 
 __all__ = ["FPFormat", "format_to_tuple", "tuple_to_format"]
 
@@ -19,12 +21,13 @@ class FPFormat:
     """A floating-point format of which all codes are finite (FNUZ), and how to round to it.
 
     Arguments:
-        exponent_bits: the number of exponent bits, >= 2.
+        exponent_bits: the number of exponent bits, 2 to 11: float64 has the values of these.
         mantissa_bits: the number of mantissa bits.
         rounding: ``"stochastic"`` or ``"nearest"``.
         srbits: bits of randomness of stochastic rounding; 0 takes all.
 
     Raises:
+        ArgumentTypeError: a number of bits that is no whole number.
         ArgumentError: the arguments contradict each other.
 
     Example:
@@ -39,9 +42,10 @@ class FPFormat:
     srbits: int = 0
 
     def __post_init__(self) -> None:
-        if self.exponent_bits < 2 or not 0 <= self.mantissa_bits <= _SINGLE:
+        check_fields(self, dict.fromkeys(("exponent_bits", "mantissa_bits", "srbits"), (int,)))
+        if not (2 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _SINGLE):
             raise ArgumentError(
-                "FPFormat needs at least 2 exponent bits and 0 to 23 mantissa bits.",
+                "FPFormat needs 2 to 11 exponent bits and 0 to 23 mantissa bits.",
                 given=f"FPFormat({self.exponent_bits}, {self.mantissa_bits})",
             )
         if self.rounding not in ("stochastic", "nearest"):
@@ -128,6 +132,7 @@ class FPFormat:
         return (kept + middle).to(torch.float64) / 2**self.srbits
 
 
+@checked
 def format_to_tuple(format: FPFormat) -> tuple[int, int]:  # noqa: A002 - the name callers use
     """Return ``(exponent_bits, mantissa_bits)``.
 
@@ -137,6 +142,7 @@ def format_to_tuple(format: FPFormat) -> tuple[int, int]:  # noqa: A002 - the na
     return format.exponent_bits, format.mantissa_bits
 
 
+@checked
 def tuple_to_format(t: tuple[int, int]) -> FPFormat:
     """Return the format of ``(exponent_bits, mantissa_bits)``, rounding stochastically.
 

@@ -1,18 +1,27 @@
 """Format advice: what a number format loses of some values, and the scale that loses least."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
+from pullback.internal._arguments import check_counts, checked, is_whole
 from pullback.tracking.formats._round import parts_of
 from pullback.tracking.formats._scaled import Named, find_format
 from pullback.tracking.formats._table import FORMATS, NumberFormat
+from pullback.tracking.measure import _layout as layout
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
+
+# A histogram's ends: nothing is outside of float64's. Those of a tracker's are open: its first bin
+# also counts everything smaller, its last everything larger.
+_LEAST, _MOST = -1074, 1023
+_OPEN = layout.BELOW, layout.ABOVE
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class FormatAdvice:
         return self.overflow_at_most == 0 and self.underflow_at_most == 0
 
 
+@checked
 def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[str, FormatAdvice]:
     """Count exactly what each format would lose of a tensor's values.
 
@@ -160,6 +170,7 @@ def _advise(
     )
 
 
+@checked
 def advise_from_exponents(
     exponents: Mapping[int, int],
     zeros: int = 0,
@@ -170,7 +181,8 @@ def advise_from_exponents(
     """Bound what each format would lose of values of which a histogram of exponents is known.
 
     Arguments:
-        exponents: for each e, how many magnitudes are in [2**e, 2**(e + 1)).
+        exponents: for each e, how many magnitudes are in [2**e, 2**(e + 1)). Those of `Statistics`
+            also count everything smaller at -150, and everything larger at 128.
         zeros: how many values are zero.
         formats: the formats to advise on, or their names; without scales.
         largest: the largest finite magnitude, if known, which narrows the bounds.
@@ -180,7 +192,9 @@ def advise_from_exponents(
         The advice by the format's name, with the bounds of overflow and underflow.
 
     Raises:
-        ArgumentError: a count is negative; an unknown format, or one with scales.
+        ArgumentTypeError: an exponent or a count that is no whole number.
+        ArgumentError: a count is negative; a largest or smallest magnitude that the histogram does
+            not have; an unknown format, or one with scales.
 
     Example:
         >>> from pullback.tracking.formats import advise_from_exponents
@@ -188,14 +202,36 @@ def advise_from_exponents(
         >>> advice.overflow, advice.underflow, advice.best_scale
         (2, 3, 0.25)
     """
-    if zeros < 0 or any(count < 0 for count in exponents.values()):
-        raise ArgumentError("A count is negative.", given=f"zeros={zeros}, {dict(exponents)!r}")
-    bins = {min(max(int(e), -1074), 1023): int(n) for e, n in sorted(exponents.items()) if n}
-    low = torch.tensor([2.0**e for e in bins], dtype=torch.float64)
+    check_counts(0, zeros=zeros)
+    bins: Counter[int] = Counter()
+    for exponent, count in exponents.items():
+        if not is_whole(exponent):
+            raise ArgumentTypeError(
+                "An exponent is no whole number.", given=f"{exponent!r}: {count!r}"
+            )
+        check_counts(0, **{f"the count at {exponent}": count})
+        if count:
+            bins[min(max(int(exponent), _LEAST), _MOST)] += int(count)
+    found = sorted(bins)
+    low = torch.tensor([2.0**e for e in found], dtype=torch.float64)
     high = low * (2 - 2.0**-52)
-    if bins and largest is not None:
-        high[-1] = max(largest, low[-1])
-    if bins and smallest is not None:
-        low[0] = min(smallest, high[0])
-    upto = torch.tensor([0, *bins.values()]).cumsum(0)
+    if found and largest is not None:
+        _check_end("largest", largest, found[-1])
+        high[-1] = largest
+    if found and smallest is not None:
+        _check_end("smallest", smallest, found[0])
+        low[0] = smallest
+    upto = torch.tensor([0, *(bins[e] for e in found)]).cumsum(0)
     return {known.name: _advise(known, low, high, upto, zeros) for known in _unscaled(formats)}
+
+
+def _check_end(name: str, value: float, exponent: int) -> None:
+    """Refuse an end of the magnitudes that does not lie in the bin at that end of the histogram."""
+    below = 0.0 if exponent <= _OPEN[0] else 2.0**exponent
+    above = math.inf if exponent >= _OPEN[1] else 2.0 ** (exponent + 1)
+    if not below <= value < above or not value:
+        raise ArgumentError(
+            f"The {name} magnitude is not in the histogram.",
+            given=f"{name}={value!r}, and the {name} exponent is {exponent}",
+            expected=f"{below} <= {name} < {above}",
+        )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_tensor
+from pullback.internal._arguments import checked
 from pullback.tracking.formats._noise import decibels_of
 from pullback.tracking.formats._round import parts_of, round_values
 from pullback.tracking.formats._scaled import Format, ScaledFormat, find_format
@@ -56,6 +57,7 @@ class BlockErrors:
     noise_rotated: float
 
     @classmethod
+    @checked
     def of(cls, values: Tensor, blocks: "str | int | ScaledFormat") -> "BlockErrors":
         """Measure a tensor, its blocks along the last dimension.
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_tensor
+from pullback.internal._text import shown
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._mode import rounding_products
@@ -183,8 +184,8 @@ def simulate_format(
         >>> model(x).shape
         torch.Size([2])
     """
-    check_choices(rounding, overflow)
-    _check_formats(forward is None and backward is None, recipe)
+    check_choices(rounding, overflow, generator)
+    _check_formats(forward is None and backward is None, recipe, measure)
     everywhere = ProductFormats(weight=forward, activation=forward, gradient=backward)
     if isinstance(target, nn.Module):
         check_traceable(target)
@@ -216,7 +217,13 @@ def simulate_format(
     return target
 
 
-def _check_formats(missing: bool, recipe: Recipe | None) -> None:
+def _check_formats(missing: bool, recipe: Recipe | None, measure: bool) -> None:
+    if not (isinstance(recipe, Recipe | None) and isinstance(measure, bool)):
+        raise ArgumentTypeError(
+            "simulate_format takes a Recipe, and True or False of measure.",
+            given=f"recipe={shown(recipe)}, measure={shown(measure)}",
+            mend="Pass recipe=Recipe({...}).",
+        )
     if (recipe is None) == missing:
         raise ArgumentError(
             "simulate_format was given no format."

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._check import check_floating
+from pullback.gradients._factor import can_look_into
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
@@ -15,20 +17,26 @@ __all__ = [
     "RoundValueFunction",
     "Rounding",
     "check_choices",
-    "check_noise",
+    "check_fit",
     "draw_noise",
     "parts_of",
+    "round_known",
     "round_values",
 ]
 
 Rounding = Literal["nearest", "stochastic"]
 
 
-def check_choices(rounding: str, overflow: str) -> None:
-    """Refuse an unknown way to round or to overflow.
+def check_choices(
+    rounding: str = "nearest",
+    overflow: str = "saturate",
+    generator: torch.Generator | None = None,
+) -> None:
+    """Refuse an unknown way to round or to overflow, and what draws no random numbers.
 
     Raises:
         ArgumentError: another word.
+        ArgumentTypeError: no generator.
     """
     if rounding not in ("nearest", "stochastic"):
         raise ArgumentError(
@@ -42,6 +50,12 @@ def check_choices(rounding: str, overflow: str) -> None:
             given=f"overflow={overflow!r}",
             expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
         )
+    if not (generator is None or isinstance(generator, torch.Generator)):
+        raise ArgumentTypeError(
+            "Random numbers are drawn from a generator.",
+            given=f"generator of type {type(generator).__name__}",
+            mend="Pass torch.Generator().manual_seed(seed), or None.",
+        )
 
 
 def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -53,17 +67,24 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
 
     Returns:
         Float32, shape (...), with a last dimension of 2 if ``values`` is complex.
+
+    Raises:
+        ArgumentTypeError: no floating or complex tensor, or no generator.
     """
+    check_floating(values, "draw_noise", "values")
+    check_choices(generator=generator)
     shape = (*values.shape, 2) if values.is_complex() else values.shape
     return torch.rand(shape, generator=generator, device=values.device)
 
 
-def check_noise(values: Tensor, noise: Tensor | None) -> None:
-    """Refuse noise that is not one number for each real number.
+def check_fit(values: Tensor, noise: Tensor | None, number_format: Format) -> None:
+    """Refuse noise that is not one number for each real number, and scales along no dimension.
 
     Raises:
         ArgumentError: another shape.
     """
+    if isinstance(number_format, ScaledFormat):
+        number_format.check_dimension(values.dim())
     expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)
     if noise is not None and tuple(noise.shape) != expected:
         raise ArgumentError(
@@ -109,8 +130,9 @@ def round_values(
         with fewer values than the format rounds once more.
 
     Raises:
-        ArgumentError: the noise does not have the shape of the values.
-        ArgumentTypeError: no format, but the name of one.
+        ArgumentError: the noise does not have the shape of the values, or is not from 0 to 1 (seen
+            on the CPU alone); scales along a dimension that they do not have; another overflow.
+        ArgumentTypeError: no floating or complex tensor, or no format, but the name of one.
 
     Example:
         >>> import torch
@@ -125,13 +147,30 @@ def round_values(
             expected="a NumberFormat or a ScaledFormat",
             mend='find_format("E4M3")',
         )
-    check_noise(values, noise)
+    check_floating(values, "round_values", "values")
+    check_choices(overflow=overflow)
+    if noise is not None:
+        check_floating(noise, "round_values", "noise")
+        if can_look_into(noise) and not bool(((noise >= 0) & (noise < 1)).all()):
+            raise ArgumentError(
+                "The noise of stochastic rounding is not in [0, 1).",
+                given=f"noise from {float(noise.min())} to {float(noise.max())}",
+                mend="Draw it with draw_noise(values).",
+            )
+    check_fit(values, noise, number_format)
+    return round_known(values, number_format, noise, overflow)
+
+
+def round_known(
+    values: Tensor, number_format: Format, noise: Tensor | None, overflow: Overflow
+) -> Tensor:
+    """Return what `round_values` does of arguments that were looked at before."""
     if values.is_complex():
         parts = parts_of(values.reshape(values.shape or (1,)))
         noise = None if noise is None else noise.reshape(parts.shape)
         if isinstance(number_format, ScaledFormat) and number_format.dim < 0:
             number_format = number_format.along(number_format.dim - 1)
-        rounded = round_values(parts, number_format, noise, overflow)
+        rounded = number_format.round(parts, noise, overflow)
         return torch.complex(*rounded.unbind(-1)).to(values.dtype).reshape(values.shape)
     return number_format.round(parts_of(values), noise, overflow)
 
@@ -146,7 +185,8 @@ class RoundValueFunction(Function):
         x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
     ) -> Tensor:
         """Return the rounded values."""
-        return round_values(x, number_format, noise, overflow)
+        check_fit(x, noise, number_format)
+        return round_known(x, number_format, noise, overflow)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -172,7 +212,7 @@ class RoundGradientFunction(Function):
         x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
     ) -> Tensor:
         """Return a view of ``x``: no copy."""
-        check_noise(x, noise)
+        check_fit(x, noise, number_format)
         return x.view_as(x)
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
 from pullback.tracking.formats._table import (
     E4M3,
     FLOAT32,
@@ -15,11 +15,19 @@ from pullback.tracking.formats._table import (
     SCALED,
     NumberFormat,
     Overflow,
+    check_fields,
 )
 
 __all__ = ["SCALED_FORMATS", "Format", "Named", "ScaledFormat", "find_format"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
+_PARTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "scale"), (str,)),
+    "element": (NumberFormat,),
+    "per": (str, int),
+    **dict.fromkeys(("dim", "history"), (int,)),
+    "chosen": (Tensor, type(None)),
+}
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
 
 
@@ -45,9 +53,9 @@ class ScaledFormat:
         chosen: the scale, where it was chosen before: a float64 scalar for the whole tensor.
 
     Raises:
+        ArgumentTypeError: an element that is no `NumberFormat`, or a dimension that is no integer.
         ArgumentError: a size of blocks below 1, an unknown ``per`` or ``scale``, or a history
             where there is more than one scale.
-        ArgumentTypeError: an element that is no `NumberFormat`.
 
     Example:
         >>> import torch
@@ -69,12 +77,8 @@ class ScaledFormat:
     chosen: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.element, NumberFormat):
-            raise ArgumentTypeError(
-                "The element of a scaled format is a NumberFormat.", given=repr(self.element)
-            )
-        block = isinstance(self.per, int) and not isinstance(self.per, bool)
-        if not (self.per in ("tensor", "channel") or (block and int(self.per) >= 1)):
+        check_fields(self, _PARTS)
+        if self.per not in ("tensor", "channel") if isinstance(self.per, str) else self.per < 1:
             raise ArgumentError(
                 "A scale cannot be shared like that.",
                 given=f"per={self.per!r}",
@@ -86,7 +90,6 @@ class ScaledFormat:
                 given=f"scale={self.scale!r}",
                 expected="'float32', 'E8M0' or 'E4M3'",
             )
-
         if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
             raise ArgumentError(
                 "Only the scale of a whole tensor can be delayed.",
@@ -141,6 +144,19 @@ class ScaledFormat:
             parts = E4M3.round(share / whole).clamp(min=E4M3.smallest_normal)
             return _single(whole * parts)
         return _single(share)
+
+    def check_dimension(self, rank: int) -> None:
+        """Refuse values of so many dimensions, if channels and blocks are to follow another one.
+
+        Raises:
+            ArgumentError: there is no such dimension.
+        """
+        if self.per != "tensor" and rank and not -rank <= self.dim < rank:
+            raise ArgumentError(
+                f"The values do not have the dimension that the scales of {self.name} follow.",
+                given=f"dim={self.dim} for values of {rank} dimensions",
+                expected=f"-{rank} <= dim < {rank}",
+            )
 
     def _group(self, values: Tensor) -> tuple[Tensor, Any]:
         """The values as ``[..., groups, size]``, and what puts them back into their shape."""

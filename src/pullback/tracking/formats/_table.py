@@ -1,13 +1,16 @@
 """`NumberFormat`, described by its bits, and the one table of formats that all else reads."""
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import is_whole
+from pullback.internal._text import shown
 
 __all__ = [
     "BFLOAT16",
@@ -24,6 +27,7 @@ __all__ = [
     "SCALED",
     "NumberFormat",
     "Overflow",
+    "check_fields",
 ]
 
 Overflow = Literal["saturate", "cast"]
@@ -31,16 +35,43 @@ Overflow = Literal["saturate", "cast"]
 _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
+def check_fields(made: object, kinds: dict[str, tuple[type, ...]]) -> None:
+    """Refuse fields of other types. Graphs that are compiled make formats, and trace this.
+
+    Raises:
+        ArgumentTypeError: it names the first such; True is no number.
+    """
+    for name, taken in kinds.items():
+        value = getattr(made, name)
+        right = isinstance(value, taken) or (int in taken and is_whole(value))
+        if not right or (isinstance(value, bool) and bool not in taken):
+            raise ArgumentTypeError(
+                f"{name} of {type(made).__name__} is of another type.",
+                given=f"{name}={shown(value)}",
+                expected=" or ".join(each.__name__ for each in taken),
+            )
+
+
+_NUMBERS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    **dict.fromkeys(("exponent_bits", "mantissa_bits", "bias"), (int,)),
+    "largest": (numbers.Real,),
+    **dict.fromkeys(("infinite", "signed_zero"), (bool,)),
+    "dtype": (torch.dtype, type(None)),
+}
+
+
 @dataclass(frozen=True)
 class NumberFormat:
     r"""A binary floating-point format with subnormal numbers.
 
-    A normal value is :math:`(-1)^s \, 2^{e - b} \, (1 + m / 2^M)`.
+    A normal value is :math:`(-1)^s \, 2^{e - b} \, (1 + m / 2^M)`, and float64 has it, too: in
+    that values are rounded.
 
     Arguments:
         name: what it is called in tables.
-        exponent_bits: the number of exponent bits, >= 1; with one the values are evenly spaced.
-        mantissa_bits: the number of stored mantissa bits M, >= 0.
+        exponent_bits: the number of exponent bits, 1 to 11; with one the values are evenly spaced.
+        mantissa_bits: the number of stored mantissa bits M, 0 to 52.
         bias: the exponent bias b.
         largest: the largest finite value.
         infinite: whether it has infinities.
@@ -48,8 +79,8 @@ class NumberFormat:
         dtype: torch's dtype for it, if there is one.
 
     Raises:
-        ArgumentError: the numbers of bits or the largest value contradict each other, or float64
-            has not all of its values.
+        ArgumentTypeError: a number of bits, a bias or a largest value of another type.
+        ArgumentError: they contradict each other, or float64 does not have the values.
 
     Example:
         >>> from pullback.tracking.formats import E4M3
@@ -67,22 +98,25 @@ class NumberFormat:
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.exponent_bits < 1 or self.mantissa_bits < 0:
+        check_fields(self, _NUMBERS)
+        if not (1 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _MANTISSA):
             raise ArgumentError(
-                "A number format needs an exponent bit or more and no negative mantissa.",
+                "A number format cannot have these numbers of bits.",
                 given=f"exponent_bits={self.exponent_bits}, mantissa_bits={self.mantissa_bits}",
+                expected="1 to 11 and 0 to 52, as float64 has, in which values are rounded",
             )
-        if self.smallest_exponent - self.mantissa_bits <= -_BIAS:  # see `_quantum`
-            raise ArgumentError(
-                f"{self.name} has values closer together than float64, in which it is rounded, "
-                "can tell exactly.",
-                given=f"neighbours 2**{self.smallest_exponent - self.mantissa_bits} apart",
-                expected=f"no closer than 2**{1 - _BIAS}",
-            )
-        if not (self.largest > 0 and self._steps.is_integer()):
+        code = self.largest_exponent + self.bias  # of the largest value's binade
+        if not (self.largest > 0 and self._steps.is_integer() and 0 < code < 2**self.exponent_bits):
             raise ArgumentError(
                 f"The largest value of {self.name} is not one of its values.",
-                given=f"largest={self.largest}, mantissa_bits={self.mantissa_bits}",
+                given=f"largest={self.largest}, mantissa_bits={self.mantissa_bits}, "
+                f"exponent_bits={self.exponent_bits}, bias={self.bias}",
+            )
+        if self.smallest_exponent - self.mantissa_bits < 1 - _BIAS - _MANTISSA:
+            raise ArgumentError(
+                f"The smallest values of {self.name} are not those of float64.",
+                given=f"bias={self.bias}, mantissa_bits={self.mantissa_bits}",
+                expected=f"bias + mantissa_bits up to {_BIAS + _MANTISSA}",
             )
 
     @property
@@ -171,7 +205,12 @@ class NumberFormat:
         """The distance between neighbours at each value, built bit by bit: exact."""
         exponent = ((wide.view(torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
         exponent = exponent.clamp(self.smallest_exponent, _BIAS)
-        return ((exponent - self.mantissa_bits + _BIAS) << _MANTISSA).view(torch.float64)
+        code = exponent - self.mantissa_bits + _BIAS
+        if self.smallest_exponent - self.mantissa_bits > -_BIAS:
+            return (code << _MANTISSA).view(torch.float64)
+        # Where float64 itself is subnormal, a power of two is one bit of the mantissa.
+        subnormal = torch.ones_like(code) << (code + _MANTISSA - 1).clamp(0, _MANTISSA - 1)
+        return torch.where(code > 0, code.clamp(0) << _MANTISSA, subnormal).view(torch.float64)
 
     def __str__(self) -> str:
         return self.name

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._dispatch import measure
 
@@ -121,6 +122,7 @@ class Statistics:
                 object.__setattr__(self, unknown, math.nan)
 
     @classmethod
+    @checked
     def of(cls, values: torch.Tensor) -> "Statistics":
         """Measure a tensor, on the device it is on; the result is read back at once.
 
@@ -131,13 +133,6 @@ class Statistics:
             ArgumentTypeError: not a tensor.
             UnsupportedError: a sparse, nested or quantised tensor.
         """
-        if not isinstance(values, torch.Tensor):
-            raise ArgumentTypeError(
-                "Statistics are taken of tensors.",
-                given=type(values).__name__,
-                expected="a torch.Tensor",
-                mend="Convert it with torch.as_tensor(...).",
-            )
         return cls.from_row(hide_unknown(measure(values)))
 
     @classmethod
@@ -165,6 +160,7 @@ class Statistics:
             ] += number
         return row
 
+    @checked
     def merge(self, other: "Statistics") -> "Statistics":
         """The statistics of both sets of elements together."""
         return Statistics.from_row(merge_rows(self.to_row(), other.to_row()))

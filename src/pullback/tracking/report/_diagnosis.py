@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from pullback.internal._arguments import checked
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation
 from pullback.tracking.run._log import Run, Series
@@ -44,6 +45,7 @@ class Finding:
         return f"{self.problem}: {self.key} [{self.key.direction}]{where}: {self.detail}"
 
 
+@checked
 def diagnose(run: Run) -> list[Finding]:
     """Look at every tensor of a run.
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._log import Run
@@ -19,8 +20,8 @@ class Change:
         key: the tensor.
         before: its statistics in the first run, or ``None`` if it is new.
         after: its statistics in the second run, or ``None`` if it is gone.
-        octaves: log2 of the ratio of scales; infinite where one of them is missing, zero or
-            not finite.
+        octaves: log2 of the ratio of scales, or of the largest ``|x|`` where float64 does not hold
+            a scale; infinite where one of them is missing, zero or not finite.
     """
 
     key: Key
@@ -34,7 +35,8 @@ class Change:
             return f"{name}: only in the second run"
         if self.after is None:
             return f"{name}: only in the first run"
-        scales = f"{self.before.scale:.4g} -> {self.after.scale:.4g}"
+        first, second = _sizes(self.before, self.after)
+        scales = f"{first:.4g} -> {second:.4g}"
         if math.isinf(self.octaves):
             return f"{name}: {scales}; non-finite values {_bad(self.before)} -> {_bad(self.after)}"
         return f"{name}: {scales} (2^{self.octaves:+.2f})"
@@ -44,11 +46,13 @@ def _bad(statistics: Statistics) -> int:
     return statistics.count - statistics.finite
 
 
+@checked
 def diff(run_a: Run, run_b: Run, threshold: float = 1.0) -> list[Change]:
     """Compare two runs tensor by tensor.
 
     A tensor is reported if its scale over the whole run moved by more than the threshold, if
-    only one of the runs has it, or if only one of them saw it non-finite or all zero.
+    only one of the runs has it, or if only one of them saw it non-finite or all zero. Where float64
+    does not hold the squares of one of them, their largest magnitudes are compared.
 
     Arguments:
         run_a: a recorded run.
@@ -59,9 +63,10 @@ def diff(run_a: Run, run_b: Run, threshold: float = 1.0) -> list[Change]:
         The changes, largest first.
 
     Raises:
-        ArgumentError: a negative threshold or one that is not a number.
+        ArgumentTypeError: what is no run, or a threshold that is not a number.
+        ArgumentError: a negative threshold.
     """
-    if not threshold >= 0:
+    if threshold < 0:
         raise ArgumentError(
             "The threshold is a distance in octaves.",
             given=f"threshold={threshold!r}",
@@ -81,9 +86,17 @@ def diff(run_a: Run, run_b: Run, threshold: float = 1.0) -> list[Change]:
 def _octaves(before: Statistics | None, after: Statistics | None) -> float:
     if before is None or after is None or (_bad(before) > 0) != (_bad(after) > 0):
         return math.inf
-    first, second = (each.scale if each.finite else None for each in (before, after))
-    if first == second:
+    first, second = _sizes(before, after)
+    if first == second or before.finite == after.finite == 0:
         return 0.0
-    if not first or not second:  # zero, or nothing finite
+    if not (first > 0 and second > 0):  # zero, or nothing finite
         return math.inf
     return math.log2(second) - math.log2(first)
+
+
+def _sizes(before: Statistics, after: Statistics) -> tuple[float, float]:
+    """The scales of both, or their largest magnitudes if float64 does not hold a scale."""
+    pair = before, after
+    if any(each.finite and math.isnan(each.scale) for each in pair):
+        return before.max_abs, after.max_abs
+    return before.scale, after.scale

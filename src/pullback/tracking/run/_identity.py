@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -54,7 +54,8 @@ class Key(NamedTuple):
             parts.append(f"visit {self.visit}")
         if self.phase != "training":
             parts.append(self.phase)
-        return " · ".join(parts)
+        text = " · ".join(parts)
+        return text if text.isprintable() else repr(text)[1:-1]  # a key of a dict may hold any
 
 
 class Place(NamedTuple):
@@ -82,6 +83,7 @@ class Observation:
     measures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Sink(Protocol):
     """What receives observations while a model trains."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import ArgumentError, RecordingError
+from pullback.errors import RecordingError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._layout import COUNT
 from pullback.tracking.measure._statistics import Statistics, finite_counts, merge_rows
@@ -82,19 +82,9 @@ class Log:
 
     Arguments:
         limit: how many frames are kept, the oldest making room for the newest; ``None`` keeps all.
-
-    Raises:
-        ArgumentError: the limit is not positive.
     """
 
     def __init__(self, limit: int | None) -> None:
-        whole = isinstance(limit, int) and not isinstance(limit, bool)
-        if limit is not None and not (whole and limit >= 1):
-            raise ArgumentError(
-                "A history keeps at least one moment.",
-                given=f"history={limit}",
-                expected="a number of steps, 1 or more",
-            )
         self.first_nonfinite: Observation | None = None
         self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self.sinks: list[Sink] = []

@@ -27,6 +27,7 @@ from typing import Any, TextIO, get_args, get_type_hints
 import numpy as np
 
 from pullback.errors import RecordingError
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics, plain_number, whole
 from pullback.tracking.run._identity import Key, Observation, Place
@@ -64,6 +65,7 @@ class JsonLines:
         True
     """
 
+    @checked
     def __init__(self, path: str | Path, what: str = "observations") -> None:
         self._path, self._what = path, what
         try:
@@ -298,6 +300,7 @@ def _text(value: Any) -> str:
     return value
 
 
+@checked
 def read_run(path: str | Path) -> Run:
     """Read a recording, even one whose program died while writing it.
 

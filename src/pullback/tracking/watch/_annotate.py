@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Literal, TextIO, get_type_hints
+from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 import torch
 from torch import Tensor, fx, nn
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, pytree
 from pullback.tracking.measure._statistics import Statistics
 
@@ -23,11 +24,21 @@ Scales = dict[str, list[float | None]]
 Statistic = Literal["scale", "std"]
 
 
+@runtime_checkable
+class Writable(Protocol):
+    """An open file for text."""
+
+    def write(self, text: str, /) -> object:
+        """Write a text."""
+        ...
+
+
+@checked
 def annotate(
     model: nn.Module,
     *inputs: Any,
     cotangent: Tensor | None = None,
-    file: TextIO | None = None,
+    file: Writable | None = None,
     statistic: Statistic = "scale",
 ) -> str:
     """Print a model's code with ``(-> forward, <- backward)`` scales beside each line.
@@ -49,8 +60,8 @@ def annotate(
         The text that was printed.
 
     Raises:
-        ArgumentTypeError: the model is no module.
-        ArgumentError: the cotangent does not fit the output, or there is no such statistic.
+        ArgumentTypeError: the model is no module, the file none, or there is no such statistic.
+        ArgumentError: the cotangent does not fit the output.
         UnsupportedError: torch.fx cannot trace the model.
 
     Example:
@@ -63,14 +74,6 @@ def annotate(
             relu = torch.nn.functional.relu(input_1, inplace = False);  (-> 1.83, <- 2.16)
             return relu
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(
-            "annotate takes a module.", given=f"a {type(model).__name__}", expected="nn.Module"
-        )
-    if statistic not in ("scale", "std"):
-        raise ArgumentError(
-            "There is no such statistic.", given=repr(statistic), expected="'scale' or 'std'"
-        )
     traced = trace_deeply(model)
 
     def measure(values: Tensor) -> float:

@@ -1,6 +1,7 @@
 """`Attachment`: hang a store's hooks on a model, and take every one of them off again."""
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -21,29 +22,38 @@ ROOT = "(root)"
 Choose = Callable[[str, nn.Module], bool]
 
 
-Names = str | Sequence[str] | Choose | None
+Names = str | Iterable[str] | Choose | None
 
 
 def choose_by(names: Names) -> Choose:
     """Whether a module is meant, by patterns of names or by a function; all of them by default.
 
     Raises:
-        ArgumentTypeError: names of another type.
+        ArgumentTypeError: patterns that are no text, or a function of other arguments.
     """
     if names is None:
         return lambda name, module: True
-    if callable(names):
-        return names
-    patterns = (
-        (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    )
-    if not all(isinstance(pattern, str) for pattern in patterns):
+    patterns = (names,) if isinstance(names, str) else () if callable(names) else tuple(names)
+    if not (_takes_two(names) if callable(names) else all(isinstance(p, str) for p in patterns)):
         raise ArgumentTypeError(
             "Names are patterns.",
             given=f"names={names!r}",
             expected="text, several texts, or a function of name and module",
         )
+    if callable(names):
+        return names
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _takes_two(function: Choose) -> bool:
+    """Whether a function takes a name and a module, as far as its signature can be known."""
+    try:
+        inspect.signature(function).bind("", nn.Identity())
+    except ValueError:  # it has none
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 class NoiseWatch:

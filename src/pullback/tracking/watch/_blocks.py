@@ -12,7 +12,7 @@ import torch
 from pullback.tracking.formats._block_errors import BlockErrors, measure_blocks
 from pullback.tracking.formats._noise import ROLES, QuantisationNoise
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
-from pullback.tracking.formats._scaled import Named, ScaledFormat
+from pullback.tracking.formats._scaled import Named, ScaledFormat, find_format
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._measures import Measure
 
@@ -104,7 +104,11 @@ class BlockAdvice:
 
         Arguments:
             higher: the format of what is kept; ``None`` leaves it as it is.
+
+        Raises:
+            ArgumentError: an unknown format.
         """
+        higher = None if higher is None else find_format(higher)  # also where nothing is kept
         modules = dict.fromkeys(module for module, _ in self.keep)
         rules: dict[str, ProductFormats | None] = {}
         for module in modules:

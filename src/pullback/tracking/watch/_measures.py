@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.internal.torch import disable_current_modes, disable_torch_function
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._log import Measured
@@ -14,6 +15,7 @@ __all__ = ["Measure", "Measures", "channel_maximum"]
 Measure = Callable[[torch.Tensor], torch.Tensor]
 
 
+@checked
 def channel_maximum(dim: int = -1) -> Measure:
     """A statistic for `Tracker`: the largest ``|x|`` at each place along one dimension.
 
@@ -45,21 +47,11 @@ class Measures:
         functions: by name; each takes a tensor without a graph and returns a small real tensor.
         blocks: the same, of what blocks lose: of floating and complex tensors, and of the factors
             of products.
-
-    Raises:
-        ArgumentTypeError: something that cannot be called.
     """
 
     def __init__(
         self, functions: Mapping[str, Measure], blocks: Mapping[str, Measure] | None = None
     ) -> None:
-        for name, function in functions.items():
-            if not callable(function):
-                raise ArgumentTypeError(
-                    "A statistic of your own is a function of a tensor.",
-                    given=f"{name!r}: {type(function).__name__}",
-                    expected="a function that returns a tensor",
-                )
         self.functions = dict(functions)
         self.blocks = dict(blocks or {})
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
@@ -92,7 +84,7 @@ class Measures:
             plain = values.detach()
             plain = plain if isinstance(factor, float) and factor == 1.0 else plain * factor
             for name, function in functions.items():
-                found = function(plain)
+                found = _call(function, plain, name, key)
                 if not isinstance(found, torch.Tensor) or found.is_complex():
                     raise ArgumentError(
                         f"The statistic {name!r} is not a real tensor.",
@@ -115,3 +107,11 @@ class Measures:
                 found.setdefault((key, place), {})[name] = part
                 offset += values.numel()
         return found
+
+
+def _call(function: Measure, values: torch.Tensor, name: str, key: Key) -> torch.Tensor:
+    try:
+        return function(values)
+    except Exception as error:  # of somebody's own function, which stays as it is
+        error.add_note(f"This was raised by the statistic {name!r}, of {key} [{key.direction}].")
+        raise

@@ -18,7 +18,7 @@ Part = Literal["value", "gradient", "state", "update"]
 PARTS: tuple[Part, ...] = ("value", "gradient", "state", "update")
 
 
-def check_parts(parts: bool | Iterable[Part]) -> tuple[Part, ...]:
+def check_parts(parts: bool | Part | Iterable[Part]) -> tuple[Part, ...]:
     """All parts for true, none for false, or those that were named.
 
     Raises:

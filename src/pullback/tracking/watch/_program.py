@@ -31,7 +31,7 @@ __all__ = ["ProgramTracker", "main"]
 class ProgramTracker(Recorder):
     """Finds the models of a running program by themselves, and tracks them.
 
-    Each step is written to the file ``jsonl``.
+    Each step is written to the file ``jsonl``, which is as it was until a module is tracked.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ProgramTracker(Recorder):
         self._chosen = choose_by(names or None)
         self._known: WeakSet[nn.Module] = WeakSet()
         self._prefixes: dict[str, int] = {}
-        self._write_to(jsonl)
+        self._jsonl = jsonl
         self._handle: Any = None
 
     def start(self) -> None:
@@ -82,9 +82,11 @@ class ProgramTracker(Recorder):
         for part in root.modules():
             known.add(part)
         known.add(module)
-        self._attachment.attach(
+        watched = self._attachment.attach(
             root, lambda name, part: part in fresh and self._chosen(name, part), prefix
         )
+        if watched and self._writer is None:
+            self._write_to(self._jsonl)
         # The root is being called already: its own pre-hook comes too late for this pass.
         self._store.begin(prefix, root.training)
 

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
@@ -12,6 +13,7 @@ from pullback.tracking.watch._recorder import Recorder
 __all__ = ["Record"]
 
 
+@checked
 class Record(Recorder):
     """Statistics of one tensor in the program, kept apart by call, direction, order and step.
 
@@ -38,7 +40,7 @@ class Record(Recorder):
     def __init__(
         self, name: str, *, every: int = 1, history: int = 1000, backend: Backend = "auto"
     ) -> None:
-        if not isinstance(name, str) or not name:
+        if not name:
             raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
         super().__init__(name, every, history, backend)
         self._made = partial(Record, name, every=every, history=history, backend=backend)

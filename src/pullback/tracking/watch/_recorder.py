@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._arguments import check_counts, checked
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
@@ -17,7 +18,7 @@ from pullback.tracking.run._log import Log, Run
 from pullback.tracking.run._recording import RunWriter, write_run
 from pullback.tracking.watch._store import Store
 
-__all__ = ["Recorder", "check_cadence"]
+__all__ = ["Recorder"]
 
 
 class Recorder:
@@ -34,16 +35,23 @@ class Recorder:
     """
 
     def __init__(self, title: str, every: int, history: int, backend: Backend = "auto") -> None:
-        check_cadence(every)
+        check_counts(every=every, history=history)
         self._title = title
-        self._log = Log(history)
-        self._store = Store(self._log.absorb, every, backend)
+        self._log = Log(int(history))
+        self._store = Store(self._log.absorb, int(every), backend)
         self._writer: RunWriter | None = None
 
     def step(self) -> None:
-        """End a step, in a loop without an optimizer, and bring what it measured to the host."""
-        self._store.touched = True
-        self._store.advance()
+        """End a step, in a loop without an optimizer, and bring what it measured to the host.
+
+        Where an optimizer has just ended it there is nothing to end, and nothing is counted.
+        """
+        store = self._store
+        ended, store.ended = store.ended and not store.touched, False
+        if not ended:
+            store.touched = True
+            store.advance()
+            store.ended = False
 
     def totals(self) -> dict[Key, Statistics]:
         """All that was measured of each tensor, merged over the steps."""
@@ -99,6 +107,7 @@ class Recorder:
         """Every tensor on a line, with its scales forward and backward."""
         return render_table(self.run())
 
+    @checked
     def to_html(self, path: str | Path) -> None:
         """Write one file to be looked at in a browser, offline.
 
@@ -107,6 +116,7 @@ class Recorder:
         """
         write_html(self.run(), path)
 
+    @checked
     def to_jsonl(self, path: str | Path) -> None:
         """Write the moments that the history holds, and the exact totals, as JSON lines.
 
@@ -119,6 +129,7 @@ class Recorder:
         """
         write_run(self.run(), path)
 
+    @checked
     def to_png(self, path: str | Path) -> None:
         """Draw the scales over time as a picture, for which the extra ``plot`` is needed.
 
@@ -158,13 +169,3 @@ class Recorder:
             writer.finish(run)
         except RecordingError as error:  # a full disk does not end somebody's training
             warnings.warn(f"The end of the run is not written: {error}", stacklevel=2)
-
-
-def check_cadence(every: int) -> None:
-    """Refuse a cadence that is not a whole number of steps, 1 or more."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ArgumentError(
-            "The cadence is a whole number of steps.",
-            given=f"every={every!r}",
-            expected="1 (each step) or more",
-        )

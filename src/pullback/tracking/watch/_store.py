@@ -85,6 +85,7 @@ class Store:
         self.active = True
         self.closed = False
         self.touched = False  # whether anything happened in this step, measured or not
+        self.ended = False  # an optimizer ended the last step
         self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
@@ -193,7 +194,7 @@ class Store:
             self.step += 1
             self.microbatch = 0
             self.inside = False
-            self.touched = False
+            self.touched, self.ended = False, True
             self._calls.clear()
             self._visits.clear()
             self._seen_roots.clear()

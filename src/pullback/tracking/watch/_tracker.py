@@ -1,6 +1,6 @@
 """`Tracker`: watch every module of a live model while it trains, without disturbing it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
@@ -34,6 +35,7 @@ from pullback.tracking.watch._steps import StepWatch
 __all__ = ["Tracker"]
 
 
+@checked
 class Tracker(Recorder):
     """Statistics of what each module returns, and of its gradient, while a model trains.
 
@@ -69,8 +71,8 @@ class Tracker(Recorder):
             lie along the last dimension. See `Tracker.block_errors` and `Tracker.advise_blocks`.
 
     Raises:
-        ArgumentTypeError: the model is not a module, or a statistic not a function.
-        ArgumentError: a cadence below 1, unknown parts of parameters, or names that match nothing.
+        ArgumentTypeError: the model is not a module, or another argument not what is said here.
+        ArgumentError: a cadence or history below 1, or names that match nothing.
 
     Example:
         >>> import torch
@@ -95,19 +97,12 @@ class Tracker(Recorder):
         scaler: Any = None,
         jsonl: str | Path | None = None,
         backend: Backend = "auto",
-        parameters: bool | Sequence[Part] = False,
-        functions: str | Sequence[str] = (),
+        parameters: bool | Part | Iterable[Part] = False,
+        functions: str | Iterable[str] = (),
         measures: Mapping[str, Measure] | None = None,
         sinks: Sequence[Sink] = (),
         blocks: str | int | ScaledFormat | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise ArgumentTypeError(
-                "A tracker watches a module.",
-                given=type(model).__name__,
-                expected="a torch.nn.Module",
-                mend="For a tensor in your own code use track(tensor, record).",
-            )
         model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
         title = type(model).__name__
         super().__init__(title, every, history, backend)
