@@ -1,5 +1,6 @@
 """What is no argument of a public call of this room ends in an error of ours, before any work."""
 
+import itertools
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,9 @@ from pullback.text.prices import Price
 
 SCRIPT = Scripted(lambda request: "yes")
 POOL = ThreadPoolExecutor(1)
-FOLDER = Path(tempfile.mkdtemp())
+_held = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_held.name)
+_numbers = itertools.count()  # no two files share a name
 (FOLDER / "prices.json").write_text('{"models": {}}')
 (FOLDER / "x.png").write_bytes(b"x")
 (FOLDER / "prompts").mkdir()
@@ -74,7 +77,7 @@ def module():
 
 
 def journal():
-    return lm.Journal(FOLDER / f"{len(list(FOLDER.iterdir()))}.sqlite")
+    return lm.Journal(FOLDER / f"{next(_numbers)}.sqlite")
 
 
 def saved():
@@ -91,7 +94,7 @@ def validated():
 
 
 def run(**given):
-    with lm.Run(FOLDER / f"run{len(list(FOLDER.iterdir()))}.sqlite", **given) as made:
+    with lm.Run(FOLDER / f"run{next(_numbers)}.sqlite", **given) as made:
         return made
 
 
@@ -99,7 +102,7 @@ def inside(verb, /, **given):
     """A method of a run that is under way."""
 
     def called(**given):
-        with lm.Run(FOLDER / f"run{len(list(FOLDER.iterdir()))}.sqlite") as made:
+        with lm.Run(FOLDER / f"run{next(_numbers)}.sqlite") as made:
             return getattr(made, verb)(**given)
 
     return lambda: Call(called, given, free="value")
@@ -214,7 +217,7 @@ CALLS = {
     "Image.from_file": call(Image.from_file, path=file("x.png"), detail="low"),
     "Journal": lambda: Call(
         lm.Journal,
-        {"path": file(f"{len(list(FOLDER.iterdir()))}.cache"), "make": True, "shared": True},
+        {"path": file(f"{next(_numbers)}.cache"), "make": True, "shared": True},
     ),
     "Journal.note": method(journal, "note", name="x", value=3, free="value"),
     "Limit": call(lm.Limit, inner=SCRIPT, concurrency=2, rate=2, per=1.0),
