@@ -138,9 +138,7 @@ def vmap(
 
     def batched(*args: Any) -> Any:
         dims = _for_each("in_dims", in_dims, args)
-        rows = [
-            None if dim is None else _items(arg) for arg, dim in zip(args, dims, strict=True)
-        ]
+        rows = [None if dim is None else _items(arg) for arg, dim in zip(args, dims, strict=True)]
         sizes = {len(row) for row in rows if row is not None}
         if len(sizes) != 1 or 0 in sizes:
             raise ArgumentError(
