@@ -76,7 +76,7 @@ def test_whatever_decides_an_answer_changes_the_digest():
         ({"role": "tool", "content": "x"}, {}, "names the call"),
         ("x", {"schema": {"type": "nonsense"}}, "no JSON schema"),
         ("x", {"schema": 3}, "schema"),
-        ("x", {"tools": [{}]}, "no tool"),
+        ("x", {"tools": [{}]}, "as tools"),
         ("x", {"temperature": float("nan")}, "plain JSON"),
         ("x", {"stop": object()}, "plain JSON"),
     ],
