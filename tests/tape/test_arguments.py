@@ -103,6 +103,7 @@ CALLS = {
         lambda func, **given: tape.vmap(func, **given)([1.0]),
         {"func": hook, "in_dims": 0, "out_dims": 0, "randomness": "same"},
         {"in_dims": "none", "out_dims": "none", "randomness": "none"},
+        choices="in_dims out_dims randomness",
     ),
     "GradientEdge": lambda: Call(
         lambda node, output_nr: graph.summary(graph.GradientEdge(node, output_nr)),
