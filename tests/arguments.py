@@ -39,12 +39,14 @@ class Call:
         given: its arguments by their names.
         also: for some of them, which of WRONG they take nevertheless.
         free: those that take anything.
+        choices: those that take a few values alone, and no others of their type.
     """
 
     function: Callable[..., Any]
     given: dict[str, Any]
     also: dict[str, str] = field(default_factory=dict)
     free: str = ""
+    choices: str = ""
 
 
 def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +60,8 @@ def wrong_answers(make: Callable[[], Call]) -> Iterator[str]:
     for name, value in first.given.items():
         if name in first.free.split():
             continue
-        taken = {RIGHT.get(type(value)), *first.also.get(name, "").split()}
+        right = None if name in first.choices.split() else RIGHT.get(type(value))
+        taken = {right, *first.also.get(name, "").split()}
         if value is None or _default(first.function, name) is None:
             taken.add("none")
         if inspect.isroutine(value) or isinstance(value, type):

@@ -100,9 +100,10 @@ CALLS = {
     "stack": lambda: Call(tape.stack, {"values": [leaf()]}, {"values": "empty"}),
     "vjp": lambda: Call(in_order(tape.vjp), {"func": lambda x: x, "x": leaf()}),
     "vmap": lambda: Call(
-        tape.vmap,
+        lambda func, **given: tape.vmap(func, **given)([1.0]),
         {"func": hook, "in_dims": 0, "out_dims": 0, "randomness": "same"},
-        {"in_dims": "none", "out_dims": "none"},
+        {"in_dims": "none", "out_dims": "none", "randomness": "none"},
+        choices="in_dims out_dims randomness",
     ),
     "GradientEdge": lambda: Call(
         lambda node, output_nr: graph.summary(graph.GradientEdge(node, output_nr)),

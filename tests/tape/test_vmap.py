@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pullback.errors import DefinitionError
+from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
 from pullback.tape import Function, Variable, grad, jvp, sin, vmap
 
 
@@ -95,14 +95,33 @@ def test_derivatives_inside_a_batch_and_around_it():
     assert change.data == [2.0, 12.0]
 
 
-def test_a_rule_that_gives_another_size():
-    class Short(Rule):
+@pytest.mark.parametrize(("size", "dim"), [(1, 0), (2, 1), (2, "0")])
+def test_a_rule_that_gives_another_size_or_dimension(size, dim):
+    class Other(Rule):
         @staticmethod
         def vmap(info, in_dims, x, y):
-            return x[:1], 0
+            return x[:size], dim
 
-    with pytest.raises(DefinitionError, match="another size"):
-        vmap(Short.apply)([1.0, 2.0], [1.0, 2.0])
+    with pytest.raises(DefinitionError, match="another size, or along another dimension"):
+        vmap(Other.apply)([1.0, 2.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("dims", [1, "0", (0, 2), [1], False])
+def test_a_dimension_that_there_is_not_is_refused_before_any_call(dims):
+    for name in ("in_dims", "out_dims"):
+        with pytest.raises(ArgumentTypeError, match=f"vmap cannot use .* {name}"):
+            vmap(sin, **{name: dims})
+
+
+def test_there_is_one_dimension_for_each_argument_and_output():
+    assert vmap(lambda x, y: x * y, in_dims=[0, None])([1.0, 2.0], 3.0).data == [3.0, 6.0]
+    assert vmap(sin, out_dims=(0,))([0.0, 0.0]).data == [0.0, 0.0]
+    for name in ("in_dims", "out_dims"):
+        for dims in ((), (0, 0)):
+            with pytest.raises(ArgumentError, match=f"not one of the {name} for each"):
+                vmap(sin, **{name: dims})([1.0])
+    with pytest.raises(ArgumentError, match="out_dims is None for an output that is a batch"):
+        vmap(sin, out_dims=(None,))([1.0])
 
 
 def test_an_awaited_call_in_a_batch_of_batches():

@@ -57,8 +57,8 @@ def file(name):
     return str(FOLDER / name)
 
 
-def call(function, /, also=None, free="", **given):
-    return lambda: Call(function, given, also or {}, free)
+def call(function, /, also=None, free="", choices="", **given):
+    return lambda: Call(function, given, also or {}, free, choices)
 
 
 def method(make, verb, /, also=None, free="", **given):
@@ -212,9 +212,11 @@ CALLS = {
         also={"tool_calls": "empty"},
     ),
     "Completion.from_dict": call(lm.Completion.from_dict, value=lm.Completion("x").to_dict()),
-    "Image": call(Image, url="https://x", detail="low"),
-    "Image.from_bytes": call(Image.from_bytes, data=b"x", media_type="image/png", detail="low"),
-    "Image.from_file": call(Image.from_file, path=file("x.png"), detail="low"),
+    "Image": call(Image, url="https://x", detail="low", choices="detail"),
+    "Image.from_bytes": call(
+        Image.from_bytes, data=b"x", media_type="image/png", detail="low", choices="detail"
+    ),
+    "Image.from_file": call(Image.from_file, path=file("x.png"), detail="low", choices="detail"),
     "Journal": lambda: Call(
         lm.Journal,
         {"path": file(f"{next(_numbers)}.cache"), "make": True, "shared": True},

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from tests.text.helpers import answering
 from tests.text.test_train import DATA, Spam, label
@@ -12,6 +14,7 @@ from pullback.tape import Variable, vmap
 from pullback.text import (
     ChatModule,
     Failure,
+    Failures,
     Module,
     Parameter,
     RuleCritic,
@@ -135,6 +138,14 @@ def test_outside_of_a_tolerance_and_for_programmers_errors_everything_raises():
     for most in (0, -1, 0.0, 1.5, True, "2"):
         with pytest.raises(ArgumentError):
             Trainer(max_failures=most)
+
+
+@pytest.mark.parametrize("most", [np.int64(3), np.float32(0.2), Fraction(1, 5)])
+def test_a_count_or_a_share_is_one_of_any_type(most):
+    failures = Failures(most)
+    failures.count(10 if most < 1 else 2, ["bad"] * 2)
+    with pytest.raises(ModelError, match="3" if most > 1 else "20%"):
+        failures.count(1, ["bad"])
 
 
 def test_a_run_with_too_many_ends_with_its_state_kept_and_asks_again_when_resumed(tmp_path):

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,11 +185,12 @@ def test_a_run_is_told_the_plan(tmp_path):
     assert [plan.proposals for plan in run.plans] == [2]
 
 
-def test_a_run_that_cannot_propose_is_refused_before_it_spends():
+@pytest.mark.parametrize("budget", [5, np.int64(5)])
+def test_a_run_that_cannot_propose_is_refused_before_it_spends(budget):
     module = Spam(held=DATA)
     assert count_calls(module) == 1
     with pytest.raises(BudgetError, match="no proposal"):
-        Trainer(1, budget=5).fit(module, DataLoader(DATA, 4))
+        Trainer(1, budget=budget).fit(module, DataLoader(DATA, 4))
     assert module.measure.evaluations == 0
     assert module.classify.system.data == "Classify."
 

@@ -24,6 +24,7 @@ from pullback.tape._variable import Variable, describe
 __all__ = ["VmapInfo", "vmap"]
 
 Randomness = Literal["error", "different", "same"]
+Dims = Literal[0] | tuple[Literal[0] | None, ...] | None
 
 
 class VmapInfo(NamedTuple):
@@ -105,8 +106,8 @@ _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
 @checked
 def vmap(
     func: Callable[..., Any],
-    in_dims: int | tuple[int | None, ...] | None = 0,
-    out_dims: int | tuple[int | None, ...] | None = 0,
+    in_dims: Dims = 0,
+    out_dims: Dims = 0,
     randomness: Randomness | None = None,
 ) -> Callable[..., Any]:
     """A callable that runs ``func`` for each item of its arguments.
@@ -127,7 +128,8 @@ def vmap(
         The callable; it gives Variables of lists.
 
     Raises:
-        ArgumentError: the batches differ in size, are empty, or a dimension is not 0 or None.
+        ArgumentError: the batches differ in size, or are empty.
+        ArgumentTypeError: a dimension is not 0 or None.
 
     Example:
         >>> vmap(lambda x, y: x * y, in_dims=(0, None))([Variable(1.0), Variable(2.0)], 10.0)
@@ -135,16 +137,8 @@ def vmap(
     """
 
     def batched(*args: Any) -> Any:
-        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
-        if len(dims) != len(args):
-            raise ArgumentError(
-                "There is not one in_dim for each argument.",
-                given=f"in_dims={in_dims!r}", expected=f"{len(args)} of them",
-            )  # fmt: skip
-        rows = [
-            _items(arg) if _is_batch(dim, "in_dims") else None
-            for arg, dim in zip(args, dims, strict=True)
-        ]
+        dims = _for_each("in_dims", in_dims, args)
+        rows = [None if dim is None else _items(arg) for arg, dim in zip(args, dims, strict=True)]
         sizes = {len(row) for row in rows if row is not None}
         if len(sizes) != 1 or 0 in sizes:
             raise ArgumentError(
@@ -157,26 +151,24 @@ def vmap(
                 arg if row is None else Batched(row, level, info)
                 for arg, row in zip(args, rows, strict=True)
             ])  # fmt: skip
-        if isinstance(result, tuple):
-            wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(result)
-            return tuple(
-                _output(each, dim, level, info) for each, dim in zip(result, wanted, strict=True)
-            )
-        return _output(result, out_dims, level, info)
+        results = result if isinstance(result, tuple) else (result,)
+        wanted = _for_each("out_dims", out_dims, results)
+        found = tuple(
+            _output(each, dim, level, info) for each, dim in zip(results, wanted, strict=True)
+        )
+        return found if isinstance(result, tuple) else found[0]
 
-    for name, dims in (("in_dims", in_dims), ("out_dims", out_dims)):
-        for dim in dims if isinstance(dims, tuple) else (dims,):
-            _is_batch(dim, name)
     return batched
 
 
-def _is_batch(dim: Any, name: str) -> bool:
-    if dim is not None and (isinstance(dim, bool) or dim != 0):
+def _for_each(name: str, dims: Dims, values: Sequence[Any]) -> Sequence[Any]:
+    found = dims if isinstance(dims, tuple | list) else (dims,) * len(values)
+    if len(found) != len(values):
         raise ArgumentError(
-            f"{name} has a dimension that values on the tape do not have.", given=repr(dim),
-            expected="0 for a batch, None for what is none",
+            f"There is not one of the {name} for each value.",
+            given=f"{name}={dims!r}", expected=f"{len(values)} of them",
         )  # fmt: skip
-    return dim == 0
+    return found
 
 
 def _items(arg: Any) -> list[Variable]:
@@ -195,7 +187,7 @@ def _items(arg: Any) -> list[Variable]:
 
 def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
     mine = isinstance(value, Batched) and value.level == level
-    if _is_batch(dim, "out_dims"):
+    if dim is not None:
         if not isinstance(value, Variable):
             raise ArgumentTypeError(
                 "The callable given to vmap returned something that is no Variable.",
@@ -287,10 +279,11 @@ class _Lanes(_Rows):
         if dim is None or not isinstance(output, Variable):
             return output
         items = _items(output)
-        if not _is_batch(dim, "out_dims") or len(items) != self.info.batch_size:
+        if dim != 0 or len(items) != self.info.batch_size:
             raise DefinitionError(
-                f"The vmap rule of {self.definition.name} returned a batch of another size.",
-                given=str(len(items)), expected=str(self.info.batch_size),
+                f"The vmap rule of {self.definition.name} returned a batch of another size, or "
+                "along another dimension.",
+                given=f"{len(items)} along {dim!r}", expected=f"{self.info.batch_size} along 0",
             )  # fmt: skip
         return Batched(items, self.level, self.info)
 

@@ -75,14 +75,13 @@ class Failures:
     """
 
     def __init__(self, most: float = SHARE) -> None:
-        share = isinstance(most, float) and 0 < most <= 1
-        count = is_whole(most) and most >= 1
-        if not share and not count:
+        count = is_whole(most)
+        if not (most >= 1 if count else 0 < most <= 1):
             raise ArgumentError(
                 "The most that may fail is a count, or a share of all.", given=repr(most),
                 expected="1, 2, 3, ... or a number from 0.0 to 1.0",
             )  # fmt: skip
-        self.most, self.asked = most, 0
+        self.most, self.asked = int(most) if count else float(most), 0
         self.causes: list[str] = []
         self._lock = threading.Lock()
 

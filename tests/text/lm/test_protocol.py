@@ -76,7 +76,8 @@ def test_whatever_decides_an_answer_changes_the_digest():
         ({"role": "tool", "content": "x"}, {}, "names the call"),
         ("x", {"schema": {"type": "nonsense"}}, "no JSON schema"),
         ("x", {"schema": 3}, "schema"),
-        ("x", {"tools": [{}]}, "no tool"),
+        ("x", {"tools": [{}]}, "as tools"),
+        ("x", {"tools": {3}}, "as tools"),
         ("x", {"temperature": float("nan")}, "plain JSON"),
         ("x", {"stop": object()}, "plain JSON"),
     ],
@@ -103,6 +104,7 @@ def test_other_bad_values_are_refused():
         lambda: Scripted("x"),
         lambda: Scripted(["x"], delay=-1),
         lambda: Completion.from_dict({"text": "x"}),
+        lambda: Completion.from_dict({**Completion("x").to_dict(), "model": 3}),
     ):
         with pytest.raises(ArgumentError):
             make()

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.text import ModelCritic, lm
 
 __all__ = [
@@ -42,7 +43,8 @@ class OpenAI:
         return self._models[name]
 
 
-def as_lm(client: Any, completion_args: dict[str, Any]) -> tuple[lm.LM, dict[str, Any]]:
+@checked
+def as_lm(client: OpenAI | lm.LM, completion_args: dict[str, Any]) -> tuple[lm.LM, dict[str, Any]]:
     """A client as a language model of `pullback.text.lm`, and the options of its calls.
 
     The option ``model`` says which model a client asks; a language model is one already.
@@ -54,13 +56,7 @@ def as_lm(client: Any, completion_args: dict[str, Any]) -> tuple[lm.LM, dict[str
     model = options.pop("model", None)
     if isinstance(client, OpenAI):
         return client.model(model), options
-    if isinstance(client, lm.LM):
-        return client, options
-    raise ArgumentTypeError(
-        "A model client is expected.",
-        given=type(client).__name__,
-        expected="models.openai.OpenAI, or an LM of pullback.text.lm",
-    )
+    return client, options
 
 
 _backward: list[tuple[lm.LM, dict[str, Any]]] = []

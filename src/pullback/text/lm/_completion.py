@@ -127,22 +127,16 @@ class Completion:
         try:
             calls: Iterable[Any] = value["tool_calls"]
             return cls(
-                text=_text(value["text"]),
+                text=value["text"],
                 usage=Usage(**value["usage"]),
                 finish=Finish(value["finish"]),
                 tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
-                model=_text(value["model"]),
+                model=value["model"],
                 metadata=dict(value["metadata"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError("This is no completion.", given=f"{repr(value)[:200]} ({error})",
                                 expected="what Completion.to_dict gave") from error  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a str is expected, not {type(value).__name__}")
-    return value
 
 
 @checked

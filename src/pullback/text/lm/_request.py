@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
+
+Detail = Literal["auto", "low", "high"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Image:
         detail: how closely a model should look: ``"auto"``, ``"low"`` or ``"high"``.
 
     Raises:
-        ArgumentError: another kind of address or detail.
+        ArgumentError: another kind of address.
+        ArgumentTypeError: another detail.
 
     Example:
         >>> Image.from_bytes(b"...", "image/png").url
@@ -54,7 +57,7 @@ class Image:
     """
 
     url: str
-    detail: str = "auto"
+    detail: Detail = "auto"
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("https://", "http://", "data:image/")):
@@ -64,14 +67,9 @@ class Image:
                 expected="https://..., http://... or data:image/...",
                 mend="Image.from_file(path) or Image.from_bytes(data, media_type)",
             )
-        if self.detail not in {"auto", "low", "high"}:
-            raise ArgumentError(
-                "The detail of an image is unknown.", given=repr(self.detail),
-                expected="'auto', 'low' or 'high'",
-            )  # fmt: skip
 
     @classmethod
-    def from_bytes(cls, data: bytes, media_type: str, detail: str = "auto") -> "Image":
+    def from_bytes(cls, data: bytes, media_type: str, detail: Detail = "auto") -> "Image":
         """An image from its encoded bytes, for example those of a PNG file."""
         if not media_type.startswith("image/"):
             raise ArgumentError("This is no type of an image.", given=repr(media_type),
@@ -80,7 +78,7 @@ class Image:
         return cls(f"data:{media_type};base64,{encoded}", detail)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], detail: str = "auto") -> "Image":
+    def from_file(cls, path: str | os.PathLike[str], detail: Detail = "auto") -> "Image":
         """An image from a file; its type is told by the name."""
         media_type = mimetypes.guess_type(str(path))[0] or ""
         return cls.from_bytes(Path(path).read_bytes(), media_type, detail)
@@ -341,7 +339,7 @@ class Request:
         messages: Any,
         *,
         schema: Any = None,
-        tools: Iterable[Any] | None = None,
+        tools: Iterable[Tool] | None = None,
         **options: Any,
     ) -> "Request":
         """A request from the arguments of `LM.complete`.
@@ -350,16 +348,10 @@ class Request:
             ArgumentError: something that is no message, schema or tool, or an option that is not
                 plain JSON.
         """
-        tools = tuple(tools or ())
         if schema is not None:
             check_schema(schema)
-        for tool in tools:
-            if not isinstance(tool, Tool):
-                raise ArgumentTypeError(
-                    "This is no tool.", given=repr(tool)[:200],
-                    expected="a Tool(name, description, parameters)",
-                )  # fmt: skip
-        names = [tool.name for tool in tools]
+        asked = cls(read_messages(messages), options, schema, tuple(tools or ()))
+        names = [tool.name for tool in asked.tools]
         if len(set(names)) < len(names):
             raise ArgumentError("Two tools have one name.", given=", ".join(names))
         for name, value in options.items():
@@ -371,7 +363,7 @@ class Request:
             except (TypeError, ValueError):
                 raise ArgumentError("An option of a model is plain JSON.",
                                     given=f"{name}={repr(value)[:100]}") from None  # fmt: skip
-        return cls(read_messages(messages), options, schema, tools)
+        return asked
 
     def to_dict(self) -> dict[str, Any]:
         """The request as JSON: equal requests give equal JSON."""

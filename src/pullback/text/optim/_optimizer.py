@@ -63,11 +63,8 @@ class Optimizer:
         Raises:
             ArgumentError: see `Optimizer`.
         """
-        if not isinstance(group, Mapping) or "params" not in group:
-            raise ArgumentTypeError(
-                "A group is a dict with 'params'.", given=repr(group)[:80],
-                expected="parameters alone, or groups alone",
-            )  # fmt: skip
+        if "params" not in group:
+            raise ArgumentTypeError("A group is a dict with 'params'.", given=repr(group)[:80])
         unknown = group.keys() - self.defaults.keys() - {"params"}
         if unknown:
             raise ArgumentError(

@@ -97,8 +97,9 @@ class Trainer:
     ) -> None:
         check_counts(0, max_epochs=max_epochs)
         check_counts(patience=1 if patience is None else patience)
-        if isinstance(budget, int):
+        if not isinstance(budget, Account | None):
             check_counts(0, budget=budget)
+            budget = int(budget)  # of any type of whole number
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)

@@ -193,7 +193,7 @@ def _over_batch(ask: Callable[..., Any], inputs: dict[str, Any], role: str) -> A
             given=", ".join(map(str, sorted(sizes))),
         )
     if sizes:
-        dims = tuple(0 if isinstance(value._data, list) else None for value in named.values())
+        dims: Any = tuple(0 if isinstance(value._data, list) else None for value in named.values())
         each = lambda *values: ask(**dict(zip(named, values, strict=True)))  # noqa: E731
         result = tape.vmap(each, in_dims=dims)(*named.values())
     else:
