@@ -122,6 +122,7 @@ def test_the_command(tmp_path, monkeypatch, capsys) -> None:
     assert main([*words, "--json", "found.json"]) == 1
     out = capsys.readouterr().out
     assert "It calls its reference." in out
+    assert "1 Function checked, 1 broken" in out
     assert f"rerun: pullback verify {names[0]} --reference {names[1]} --inputs {names[2]}" in out
     [report], reruns, _ = read_reports([tmp_path / "found.json"])
     assert [f.clause for f in report.problems] == ["forbidden"]

@@ -91,8 +91,9 @@ def _print_summary(
     state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
     missing = sum(bool(outcome.unchecked) for outcome in outcomes)
-    count = sum(bool(report.gradient) for report in reports)  # the training has no rule of its own
-    trained = " and the training" if count < len(reports) else ""
+    training = sum(outcome.training for outcome in outcomes)
+    count = len(reports) - training
+    trained = " and the training" if training else ""
     parts = [f"{count} Function{'' if count == 1 else 's'}{trained} checked", state]
     if accepted:
         parts.append(f"{accepted} accepted")

@@ -63,6 +63,7 @@ class Outcome:
         reason: why there is no report.
         rerun: the command line that checks it alone again.
         accepted: why it is known that it cannot be checked, from a baseline.
+        training: whether it is of a program's training, not of a Function.
     """
 
     task: Task
@@ -70,6 +71,7 @@ class Outcome:
     reason: str = ""
     rerun: str = ""
     accepted: str = ""
+    training: bool = False
 
     def __post_init__(self) -> None:
         self.reason = clean(self.reason)

@@ -36,7 +36,7 @@ def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome
     found = tuple(_finding(kind, training) for kind in KINDS)
     rerun = shlex.join(["pullback", "check", "--", *mask_secrets(list(program))])
     report = Report(name, "", False, found, 0, unjudged=training.fault)
-    return [Outcome(Task(name, lambda: (None, []), ()), report, rerun=rerun)]
+    return [Outcome(Task(name, lambda: (None, []), ()), report, rerun=rerun, training=True)]
 
 
 def _finding(kind: str, training: Training) -> Finding:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.recording.training import dead, sound
 
+from pullback.cli._show import show
 from pullback.cli._training import training_outcome
 from pullback.recording import (
     ParameterFinding,
@@ -15,6 +16,7 @@ from pullback.recording import (
     watch_training,
 )
 from pullback.recording._recorder import _watch_training
+from pullback.report._terminal import make_console
 
 
 def cut_lines(program) -> set[str]:
@@ -82,6 +84,10 @@ def test_a_row_of_the_table_tells_of_training() -> None:
     assert outcome.report["cut"].source == "train.py:5"
     assert outcome.report["zero"].verdict == "holds"
     assert training_outcome(Training(), ["python", "generate.py"]) == []
+    console = make_console()
+    with console.capture() as shown:
+        show([outcome], (), console, 1.0)
+    assert "0 Functions and the training checked, 1 broken" in shown.get()
 
 
 def test_nothing_of_the_watch_stays() -> None:
