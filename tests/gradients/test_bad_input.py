@@ -96,6 +96,7 @@ BAD = [
     lambda: room.noise_gradient(X, -1.0),
     lambda: room.noise_gradient(X, 1j),
     lambda: room.noise_gradient(X, 1.0, generator=3),
+    lambda: room.NoiseGradient(1.0, generator=3),
     lambda: room.where_gradient(X, torch.ones(3)),
     lambda: room.where_gradient(X, torch.ones(4, dtype=torch.bool)),
     lambda: room.where_gradient(X, None),

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from tests.text.test_train import DATA, Spam
 
@@ -69,3 +70,10 @@ def test_what_is_no_count_is_refused_by_its_name(name):
 def test_a_share_of_answers_is_no_count_and_stays_one():
     with pytest.raises(ArgumentError, match="share"):
         Misbehaving(LM, 1.5)
+
+
+@pytest.mark.parametrize("score", [np.float32(0.5), np.int64(1), 0.5, 1])
+@pytest.mark.parametrize("single", [True, False])
+def test_a_number_of_numpy_is_a_score(score, single):
+    validated = Validated(TGD_, lambda: score if single else [score, score], risk=1.0)
+    assert validated.step().before == pytest.approx(float(score))

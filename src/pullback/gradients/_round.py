@@ -229,8 +229,13 @@ def _check_generator(generator: torch.Generator | None, function: str) -> None:
         )
 
 
+def _check_noise(std: Factor, generator: torch.Generator | None, function: str) -> None:
+    _check_std(std, None, function)
+    _check_generator(generator, function)
+
+
 NoiseGradient = module_of(
     noise_gradient,
     ">>> NoiseGradient(0.1)(torch.ones(1))\ntensor([1.])",
-    lambda std, generator, function: _check_std(std, None, function),
+    _check_noise,
 )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -228,7 +229,7 @@ def finite(value: Any, what: str) -> float:
     Raises:
         ArgumentTypeError: it is none, or not finite.
     """
-    if isinstance(value, bool | int | float) and math.isfinite(value):
+    if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
         return float(value)
     raise ArgumentTypeError(
         f"{what} is no number.", given=repr(value)[:80], expected="a finite number or a truth value"

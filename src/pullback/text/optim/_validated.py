@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
@@ -263,13 +264,13 @@ class Validated:
             return [known[number] for number in wanted]
         if not known:
             given = self.measure()
-            if isinstance(given, int | float) and self.risk < 1:
+            if isinstance(given, Real) and self.risk < 1:
                 raise ArgumentTypeError(
                     "One number cannot tell a better text from luck.", given=repr(given),
                     expected="a Measure, or the score of each item",
                     mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
                 )  # fmt: skip
-            given = [given] if isinstance(given, int | float) else given
+            given = [given] if isinstance(given, Real) else given
             known.update(enumerate(map(_score, given)))
         return [known[number] for number in range(len(known))]
 
