@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._changes import NAMELESS, Change, changes, factors
-from pullback.conformance._pair import CLOSE, Difference, Pair, Rule, Said, are_close, first_true
+from pullback.conformance._pair import (
+    CLOSE,
+    Difference,
+    Pair,
+    Rule,
+    Said,
+    are_close,
+    first_true,
+    ratio_of,
+)
 
 __all__ = ["EXACT", "Difference", "explain"]
 
@@ -53,7 +62,7 @@ def _repaired_but_for_a_factor(pair: Pair) -> Iterator[Said]:
         return
     for change in _likeliest(pair):
         other = change.apply(pair.got)
-        ratio = _ratio_of(expected, other[pair.known])
+        ratio = ratio_of(expected, other[pair.known])
         if ratio:
             yield other / ratio, f"{change.said}, and {ratio:.4g} times as large."
 
@@ -66,7 +75,7 @@ def _likeliest(pair: Pair) -> list[Change]:
 def _terms(pair: Pair) -> Iterator[Said]:
     """Too much or too little of one of several terms."""
     for name, term in pair.takes(pair.difference.parts):
-        share = _ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
+        share = ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
         if share:
             said = f"The term of {name} is {share:.4g} x what it should be."
             yield pair.got + (1 - share) * term, said
@@ -80,11 +89,6 @@ def _others(pair: Pair) -> Iterator[Said]:
             yield f"Got is {name}."
         elif term.any() and other.equal(-pair.got):
             yield f"Got is minus {name}."
-
-
-def _ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
-    norm = float(one.abs().square().sum())
-    return complex((one.conj() * other).sum() / norm).real if norm else 0.0
 
 
 def _multiples(pair: Pair) -> Iterator[Said]:

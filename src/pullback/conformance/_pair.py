@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 __all__ = ["CLOSE", "Difference", "Pair", "Rule", "Said", "are_close", "first_true",
-           "is_alike", "is_same"]  # fmt: skip
+           "is_alike", "is_same", "ratio_of"]  # fmt: skip
 
 CLOSE = 1e-3
 _EXACT = 1e-5  # many changes are tried: none may be right by chance
@@ -94,9 +94,7 @@ class Pair:
 
     def share_of(self, change: torch.Tensor) -> float:
         """How much of a change brings what was got closest to what was expected."""
-        part, off = change[self.known], (self.expected - self.got)[self.known]
-        norm = float(part.abs().square().sum())
-        return complex((part.conj() * off).sum() / norm).real if norm else 0.0
+        return ratio_of(change[self.known], (self.expected - self.got)[self.known])
 
     def takes(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of the shape compared, in its dtype."""
@@ -109,6 +107,12 @@ class Pair:
 def are_close(one: torch.Tensor, other: torch.Tensor, close: float) -> bool:
     """Whether tensors are equal beside the largest entry of the first."""
     return bool((one - other).abs().max() <= close * one.abs().max())
+
+
+def ratio_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    """By what one tensor comes closest to the other; 0 where it is zero."""
+    norm = float(one.abs().square().sum())
+    return complex((one.conj() * other).sum() / norm).real if norm else 0.0
 
 
 def is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -259,12 +259,13 @@ def _is_torchs(got: Answer, question: Question, sample: Sample, args: Any, direc
     if question.kind != "compiled":
         return False
     published = replace(sample, way="published")
+    ended = _error_of(published, question, args, directions)
     compiler = torch._dynamo.exc.TorchDynamoException
-    ends = [_error_of(each, question, args, directions) for each in (published, published.open())]
-    both = got.error, ends[0]
-    if type(both[0]) is type(both[1]) or all(isinstance(it, compiler) for it in both):
+    both = got.error, ended
+    if type(got.error) is type(ended) or all(isinstance(it, compiler) for it in both):
         return True
-    return type(got.error) is type(ends[1]) and str(got.error) == str(ends[1])
+    traced = _error_of(published.open(), question, args, directions)
+    return type(got.error) is type(traced) and str(got.error) == str(traced)
 
 
 def _error_of(

@@ -23,7 +23,7 @@ from pullback.tracking.formats._round import (
     RoundValueFunction,
     draw_noise,
     parts_of,
-    round_values,
+    round_known,
 )
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
@@ -203,7 +203,7 @@ class ProductRounding:
             if training:
                 self.delayed.see(wanted, spot.of_gradient, gradient)
             if meter is not None:
-                rounded = round_values(gradient.detach(), chosen, noise, self.overflow)
+                rounded = round_known(gradient.detach(), chosen, noise, self.overflow)
                 meter.add(spot.module, "gradient", str(wanted), gradient, rounded)
 
         if given is not y and meter and (noise is not None or isinstance(chosen, ScaledFormat)):
