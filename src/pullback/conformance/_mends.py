@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "differentiated", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -311,7 +311,7 @@ def _without(rule: str) -> Undo:
     return undo
 
 
-def _differentiated(kind: _Kind) -> dict[str, Any]:
+def differentiated(kind: _Kind) -> dict[str, Any]:
     """Backward is the derivative of forward, where autograd can follow forward."""
     split = _context(kind) == "setup_context"
 
@@ -391,7 +391,7 @@ MENDS: Sequence[Mend] = (
          "Ask ctx.needs_input_grad[k], by the position of the argument: requires_grad of a tensor "
          "made in forward, a contiguous copy for example, is always False.",
          "Forward asks requires_grad of a copy that it made of the input."),
-    Mend("derivative", [_differentiated],
+    Mend("derivative", [differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
              "autocast", "transforms")),
     Mend("reference", [_by_reference],
