@@ -74,6 +74,7 @@ __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
+_UNSEEN = "it uses a value that no function of torch was seen to make"
 
 
 class _Thread(threading.local):
@@ -371,9 +372,15 @@ class Watch(TorchFunctionMode):
         if other is not None:
             self._instead[number] = other
             return other
-        other = self._source(tensor, leaf)
-        if other is not None:
-            self._keep_alike(tensor, other)
+        inside = self._wrapped(tensor)
+        if inside is not None:
+            self._keep_alike(tensor, inside)
+            return tensor
+        source = self._source(tensor) if leaf and tensor.requires_grad else None
+        if source is not None:
+            self._keep_alike(tensor, source)
+            if self._tracks(source):
+                self._cuts[number] = _UNSEEN
             return tensor
         if self._born is None:
             if differentiable and not self._outside:
@@ -385,7 +392,7 @@ class Watch(TorchFunctionMode):
             return tensor
         if memory_of(tensor) in self._born:
             if differentiable and not self._tracks(tensor):
-                self._cuts[number] = "it uses a value that no function of torch was seen to make"
+                self._cuts[number] = _UNSEEN
             return tensor
         if differentiable and not written:
             self.outside.append(tensor)
@@ -400,19 +407,24 @@ class Watch(TorchFunctionMode):
             self._cuts[id(copy)] = self._cuts[number]
         return copy
 
-    def _source(self, tensor: torch.Tensor, leaf: bool) -> torch.Tensor | None:
-        """The known tensor that a transform within has wrapped in this one.
+    def _wrapped(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The known tensor that a transform within has wrapped in this one."""
+        while self._is_wrapper(tensor):
+            tensor = get_unwrapped(tensor)
+            if id(tensor) in self._known:
+                return tensor
+        return None
 
-        A leaf may have been made of one without a history: what that hides, it hides too.
+    def _source(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The known tensor of whose memory a leaf that wants a gradient was made, as a parameter.
+
+        What that one hides, the leaf hides too: it may be what forward has found in steps.
         """
-        layers = [tensor]
+        layers = [leaf]
         while is_functorch_wrapped_tensor(layers[-1]):
-            within = self._is_wrapper(layers[-1])
             layers.append(get_unwrapped(layers[-1]))
-            if within and id(layers[-1]) in self._known:
-                return layers[-1]
-        for other in self._known.values() if leaf else ():
-            if other is not tensor and any(same_view(layer, other) for layer in layers):
+        for other in self._known.values():
+            if other is not leaf and any(same_view(layer, other) for layer in layers):
                 return other
         return None
 
