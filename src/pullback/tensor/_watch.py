@@ -372,15 +372,7 @@ class Watch(TorchFunctionMode):
         if other is not None:
             self._instead[number] = other
             return other
-        inside = self._wrapped(tensor)
-        if inside is not None:
-            self._keep_alike(tensor, inside)
-            return tensor
-        source = self._source(tensor) if leaf and tensor.requires_grad else None
-        if source is not None:
-            self._keep_alike(tensor, source)
-            if self._tracks(source):
-                self._cuts[number] = _UNSEEN
+        if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
             if differentiable and not self._outside:
@@ -406,6 +398,17 @@ class Watch(TorchFunctionMode):
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _is_made_of_known(self, tensor: torch.Tensor, *, private: bool) -> bool:
+        """Whether a tensor wraps a known one, or is a private leaf made of one: then it is alike."""
+        inside = self._wrapped(tensor)
+        source = self._source(tensor) if inside is None and private else inside
+        if source is None:
+            return False
+        self._keep_alike(tensor, source)
+        if inside is None and self._tracks(source):
+            self._cuts[id(tensor)] = _UNSEEN
+        return True
 
     def _wrapped(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The known tensor that a transform within has wrapped in this one."""
