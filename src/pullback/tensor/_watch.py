@@ -400,7 +400,7 @@ class Watch(TorchFunctionMode):
         return copy
 
     def _is_made_of_known(self, tensor: torch.Tensor, *, private: bool) -> bool:
-        """Whether a tensor wraps a known one, or is a private leaf made of one: then it is alike."""
+        """Whether a tensor wraps a known one, or is a private leaf made of it: it is alike then."""
         inside = self._wrapped(tensor)
         source = self._source(tensor) if inside is None and private else inside
         if source is None:
