@@ -1,7 +1,7 @@
 """`Context`: what the author of a Function calls ``ctx``."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from pullback.errors import ArgumentTypeError, DefinitionError, GraphError
@@ -14,7 +14,6 @@ from pullback.tape._variable import Variable, describe, wrap
 __all__ = ["Context", "at_edge", "stamp_of"]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
-_HARMLESS = (bool, type(None), type)
 
 
 class Context:
@@ -58,7 +57,7 @@ class Context:
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
         self._attributes: dict[str, Any] | None = None
-        self._packed: Sequence[_Packed] = ()  # those among the attributes
+        self._packed: Sequence[_Packed] = ()
         self._constants: tuple[Any, ...] = ()
         self._node: Any = None
         self._place: tuple[str | int, ...] = ()
@@ -147,16 +146,19 @@ class Context:
         attributes = None if name.startswith("__") else self._attributes
         if attributes is None or name not in attributes:
             raise AttributeError(f"The ctx of {self._name} has no attribute {name!r}.")
-        value = attributes[name]
-        watch = mode.get().watch
-        if watch is not None and not self._is_constant(value):
-            watch.append(f"ctx.{name}")
-        return _rebuild(value, _Packed, self._unpack)
+        return self._unpack(attributes[name], f"ctx.{name}")
 
     def _is_constant(self, value: Any) -> bool:
-        if isinstance(value, _Packed):
-            return True  # unpacking it says what it hides
-        return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
+        """Whether no derivative can be hidden in it: it holds arguments of forward, and Variables.
+
+        Unpacking a Variable says of itself what it hides.
+        """
+        if isinstance(value, _Packed | bool | type) or value is None:
+            return True
+        if any(value is given for given in _entries(self._constants)):
+            return True
+        *below, _ = _entries(value)
+        return bool(below) and all(map(self._is_constant, below))
 
     def _refuse_again(self) -> NoReturn:
         node = None if self._node is None else self._node()
@@ -167,15 +169,12 @@ class Context:
             mend="Pass retain_graph=True to the first backward or grad.",
         )
 
-    def _unpack(self, entry: Any) -> Any:
-        if self._phase == "released":
-            self._refuse_again()
-        if isinstance(entry, _Packed):
-            return entry.unpack(self)
+    def _unpack(self, value: Any, what: str = "a saved plain value") -> Any:
+        """A value that was put away, as it was; a watched rule is told of plain data in it."""
         watch = mode.get().watch
-        if watch is not None and not self._is_constant(entry):
-            watch.append("a saved plain value")
-        return entry
+        if watch is not None and not self._is_constant(value):
+            watch.append(what)
+        return _rebuild(value, _Packed, lambda entry: entry.unpack(self))
 
     def seal(
         self, node: Node, inputs: Sequence[Variable], raw: Sequence[Any], outputs: Sequence[Any]
@@ -204,26 +203,22 @@ class Context:
         self._node = weakref.ref(node)
         twins = {id(value): twin for value, twin in zip(raw, outputs, strict=True)}
 
-        def pack(value: Any) -> Any:
-            if not isinstance(value, Variable):
-                return value
+        self._packed = packs = []
+
+        def pack(value: Variable) -> _Packed:
             if id(value) in twins:
-                return _Packed(twins[id(value)], _OUTPUT, hooks)
-            known = id(value) in given or value._requires_grad
-            return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
+                packed = _Packed(twins[id(value)], _OUTPUT, hooks)
+            else:
+                known = id(value) in given or value._requires_grad
+                packed = _Packed(value, _INPUT if known else _RESIDUAL, hooks)
+            packs.append(packed)
+            return packed
 
-        if self._saved is not None and self._versions is None:
-            self._saved = tuple(map(pack, self._saved))
-        if self._saved_for_forward is not None:
-            self._saved_for_forward = tuple(map(pack, self._saved_for_forward))
+        if self._versions is None:
+            self._saved = _rebuild(self._saved, Variable, pack)
+        self._saved_for_forward = _rebuild(self._saved_for_forward, Variable, pack)
         if self.__dict__:
-            items, self._packed = self.__dict__.items(), []
-
-            def kept(value: Variable) -> _Packed:
-                self._packed.append(pack(value))  # type: ignore[missing-attribute]
-                return self._packed[-1]
-
-            self._attributes = {name: _rebuild(value, Variable, kept) for name, value in items}
+            self._attributes = _rebuild(dict(self.__dict__), Variable, pack)
             self.__dict__.clear()
 
     def release(self) -> None:
@@ -243,6 +238,7 @@ class Context:
         twin._versions = self._versions
         twin._materialize, twin._node = self._materialize, self._node
         twin._attributes, twin._constants = self._attributes, self._constants
+        twin.__dict__ = self.__dict__  # what a rule sets is there for the next run
         return twin
 
 
@@ -291,6 +287,8 @@ class _Packed:
 
     def unpack(self, ctx: Context) -> Variable:
         """The Variable with its history, if it is still what was saved."""
+        if ctx._phase == "released":
+            ctx._refuse_again()
         value = self.owner() if isinstance(self.owner, weakref.ref) else self.owner
         if value is not None and value._version != self.version:
             _stale(value, self.version)
@@ -344,6 +342,14 @@ def stamp_of(data: Any) -> Any:
     if type(data) in _IMMUTABLE:
         return None
     return space_of(data).stamp(data)
+
+
+def _entries(value: Any) -> Iterator[Any]:
+    """What a structure holds, however deep, and it itself at the end."""
+    if type(value) in (list, tuple, dict):
+        for below in value.values() if type(value) is dict else value:
+            yield from _entries(below)
+    yield value
 
 
 def _rebuild(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:

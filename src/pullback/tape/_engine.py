@@ -137,6 +137,12 @@ class Pass:
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
         outputs = node.outputs
+        if type(node) is AccumulateGrad and node.variable._version:
+            # The leaf was changed, and may be of another kind than when it was used.
+            fit = functools.partial(
+                outputs[0].space.conform, complain=node.variable._wrong_gradient
+            )  # type: ignore[missing-attribute]
+            arrivals = [(*path, fit(gradient)) for *path, gradient in arrivals]
         gradients: list[Any] = [None] * len(outputs)
         if len(arrivals) == 1:
             _, _, number, gradient = arrivals[0]
@@ -203,6 +209,8 @@ class Pass:
                 for variable, gradient in self._commits:
                     before = totals[id(variable)][1] if id(variable) in totals else variable._grad
                     space = space_of(variable._data)
+                    if before is not None and variable._version:  # of another kind by now?
+                        before = space.conform(before, variable._wrong_gradient)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
             freed = () if retain_graph else self._order

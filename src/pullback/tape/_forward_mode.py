@@ -89,6 +89,12 @@ def jvp(
     batch = _layout.batch_in(_layout.find((func, primals, tangents))[0])
     if batch is not None:
         return batch.lift(jvp, (func, primals, tangents))
+    for given in (primals, tangents):
+        if isinstance(given, Variable):
+            raise ArgumentTypeError(
+                "The primals and the tangents are lists, one entry for each argument.",
+                given=describe(given), mend="Pass (x,) for one.",
+            )  # fmt: skip
     starts = _starts(primals)
     if len(tangents) != len(primals):
         raise ArgumentError(

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
+from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
+from pullback.internal._text import shown
 
 __all__ = [
     "OFF",
@@ -87,6 +89,13 @@ class _Switch:
 
     def __call__(self, function: F) -> F:
         chosen = self._grad
+        # What yields would run outside: its body goes on when somebody asks for the next.
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if yields or isinstance(function, type) or not callable(function):
+            raise ArgumentTypeError(
+                "Only a function or a coroutine function is decorated to record, or not.",
+                given=shown(function), mend="Use it as a context manager inside.",
+            )  # fmt: skip
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

@@ -308,7 +308,10 @@ class Variable:
         return bool(self._plain())
 
     def __len__(self) -> int:
-        return len(self._plain())
+        data = self._plain()
+        if not hasattr(data, "__len__"):
+            raise ArgumentTypeError("A value that is no list has no length.", given=describe(self))
+        return len(data)
 
     def __contains__(self, item: Any) -> bool:
         return _plain(item) in self._plain()

@@ -155,7 +155,7 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
     if isinstance(variables, Variable) or gradients is None:
         given: list[Any] = [gradients] * len(roots)
     else:
-        if not isinstance(gradients, Iterable) or isinstance(gradients, str | dict):
+        if not isinstance(gradients, Iterable) or isinstance(gradients, str | dict | Variable):
             raise ArgumentTypeError(
                 "The gradients of several outputs are a list.", given=shown(gradients)
             )

@@ -5,7 +5,7 @@ given the whole batch; any other runs for each item, those that wait at once, an
 identical items once. What the tape records is a node an item, as a loop would record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -65,7 +65,21 @@ class Batched(Variable):
         self._plain()
 
     def __len__(self) -> int:
-        return len(self.items[0])
+        sizes = list(map(len, self.items))
+        if min(sizes) != max(sizes):
+            raise UnsupportedError(
+                "Inside vmap the items differ in length.", given=f"{min(sizes)} to {max(sizes)}",
+                mend="Put what depends on it into the forward of a Function, which sees one item.",
+            )  # fmt: skip
+        return sizes[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        first = self.items[0]
+        return iter(
+            first._data
+            if isinstance(first._data, dict)
+            else map(self.__getitem__, range(len(self)))
+        )
 
     def __repr__(self) -> str:
         return f"Batched({self.items!r})"

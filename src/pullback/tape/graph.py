@@ -85,7 +85,12 @@ def to_json(roots: Inputs, indent: int | None = None) -> str:
         "roots": [[index[edge.node], edge.output_nr] for edge in edges],
         "nodes": nodes,
     }
-    return json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
+    try:
+        text = json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:  # half a character, as a model may write it: as an escape
+        text = json.dumps(whole, indent=indent, allow_nan=False)
+    return text
 
 
 @checked
@@ -106,16 +111,23 @@ def from_json(text: str) -> list[GradientEdge]:
                 {"function": str(note["function"]), "text": str(note["text"])}
                 for note in entry.get("notes", ())
             ]
+        for node, entry in zip(nodes, whole["nodes"], strict=True):
             node.next_functions = [  # type: ignore[bad-assignment]
-                (None, 0) if edge is None else (nodes[edge[0]], int(edge[1]))
-                for edge in entry["next"]
+                (None, 0) if edge is None else _edge(nodes, *edge) for edge in entry["next"]
             ]
-        return [GradientEdge(nodes[number], int(output)) for number, output in whole["roots"]]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return [_edge(nodes, *root) for root in whole["roots"]]
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             "This is no JSON of a graph.", given=f"{type(error).__name__}: {error}",
             expected="what graph.to_json wrote",
         ) from None  # fmt: skip
+
+
+def _edge(nodes: list[_Read], node: int, output: int) -> GradientEdge:
+    """The edge of two numbers that are read; no number counts from the end."""
+    if min(node, output) < 0 or output >= len(nodes[node].outputs):
+        raise IndexError(f"there is no output {output} of node {node}")
+    return GradientEdge(nodes[node], output)
 
 
 @checked
