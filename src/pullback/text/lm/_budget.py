@@ -117,7 +117,7 @@ class Budget(Wrapper):
         """Ask where there is room; a stream that is left counts as its most."""
         request = self._limited(request)
         most = most_of(request.to_dict(), self.price)
-        async with self.account.holding(most) as spent:
+        async with self.account.holding(most, request) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
                     spent.append(self._used(chunk.completion, most))

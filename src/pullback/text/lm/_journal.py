@@ -324,6 +324,10 @@ class Journal:
         """Keep that an answer could not be used."""
         return self._write(replace(call, failure=why))
 
+    def forget(self, digest: str) -> None:
+        """Drop the answers to what has this digest, wherever it was asked."""
+        self._database.execute("DELETE FROM calls WHERE digest=?", digest)
+
     def retire_failures(self) -> None:
         """Let what failed be asked again by a run that goes on; what was paid stays counted."""
         for call in self.calls():

@@ -3,26 +3,29 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError
+from pullback.errors import ArgumentError, BudgetError, ReplyError
 from pullback.internal._arguments import check_counts, checked
+from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
-from pullback.text.lm._completion import Call, Chunk, Completion, summarise
+from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Wrapper, activate, active
+from pullback.text.lm._lm import LM, Wrapper, activate, active, bound
 from pullback.text.lm._openai import patience
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.prices import price_of
 
-__all__ = ["Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark"]
+__all__ = [
+    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark", "within_budget",
+]  # fmt: skip
 
 
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
@@ -163,6 +166,33 @@ class _Direct(Wrapper):
         return self.inner.stream_answer(request)
 
 
+def _budgeted(lm: LM, request: Request, *accounts: Account | None, longest: int | None = None) -> LM:
+    """The model itself, held to each account that does not hold this call already."""
+    inner: LM = _Direct(lm)
+    for account in dict.fromkeys(accounts):
+        if account is not None and not account.holds(request):
+            inner = Budget(inner, account, max_output_tokens=longest)
+    return inner
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A budget that every model here is held to; of a run under way, beside its own."""
+
+    account: Account
+
+    async def ask(self, lm: LM, request: Request) -> Completion:
+        return await _budgeted(lm, request, self.account).answer(request)
+
+    def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
+        return _budgeted(lm, request, self.account).stream_answer(request)
+
+
+def within_budget(account: Account | None) -> AbstractContextManager[Any]:
+    """Hold every model that is asked inside to an account, also one that wraps it in no `Budget`."""
+    return nullcontext() if account is None else setting(bound, _Bound(account))
+
+
 @checked
 class Run:
     """One journal and one budget for every model that a program asks, whatever wraps it.
@@ -243,6 +273,8 @@ class Run:
     def __exit__(self, *exc: object) -> None:
         try:
             self.wait()
+            if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
+                self.retire_failures()
         finally:
             activate(None)
             self._places.__exit__(None, None, None)
@@ -264,7 +296,7 @@ class Run:
     async def _ask(self, lm: LM, request: Request) -> Completion:
         patience.set(self._left)
         with self._counted():
-            return await self._way(lm).answer(request)
+            return await self._way(lm, request).answer(request)
 
     def _left(self) -> float:
         """Seconds that a call under way may still take when it is interrupted."""
@@ -274,16 +306,10 @@ class Run:
     async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
         """Answer for a model, bit by bit; a stream that is left early is not kept."""
         with self._counted():
-            chunks = self._way(lm).stream_answer(request)
+            chunks = self._way(lm, request).stream_answer(request)
             async with aclosing(chunks):  # type: ignore[bad-argument-type]
                 async for chunk in chunks:
                     yield chunk
-
-    def fail(self, calls: Sequence[Call], why: str) -> None:
-        """Keep in the journal that these answers could not be used."""
-        if not self.replays:
-            for call in calls:
-                self.journal.fail(call, why)
 
     def retire_failures(self) -> None:
         """Let the next run ask again what failed in this one."""
@@ -300,14 +326,14 @@ class Run:
         """How many answers came from the journal."""
         return self.journal.recorded
 
-    def _way(self, lm: LM) -> LM:
+    def _way(self, lm: LM, request: Request) -> LM:
         """What a model's requests go through in this run."""
         if self.replays:
             return Replay(self.journal, model=lm.model)
         # The journal stands before the budget: an answer that is known reserves nothing.
-        inner: LM = _Direct(lm)
-        if self.account is not None:
-            inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
+        also = bound.get()
+        accounts = (self.account, also and also.account)
+        inner = _budgeted(lm, request, *accounts, longest=self._max_output_tokens)
         return Record(inner, self.journal)
 
     @contextmanager
