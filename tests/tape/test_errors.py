@@ -282,9 +282,9 @@ def test_leaves_are_copied_and_graphs_are_not():
         assert twin is not x
         assert (twin.data, twin.role, twin.requires_grad) == (2.0, "weight", True)
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        for graph in (x * 2, (x * 2).grad_fn):
+        for part in (x * 2, (x * 2).grad_fn):
             with pytest.raises(GraphError):
-                copied(graph)
+                copied(part)
 
 
 @pytest.mark.parametrize("keep", [lambda x: [x], lambda x: {"a": (x,)}, lambda x: (x, None)])

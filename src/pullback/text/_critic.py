@@ -17,10 +17,11 @@ from pullback.text._prompts import (
     fence_of,
     fill_prompt,
     listed,
+    pattern_of,
     prompt,
     shorten,
 )
-from pullback.text.lm import LM
+from pullback.text.lm import LM, Request
 
 __all__ = [
     "Blame",
@@ -100,6 +101,9 @@ class Rule:
 
     check: Callable[[Any, Any], str | None]
     purpose: str = ""
+
+    def __post_init__(self) -> None:
+        pattern_of(self.purpose)
 
     def applies(self, purpose: str) -> bool:
         """Whether the rule speaks of operations with this purpose."""
@@ -192,6 +196,7 @@ class ModelCritic:
     def __init__(self, lm: LM, *, retries: int = 2, limit: int = 8000, **options: Any) -> None:
         check_counts(0, retries=retries)
         check_counts(limit=limit)
+        Request.of("", **options)  # refuses what is no option before anything is paid for
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 
     async def review(self, review: Review) -> list[Any]:

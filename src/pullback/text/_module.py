@@ -176,7 +176,7 @@ class Module:
         """
         try:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise ArgumentError("The file holds no JSON.", given=f"{path}: {error}") from None
         if not isinstance(state, dict):
             raise ArgumentError("The file holds no state.", given=type(state).__name__)
@@ -184,11 +184,19 @@ class Module:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write JSON to a file, whole or not at all, and no key."""
+    """Write JSON to a file, whole or not at all, and no key; its folder is made.
+
+    Raises:
+        ArgumentError: it cannot be written there.
+    """
     text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
         text = scrub(json.dumps(value, indent=1))
-    write_whole(Path(path), text)
+    try:
+        Path(path).parent.mkdir(exist_ok=True, parents=True)
+        write_whole(Path(path), text)
+    except OSError as error:
+        raise ArgumentError("The file cannot be written.", given=str(error)) from None
 
 
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

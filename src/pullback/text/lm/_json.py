@@ -34,7 +34,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
     try:
-        value = json.loads(bare)
+        value = json.loads(bare, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
             f"The model did not write JSON as {what}.",
@@ -66,9 +66,18 @@ def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
         return found[0]
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that says each thing once: of two, one may be what a text has put there."""
+    found = dict(pairs)
+    for name, value in pairs:
+        if found[name] != value:
+            raise ValueError(f"{name!r} stands there twice")
+    return found
+
+
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, those inside of others left out."""
-    decoder, place = json.JSONDecoder(), text.find("{")
+    decoder, place = json.JSONDecoder(object_pairs_hook=_object), text.find("{")
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)

@@ -84,7 +84,13 @@ class OpenAI(LM):
         if not timeout > 0:
             raise ArgumentError("The timeout is not positive.", given=f"{timeout} s")
         url = base_url or os.environ.get("OPENAI_BASE_URL") or f"{OPENAI}/v1"
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ArgumentError("The base_url is no address of a server.", given=repr(_plain(url)),
+                                expected="http://host/v1 or https://host/v1")  # fmt: skip
         if parts.query or "@" in parts.netloc:  # its connections log the address
             raise ArgumentError(
                 "The base_url holds a user, a password or a query.",
@@ -184,7 +190,10 @@ def _whole(value: Any) -> Any:
 
 
 def _plain(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "what cannot be taken apart"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

@@ -24,7 +24,8 @@ from pullback.text.lm._request import Request
 from pullback.text.prices import price_of
 
 __all__ = [
-    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark", "within_budget",
+    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark",
+    "within_budget",
 ]  # fmt: skip
 
 
@@ -166,7 +167,9 @@ class _Direct(Wrapper):
         return self.inner.stream_answer(request)
 
 
-def _budgeted(lm: LM, request: Request, *accounts: Account | None, longest: int | None = None) -> LM:
+def _budgeted(
+    lm: LM, request: Request, *accounts: Account | None, longest: int | None = None
+) -> LM:
     """The model itself, held to each account that does not hold this call already."""
     inner: LM = _Direct(lm)
     for account in dict.fromkeys(accounts):
@@ -189,7 +192,7 @@ class _Bound:
 
 
 def within_budget(account: Account | None) -> AbstractContextManager[Any]:
-    """Hold every model that is asked inside to an account, also one that wraps it in no `Budget`."""
+    """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
     return nullcontext() if account is None else setting(bound, _Bound(account))
 
 

@@ -158,11 +158,13 @@ class Optimizer:
             ]
         except (KeyError, TypeError) as error:
             raise ArgumentError("This is no state of an optimizer.", given=repr(error)) from None
-        texts = [version.value for each in versions for version in each]
-        if not all(isinstance(text, str) for text in texts):
-            raise ArgumentError(
-                "This is no state of an optimizer of texts.", given=repr(texts)[:80]
-            )
+        for version in (version for each in versions for version in each):
+            if not all(isinstance(text, str) for text in (version.value, *version.feedback)):
+                raise ArgumentError(
+                    "This is no state of an optimizer of texts.", given=shown(version)
+                )
+            if version.score is not None:
+                finite(version.score, "A score of a version")
         if len(versions) != len(self.versions) or not all(versions):
             raise ArgumentError(
                 "The state belongs to other parameters.", given=f"{len(versions)} of them",

@@ -73,7 +73,10 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
     evaluation = Evaluation(*loss)
     if learn and evaluation.score.requires_grad:
         evaluation.backward()
-    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    try:
+        numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
     return {"score": float(evaluation.score.data), **numbers}
 
 

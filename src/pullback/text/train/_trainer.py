@@ -292,7 +292,6 @@ class _Run:
         folder = self.trainer.folder
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
         state = {
             "epoch": self.epoch,
             "module": self.module.state_dict(),
