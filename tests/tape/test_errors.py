@@ -341,8 +341,9 @@ def test_a_leaf_that_is_of_another_kind_by_now_takes_no_gradient(again):
         if space_of(value) == space_of(again):
             continue
         x = Variable(value, requires_grad=True)
-        y = function(lambda ctx, x: Variable(1.0), lambda ctx, g: other).apply(x)
         other = Variable([1.0, 1.0]) if isinstance(value, list) else Variable(value)
+        rules = (lambda ctx, x: Variable(1.0), lambda ctx, g, other=other: other)
+        y = function(*rules).apply(x)
         y.backward(retain_graph=True)
         with no_grad():
             x.data = again

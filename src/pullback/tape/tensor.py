@@ -218,7 +218,10 @@ def to_torch(variable: Variable) -> torch.Tensor:
         return tensor
     refuse_inside_transform(variable)
     entry = _Entry(variable)
-    anchor = torch.empty(0, requires_grad=True)  # or torch would record no crossing of the tape's
+    # Without it torch would record no crossing of the tape's own values; and its hook runs where
+    # torch accumulates into leaves, not where it was only asked for some gradients.
+    anchor = torch.empty(0, requires_grad=True)
+    anchor.register_hook(_accumulate)
     with torch.enable_grad():
         return _Crossing.apply(entry, tensor, anchor, *entry.tensors())
 
@@ -237,6 +240,11 @@ class _Entry:
         return [node.tensor for node in self.upstream]
 
 
+def _accumulate(signal: torch.Tensor) -> None:
+    """Give the leaves of the tape what a pass has brought them."""
+    signal.__dict__.pop("tape_pass").commit(retain_graph=True)
+
+
 class _Crossing(torch.autograd.Function):
     """A value of the tape in torch's graph."""
 
@@ -249,20 +257,20 @@ class _Crossing(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         entry: _Entry = ctx.entry
         (gradient,) = gradients
-        nothing = (None, None, None)
         if entry.stopped_by is not None and (
             entry.stopped_by == threading.get_ident() or gradient.device.type != "cpu"
         ):
-            return *nothing, *(None for _ in entry.upstream)
+            return (None,) * (3 + len(entry.upstream))
         recorded = torch.is_grad_enabled()
         with enable_grad() if recorded else no_grad():
             arriving = from_torch(gradient, number=entry.space is NUMBER)
             the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
             the_pass.run_or_drive()
-            the_pass.commit(retain_graph=True)
             found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
-        return *nothing, *sent
+        signal: Any = torch.empty(0)
+        signal.tape_pass = the_pass
+        return None, None, signal, *sent
 
 
 def _torch_nodes(start: Node) -> list["TorchNode"]:

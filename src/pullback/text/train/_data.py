@@ -209,7 +209,7 @@ class DataLoader:
             raise ArgumentError("There is no last batch without batches.", given="drop_last=True")
         if isinstance(sampler, Iterator):
             raise ArgumentTypeError("A sampler gives an order each epoch; this is used up.",
-                                    given=shown(sampler), mend="Pass a list, or a Sampler.")  # fmt: skip
+                                    given=shown(sampler), mend="Pass a list.")  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         if sampler is None:
             random_order = RandomSampler(dataset, seed=seed) if shuffle else None
