@@ -146,8 +146,14 @@ def test_a_batch_of_lists_is_gone_through_as_one_list():
     assert vmap(lambda row: row[list(row)[1]])(named).data == [2.0, 2.0]
 
 
+class Entries(Function):
+    @staticmethod
+    def forward(ctx, row):
+        return tuple(map(Variable, row.data))
+
+
 def test_items_of_different_lengths_are_no_one_list():
     rows = [Variable([1.0, 2.0]), Variable([3.0])]
-    for of in (len, list):
+    for of in (len, list, Entries.apply):
         with pytest.raises(UnsupportedError, match="differ"):
             vmap(lambda row, of=of: Variable(of(row)))(rows)

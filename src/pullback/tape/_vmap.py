@@ -65,21 +65,14 @@ class Batched(Variable):
         self._plain()
 
     def __len__(self) -> int:
-        sizes = list(map(len, self.items))
-        if min(sizes) != max(sizes):
-            raise UnsupportedError(
-                "Inside vmap the items differ in length.", given=f"{min(sizes)} to {max(sizes)}",
-                mend="Put what depends on it into the forward of a Function, which sees one item.",
-            )  # fmt: skip
+        sizes = sorted(map(len, self.items))
+        if sizes[0] != sizes[-1]:
+            raise _ragged(sizes)
         return sizes[0]
 
     def __iter__(self) -> Iterator[Any]:
-        first = self.items[0]
-        return iter(
-            first._data
-            if isinstance(first._data, dict)
-            else map(self.__getitem__, range(len(self)))
-        )
+        first = self.items[0]._data
+        return iter(first) if isinstance(first, dict) else map(self.__getitem__, range(len(self)))
 
     def __repr__(self) -> str:
         return f"Batched({self.items!r})"
@@ -215,6 +208,13 @@ def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
     return value
 
 
+def _ragged(sizes: list[int]) -> UnsupportedError:
+    return UnsupportedError(
+        "Inside vmap the items differ in length.", given=f"{sizes[0]} to {sizes[-1]}",
+        mend="Put what depends on it into the forward of a Function, which sees one item.",
+    )  # fmt: skip
+
+
 class _Rows:
     """The arguments of a call on a batch, for each item of the innermost."""
 
@@ -241,6 +241,8 @@ class _Rows:
         if isinstance(first, Variable):
             return Batched(results, self.level, self.info)
         if isinstance(first, tuple | list):
+            if {len(result) for result in results} != {len(first)}:
+                raise _ragged(sorted(map(len, results)))
             columns = zip(*results, strict=True)
             return type(first)(self.combine(list(column)) for column in columns)
         if all(result is first or result == first for result in results):

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template
 from pullback.text.lm import scrub
 
-__all__ = ["Module", "Parameter", "TemplateParameter", "write_json"]
+__all__ = ["Module", "Parameter", "TemplateParameter", "json_of", "write_json"]
 
 
 class Parameter(Variable):
@@ -166,7 +166,7 @@ class Module:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, whole or not at all."""
-        write_json(path, self.state_dict())
+        write_json(path, json_of(self.state_dict()))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read the state from a JSON file.
@@ -183,15 +183,20 @@ class Module:
         self.load_state_dict(state)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write JSON to a file, whole or not at all, and no key; its folder is made.
+def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """The JSON of a value, without any key, that any file can hold."""
+    text = json.dumps(value, ensure_ascii=False, indent=1, default=default)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
+        text = json.dumps(value, indent=1, default=default)
+    return scrub(text)
+
+
+def write_json(path: str | os.PathLike[str], text: str) -> None:
+    """Write JSON to a file, whole or not at all; its folder is made.
 
     Raises:
         ArgumentError: it cannot be written there.
     """
-    text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
-        text = scrub(json.dumps(value, indent=1))
     try:
         Path(path).parent.mkdir(exist_ok=True, parents=True)
         write_whole(Path(path), text)
