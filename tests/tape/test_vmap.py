@@ -157,3 +157,13 @@ def test_items_of_different_lengths_are_no_one_list():
     for of in (len, list, Entries.apply):
         with pytest.raises(UnsupportedError, match="differ"):
             vmap(lambda row, of=of: Variable(of(row)))(rows)
+
+
+def test_the_rule_for_a_batch_may_be_awaited():
+    class Doubled(Rule):
+        @staticmethod
+        async def vmap(info, in_dims, x, y):
+            await asyncio.sleep(0)
+            return x, 0
+
+    assert vmap(Doubled.apply)([1.0, 2.0], [3.0, 4.0]).data == [1.0, 2.0]
