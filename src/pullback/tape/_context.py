@@ -202,17 +202,14 @@ class Context:
                     return
         self._node = weakref.ref(node)
         twins = {id(value): twin for value, twin in zip(raw, outputs, strict=True)}
-
-        self._packed = packs = []
+        packs: list[_Packed] = []
+        self._packed = packs
 
         def pack(value: Variable) -> _Packed:
-            if id(value) in twins:
-                packed = _Packed(twins[id(value)], _OUTPUT, hooks)
-            else:
-                known = id(value) in given or value._requires_grad
-                packed = _Packed(value, _INPUT if known else _RESIDUAL, hooks)
-            packs.append(packed)
-            return packed
+            output = id(value) in twins
+            residual = not (output or id(value) in given or value._requires_grad)
+            packs.append(_Packed(twins.get(id(value), value), output, residual, hooks))
+            return packs[-1]
 
         if self._versions is None:
             self._saved = _rebuild(self._saved, Variable, pack)
@@ -242,45 +239,29 @@ class Context:
         return twin
 
 
-_INPUT, _OUTPUT, _RESIDUAL = "input", "output", "residual"
-
-
 class _Packed:
-    """A saved Variable, without the history that would make it keep its own graph alive."""
+    """A saved Variable, without the history that would make it keep its own graph alive.
 
-    __slots__ = (
-        "data",
-        "edge",
-        "hook",
-        "kind",
-        "owner",
-        "requires_grad",
-        "role",
-        "stamp",
-        "version",
-    )
+    Arguments:
+        value: the Variable.
+        output: whether forward gave it.
+        residual: whether it is neither an input nor an output.
+        hooks: what packs and unpacks it, or None.
+    """
 
-    def __init__(self, value: Variable, kind: str, hooks: Any) -> None:
-        self.kind = kind
-        self.version = value._version
+    __slots__ = ("data", "edge", "hook", "output", "owner", "residual", "role", "stamp", "version")
+
+    def __init__(self, value: Variable, output: bool, residual: bool, hooks: Any) -> None:
+        self.output, self.residual = output, residual
+        self.version, self.role = value._version, value.role
         self.stamp = stamp_of(value._data)
-        self.role = value.role
-        self.hook = None
-        self.edge: Any = None
-        self.requires_grad = value._requires_grad
+        self.owner: Any = value
+        self.data = self.edge = self.hook = None
         # An output is held weakly: it holds its node, and that this context, so each would keep the
         # other. What it is made of again is kept beside it.
-        if kind == _OUTPUT:
-            self.owner: Any = weakref.ref(value)
-            self.edge = value._output_nr
-            self.data = value._data
-        elif hooks is None:
-            self.owner = value
-            self.data = None
-        else:
-            self.owner = weakref.ref(value)
-            self.edge = edge_of(value)
-            self.data = value._data
+        if output or hooks is not None:
+            self.owner, self.data = weakref.ref(value), value._data
+            self.edge = (value._requires_grad, value._output_nr) if output else edge_of(value)
         if hooks is not None:
             pack, self.hook = hooks
             self.data = pack(wrap(value._data, value.role))
@@ -289,24 +270,23 @@ class _Packed:
         """The Variable with its history, if it is still what was saved."""
         if ctx._phase == "released":
             ctx._refuse_again()
-        value = self.owner() if isinstance(self.owner, weakref.ref) else self.owner
+        value = self.owner if self.edge is None else self.owner()
         if value is not None and value._version != self.version:
             _stale(value, self.version)
-        if self.kind == _RESIDUAL:
-            watch = mode.get().watch
-            if watch is not None:
-                watch.append("a saved intermediate, neither an input nor an output")
-        if self.hook is None and self.kind != _OUTPUT and value is not None:
-            if self.stamp is not None and stamp_of(value._data) != self.stamp:
-                _stale(value, self.version)
+        watch = mode.get().watch
+        if self.residual and watch is not None:
+            watch.append("a saved intermediate, neither an input nor an output")
+        if self.hook is not None:
+            data = self._from_hook()
+        else:
+            data = value._data if self.edge is None else self.data
+            if self.stamp is not None and stamp_of(data) != self.stamp:
+                _stale(wrap(data, self.role), self.version)
+        if self.edge is None:
             return value
-        data = self.data if self.hook is None else self._from_hook()
-        if self.stamp is not None and self.hook is None and stamp_of(data) != self.stamp:
-            _stale(wrap(data, self.role), self.version)
-        if self.kind == _OUTPUT:
-            node = ctx._node() if self.requires_grad else None
-            return wrap(data, self.role, node, self.edge if node is not None else 0)
-        return at_edge(data, self.role, self.edge)
+        recorded, number = self.edge
+        edge = (ctx._node() if recorded else None, number) if self.output else self.edge
+        return at_edge(data, self.role, edge)
 
     def _from_hook(self) -> Any:
         value = self.hook(self.data)  # type: ignore[not-callable]

@@ -107,13 +107,23 @@ def grad(
     if batch is not None:
         more = (retain_graph, create_graph, allow_unused, materialize_grads)
         return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
-    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    roots = _roots(outputs, grad_outputs)
-    the_pass = Pass(roots, captures=edges, create_graph=create_graph)
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
+    edges = edges_in(inputs, "inputs")
+    the_pass = Pass(_roots(outputs, grad_outputs), captures=edges, create_graph=create_graph)
     the_pass.run_or_drive()
-    results = _results(the_pass, edges, allowed, materialize_grads)
+    results = [the_pass.captured.get(edge) for edge in edges]
+    for number, (node, output_nr) in enumerate(edges):
+        space = node.outputs[output_nr].space
+        if results[number] is None and materialize_grads and space is not None:
+            results[number] = space.zero()
+        if results[number] is None and not (allow_unused or materialize_grads):
+            raise GraphError(
+                f"Input {number} was not used by the outputs.",
+                given=node.title(), mend="Pass allow_unused=True for None in its place.",
+            )  # fmt: skip
     the_pass.commit(create_graph if retain_graph is None else retain_graph)
-    return results
+    return tuple(results)
 
 
 def listed(values: Any, name: str) -> list[Any]:
@@ -187,32 +197,6 @@ def _start(variable: Variable, gradient: Any) -> Any:
             mend="For a text pass the feedback: Variable('...').",
         )  # fmt: skip
     return implicit
-
-
-def _inputs(
-    inputs: Any, allow_unused: bool | None, materialize: bool
-) -> tuple[list[GradientEdge], bool]:
-    if materialize and allow_unused is False:
-        raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
-    return edges_in(inputs, "inputs"), bool(allow_unused) or materialize
-
-
-def _results(
-    the_pass: Pass, edges: list[GradientEdge], allowed: bool, materialize: bool
-) -> tuple[Any, ...]:
-    results: list[Any] = []
-    for number, edge in enumerate(edges):
-        gradient = the_pass.captured.get(edge)
-        if gradient is None and not allowed:
-            raise GraphError(
-                f"Input {number} was not used by the outputs.",
-                given=edge.node.title(), mend="Pass allow_unused=True for None in its place.",
-            )  # fmt: skip
-        space = edge.node.outputs[edge.output_nr].space
-        if gradient is None and materialize and space is not None:
-            gradient = space.zero()
-        results.append(gradient)
-    return tuple(results)
 
 
 OPERATIONS["backward"] = backward

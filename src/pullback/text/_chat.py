@@ -208,21 +208,13 @@ class Chat(Operation):
     @staticmethod
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
-        *inputs, output = ctx.saved_variables
-        said = spoken(feedback)
-        if not said:  # an item of a batch that succeeded: nobody is asked
-            return (None, *[None] * len(inputs))
-        review = Review(
-            call.role, tuple(inputs), output,
-            tuple(
-                telling or isinstance(value, Parameter)
-                for telling, value in zip(call.conversation.instructions, inputs, strict=True)
-            ),
-            ctx.needs_input_grad[1:], said, call.conversation.transcript,
-        )  # fmt: skip
-        with attempted() as tried:
-            told = await call.critic.review(review)
-        return (None, *(told if tried.failure is None else [None] * len(inputs)))
+        form = call.conversation
+        said, told = spoken(feedback), [None] * len(form.instructions)
+        if said:  # else an item of a batch that succeeded: nobody is asked
+            review = Review.of(ctx, call.role, form.instructions, said, form.transcript)
+            with attempted():
+                told = await call.critic.review(review)
+        return (None, *told)
 
 
 @checked

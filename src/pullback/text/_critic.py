@@ -12,6 +12,7 @@ from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
 from pullback.text._joining import Operation, heard
+from pullback.text._module import Parameter
 from pullback.text._prompts import (
     ask,
     fence_of,
@@ -60,6 +61,22 @@ class Review:
     wanted: tuple[bool, ...]
     feedback: Variable
     written: Callable[[Sequence[Variable]], str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        ctx: Any,
+        purpose: str,
+        telling: Sequence[bool],
+        feedback: Variable,
+        written: Any = None,
+    ) -> "Review":
+        """The operation of a context; what its author marks, and each `Parameter`, instructs it."""
+        *inputs, output = ctx.saved_variables
+        pairs = zip(telling, inputs, strict=True)
+        instructions = tuple(told or isinstance(value, Parameter) for told, value in pairs)
+        wanted = ctx.needs_input_grad[1:]
+        return cls(purpose, tuple(inputs), output, instructions, wanted, feedback, written)
 
 
 @runtime_checkable
