@@ -68,29 +68,13 @@ class Item(_Structure):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return Place.apply(g, ctx.space, ctx.key), None
-
-
-class Place(_Structure):
-    """The gradient of a structure that is zero but for one entry, or one slice."""
-
-    _linear = "jointly"
-
-    @staticmethod
-    def forward(ctx: Any, g: Any, space: Any, key: Any) -> Any:
-        ctx.key = key
-        values = [held(slot.zero()) for slot in space.slots]
+        space, key = ctx.space, ctx.key  # zero but for the entry, or the slice
+        slots = [slot.zero() for slot in space.slots]
         if isinstance(key, slice):
-            values[key] = list(g._data)
+            slots[key] = list(g)
         else:
-            values[space.keys.index(key % len(space.keys) if space.name == "sequence" else key)] = (
-                held(g)
-            )
-        return wrap(space.build(values))
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g[ctx.key], None, None
+            slots[key if space.name == "sequence" else space.keys.index(key)] = g
+        return assemble(space, slots), None
 
 
 class Stack(_Structure):

@@ -150,25 +150,19 @@ class Variable:
         """
         if requires_grad is not True and requires_grad is not False:
             raise ArgumentTypeError("requires_grad is True or False.", given=shown(requires_grad))
-        if self._node is not None:
-            if not requires_grad:
-                raise GraphError(
-                    "Only a leaf can stop requiring a gradient.", given=describe(self),
-                    mend="Use detach() for a copy without history.",
-                )  # fmt: skip
-        elif requires_grad:
-            self._require(space_of(self._data))
-        else:
-            self._requires_grad = False
-        return self
-
-    def _require(self, space: Any) -> None:
-        if not space.differentiable:
+        if self._node is not None and not requires_grad:
+            raise GraphError(
+                "Only a leaf can stop requiring a gradient.", given=describe(self),
+                mend="Use detach() for a copy without history.",
+            )  # fmt: skip
+        space = space_of(self._data)
+        if requires_grad and not space.differentiable:
             raise ArgumentError(
                 f"A value of the space {space.name!r} has no gradient.", given=describe(self),
                 expected="a number, a text, a list, tuple or dict of them, or a floating tensor",
             )  # fmt: skip
-        self._requires_grad = True
+        self._requires_grad = requires_grad
+        return self
 
     @property
     def grad(self) -> Any:

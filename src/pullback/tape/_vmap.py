@@ -90,16 +90,16 @@ class Batched(Variable):
         lanes = _Lanes(definition, args)
         return await (lanes.each() if definition.vmap is None else lanes.whole())
 
-    def lift(self, verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    @staticmethod
+    def rows(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The arguments for each item of the innermost batches among them."""
+        return _Rows(args).rows
+
+    @staticmethod
+    def lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a verb for each item of the innermost batches among its arguments."""
         lanes = _Rows(args)
         return lanes.combine([verb(*row) for row in lanes.rows])
-
-    def beside(self, gradient: Any) -> list[tuple[Variable, Any]]:
-        """Each item and its gradient; one gradient may serve all of them."""
-        if isinstance(gradient, Batched):
-            return list(zip(self.items, gradient.items, strict=True))
-        return [(item, gradient) for item in self.items]
 
 
 _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
