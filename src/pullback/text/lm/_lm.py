@@ -26,8 +26,8 @@ __all__ = ["LM", "Ask", "Wrapper", "activate", "active", "bound", "hand_on", "he
 # and one budget. It has `ask` and `stream`, given a model and a request.
 _active: list[Any] = []
 
-bound: ContextVar[Any] = ContextVar("pullback.text.bound", default=None)
-"""What all models that are asked here go through where no run is under way: a budget alone."""
+bound: ContextVar[Callable[["LM"], "LM"]] = ContextVar("pullback.text.bound")
+"""Holds a model to the budget that is in force here, if there is one."""
 
 _heard: ContextVar[list[Callable[[str], Any]] | None] = ContextVar(
     "pullback.text.heard", default=None
@@ -100,13 +100,17 @@ class LM(ABC):
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
-        way = None if self.wraps else active() or bound.get()
-        return await (self.answer(request) if way is None else way.ask(self, request))
+        run = None if self.wraps else active()
+        return await (self._bound().answer(request) if run is None else run.ask(self, request))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        way = None if self.wraps else active() or bound.get()
-        return self.stream_answer(request) if way is None else way.stream(self, request)
+        run = None if self.wraps else active()
+        return self._bound().stream_answer(request) if run is None else run.stream(self, request)
+
+    def _bound(self) -> "LM":
+        hold = None if self.wraps else bound.get(None)
+        return self if hold is None else hold(self)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""

@@ -167,33 +167,11 @@ class _Direct(Wrapper):
         return self.inner.stream_answer(request)
 
 
-def _budgeted(
-    lm: LM, request: Request, *accounts: Account | None, longest: int | None = None
-) -> LM:
-    """The model itself, held to each account that does not hold this call already."""
-    inner: LM = _Direct(lm)
-    for account in dict.fromkeys(accounts):
-        if account is not None and not account.holds(request):
-            inner = Budget(inner, account, max_output_tokens=longest)
-    return inner
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """A budget that every model here is held to; of a run under way, beside its own."""
-
-    account: Account
-
-    async def ask(self, lm: LM, request: Request) -> Completion:
-        return await _budgeted(lm, request, self.account).answer(request)
-
-    def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
-        return _budgeted(lm, request, self.account).stream_answer(request)
-
-
 def within_budget(account: Account | None) -> AbstractContextManager[Any]:
     """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
-    return nullcontext() if account is None else setting(bound, _Bound(account))
+    if account is None:
+        return nullcontext()
+    return setting(bound, lambda lm: Budget(_Direct(lm), account))
 
 
 @checked
@@ -299,7 +277,7 @@ class Run:
     async def _ask(self, lm: LM, request: Request) -> Completion:
         patience.set(self._left)
         with self._counted():
-            return await self._way(lm, request).answer(request)
+            return await self._way(lm).answer(request)
 
     def _left(self) -> float:
         """Seconds that a call under way may still take when it is interrupted."""
@@ -309,7 +287,7 @@ class Run:
     async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
         """Answer for a model, bit by bit; a stream that is left early is not kept."""
         with self._counted():
-            chunks = self._way(lm, request).stream_answer(request)
+            chunks = self._way(lm).stream_answer(request)
             async with aclosing(chunks):  # type: ignore[bad-argument-type]
                 async for chunk in chunks:
                     yield chunk
@@ -329,14 +307,14 @@ class Run:
         """How many answers came from the journal."""
         return self.journal.recorded
 
-    def _way(self, lm: LM, request: Request) -> LM:
+    def _way(self, lm: LM) -> LM:
         """What a model's requests go through in this run."""
         if self.replays:
             return Replay(self.journal, model=lm.model)
         # The journal stands before the budget: an answer that is known reserves nothing.
-        also = bound.get()
-        accounts = (self.account, also and also.account)
-        inner = _budgeted(lm, request, *accounts, longest=self._max_output_tokens)
+        inner: LM = _Direct(lm._bound())
+        if self.account is not None:
+            inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
         return Record(inner, self.journal)
 
     @contextmanager
