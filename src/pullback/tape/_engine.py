@@ -73,20 +73,11 @@ class Pass:
         self._commits: list[tuple[Variable, Any]] = []
         self._outside: list[Any] = []
 
-    @property
-    def concurrent(self) -> bool:
-        """Whether a rule of the pass waits, so that others should run beside it."""
-        return True in [node.waits for node in self._order]
-
-    def run_or_drive(self) -> None:
-        """Run the pass from synchronous code."""
-        if self.concurrent:
-            run(self.arun())
-        else:
-            self.run()
-
     def run(self) -> None:
-        """Run the nodes one after another in this thread."""
+        """Run the nodes from synchronous code: one after another in this thread, if none waits."""
+        if True in [node.waits for node in self._order]:
+            run(self.arun())
+            return
         with running(self._mode):
             for node, index in self._order.items():
                 arrivals = self._inbox.pop(node, None)
@@ -198,8 +189,11 @@ class Pass:
             elif within is None or following in within:
                 inbox[following] = [(index, number, output_nr, gradient)]
 
-    def commit(self, retain_graph: bool) -> None:
-        """Give the leaves their gradients, all at once, and free the graph."""
+    def commit(self, retain_graph: bool | None) -> None:
+        """Give the leaves their gradients, all at once, and free the graph.
+
+        It is kept if the rules were recorded, where nothing else is said.
+        """
         # One pass at a time reads and writes ``.grad``, or of two threads that add to one leaf the
         # later would overwrite the earlier. The sums are made first and set together: what fails or
         # interrupts while they are made leaves every leaf as it was.
@@ -213,7 +207,8 @@ class Pass:
                         before = space.conform(before, variable._wrong_gradient)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
-            freed = () if retain_graph else self._order
+            retained = self._create_graph if retain_graph is None else retain_graph
+            freed = () if retained else self._order
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)

@@ -86,25 +86,20 @@ def notes_in(gradient: Any) -> Sequence[Variable]:
     """The notes in a gradient of any structure."""
     if isinstance(gradient, Feedback):
         return gradient.notes
-    if isinstance(gradient, Variable):
-        return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
     if isinstance(gradient, dict | list | tuple):
         below = gradient.values() if isinstance(gradient, dict) else gradient
         return [note for each in below for note in notes_in(each)]
-    return ()
+    if not isinstance(gradient, Variable):
+        return ()
+    return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
     """The notes in a gradient of a text, or None if it is something else."""
-    if isinstance(gradient, Feedback):
-        return gradient.notes
     if isinstance(gradient, Variable):
-        return (gradient,) if isinstance(gradient._data, str) else None
-    if isinstance(gradient, list | tuple):
-        parts = [notes_of(part) for part in gradient]
-        if None not in parts:
-            return tuple(note for part in parts if part is not None for note in part)
-    return None
+        return tuple(notes_in(gradient)) if isinstance(gradient._data, str) else None
+    parts = [notes_of(part) for part in gradient] if isinstance(gradient, list | tuple) else [None]
+    return None if None in parts else tuple(note for part in parts for note in part or ())
 
 
 def held(gradient: Any) -> Any:

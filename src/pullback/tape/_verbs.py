@@ -51,8 +51,8 @@ def backward(
         Variable(6.0)
     """
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
-    the_pass.run_or_drive()
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    the_pass.run()
+    the_pass.commit(retain_graph)
 
 
 @checked
@@ -66,7 +66,7 @@ async def abackward(
     """The same as `backward`, awaited: coroutine rules run in the loop that awaits it."""
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     await the_pass.arun()
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    the_pass.commit(retain_graph)
 
 
 @checked
@@ -111,7 +111,7 @@ def grad(
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
     edges = edges_in(inputs, "inputs")
     the_pass = Pass(_roots(outputs, grad_outputs), captures=edges, create_graph=create_graph)
-    the_pass.run_or_drive()
+    the_pass.run()
     results = [the_pass.captured.get(edge) for edge in edges]
     for number, (node, output_nr) in enumerate(edges):
         space = node.outputs[output_nr].space
@@ -122,7 +122,7 @@ def grad(
                 f"Input {number} was not used by the outputs.",
                 given=node.title(), mend="Pass allow_unused=True for None in its place.",
             )  # fmt: skip
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    the_pass.commit(retain_graph)
     return tuple(results)
 
 

@@ -201,9 +201,9 @@ class Chat(Operation):
             options["schema"] = call.schema
         if call.tools:
             options["tools"] = call.tools
-        with attempted() as tried:
+        with attempted() as failed:
             data = _data(call, await call.lm.acomplete(messages, **options))
-        return Variable(data if tried.failure is None else _failed(call, tried.failure), call.role)
+        return Variable(_failed(call, failed[0]) if failed else data, call.role)
 
     @staticmethod
     async def backward(ctx: Any, feedback: Any) -> Any:

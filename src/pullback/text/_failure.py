@@ -167,32 +167,23 @@ def forgive(error: Exception, heard: Sequence[Callable[[str], Any]] = ()) -> Fai
     return None if now is None else now.add(cause)
 
 
-class Attempt:
-    """One answer that a model was asked for.
-
-    Attributes:
-        failure: why there is none; None where there is one.
-    """
-
-    failure: Failure | None = None
-
-
 @contextlib.contextmanager
-def attempted() -> Iterator[Attempt]:
-    """One answer that a model is asked for: what is raised inside is its failure.
+def attempted() -> Iterator[list[Failure]]:
+    """One answer that a model is asked for: what is raised inside is its failure, the only entry.
 
     Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
     counts once. Where nothing is tolerated outside, everything raises as ever.
     """
-    now, tried = _tolerance.get(), Attempt()
+    now, failed = _tolerance.get(), list[Failure]()
     with hearing() as heard:
         try:
             with setting(_tolerance, None):
-                yield tried
+                yield failed
         except Exception as error:
-            tried.failure = forgive(error, heard)
-            if tried.failure is None:
+            failure = forgive(error, heard)
+            if failure is None:
                 raise
+            failed.append(failure)
         else:
             if now is not None:
                 now.count(1)

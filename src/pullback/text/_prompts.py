@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
@@ -272,18 +272,17 @@ async def ask(
     Raises:
         ReplyError: no answer could be used.
     """
-    check_counts(0, retries=retries)
     asked = messages
-    for left in range(retries, -1, -1):
+    while True:
         answer = (await lm.acomplete(asked, **options)).text
         try:
             return read(answer)
         except ReplyError as error:
-            if not left:
+            if not retries:
                 raise
+            retries -= 1
             said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
             asked = [*messages, *said]
-    raise ReplyError("No answer of the model could be used.")
 
 
 def between_tags(answer: str, tag: str) -> str:

@@ -29,9 +29,7 @@ _active: list[Any] = []
 bound: ContextVar[Callable[["LM"], "LM"]] = ContextVar("pullback.text.bound")
 """Holds a model to the budget that is in force here, if there is one."""
 
-_heard: ContextVar[list[Callable[[str], Any]] | None] = ContextVar(
-    "pullback.text.heard", default=None
-)
+_heard: ContextVar[list[Callable[[str], Any]]] = ContextVar("pullback.text.heard")
 
 
 @contextmanager
@@ -48,9 +46,7 @@ def hearing() -> Iterator[list[Callable[[str], Any]]]:
 
 def hand_on(fail: Callable[[str], Any]) -> None:
     """Tell who hears of an answer that is kept how to say that it cannot be used, and why."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.append(fail)
+    _heard.get([]).append(fail)
 
 
 def active() -> Any:

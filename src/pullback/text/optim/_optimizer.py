@@ -104,9 +104,9 @@ class Optimizer:
 
     def attempt(self) -> str:
         """Make a step; where a model fails at it, why nothing was proposed, else empty."""
-        with attempted() as tried:
+        with attempted() as failed:
             self.step()
-        return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
+        return f"nothing was proposed: {failed[0].cause}" if failed else ""
 
     def record(self, score: float) -> None:
         """Say what was measured with the versions that the parameters have now."""

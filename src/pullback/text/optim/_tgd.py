@@ -116,24 +116,6 @@ def keeps_fields(template: str) -> Constraint | None:
     return Constraint(f"It has just these fields, each in braces: {wanted}.", check)
 
 
-def check_constraints(value: str, constraints: list[Constraint]) -> str:
-    """The new text, if it satisfies them.
-
-    Raises:
-        ReplyError: it does not, or is empty.
-    """
-    if not value.strip():
-        raise ReplyError("The new text is empty.", expected="a text")
-    for constraint in constraints:
-        wrong = constraint.check(value) if constraint.check else None
-        if wrong:
-            raise ReplyError(
-                f"The new text breaks a constraint: {wrong}.",
-                given=shorten(repr(value), 200), expected=constraint.text,
-            )  # fmt: skip
-    return value
-
-
 @checked
 class TGD(Optimizer):
     """Textual gradient descent: a model rewrites each text from the feedback on it.
@@ -259,7 +241,17 @@ class TGD(Optimizer):
         )
 
         def read(answer: str) -> str:
-            return check_constraints(between_tags(answer, "IMPROVED"), constraints)
+            value = between_tags(answer, "IMPROVED")
+            if not value.strip():
+                raise ReplyError("The new text is empty.", expected="a text")
+            for constraint in constraints:
+                wrong = constraint.check(value) if constraint.check else None
+                if wrong:
+                    raise ReplyError(
+                        f"The new text breaks a constraint: {wrong}.",
+                        given=shorten(repr(value), 200), expected=constraint.text,
+                    )  # fmt: skip
+            return value
 
         with at("proposal", self.steps, number):
             return await ask(self.lm, messages, read, self.retries, **self.options)
