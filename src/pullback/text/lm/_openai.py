@@ -89,7 +89,7 @@ class OpenAI(LM):
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.netloc:
-            raise ArgumentError("The base_url is no address of a server.", given=repr(_plain(url)),
+            raise ArgumentError("The base_url is no address of a server.",
                                 expected="http://host/v1 or https://host/v1")  # fmt: skip
         if parts.query or "@" in parts.netloc:  # its connections log the address
             raise ArgumentError(
@@ -190,10 +190,7 @@ def _whole(value: Any) -> Any:
 
 
 def _plain(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "what cannot be taken apart"
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
