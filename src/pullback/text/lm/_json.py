@@ -88,7 +88,12 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         place = text.find("{", end)
 
 
-_PURPOSE = "Structured output by a JSON schema"
+def _jsonschema() -> Any:
+    return require("jsonschema", extra="text", purpose="Structured output by a JSON schema")
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    return _jsonschema().validators.validator_for(schema)
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
@@ -115,11 +120,9 @@ def check_schema(schema: Any) -> None:
     """
     whole = json_schema(schema)
     if isinstance(schema, Mapping):
-        jsonschema = require("jsonschema", extra="text", purpose=_PURPOSE)
-        kind = jsonschema.validators.validator_for(whole)
         try:
-            kind.check_schema(whole)
-        except jsonschema.SchemaError as error:
+            _validator(whole).check_schema(whole)
+        except _jsonschema().SchemaError as error:
             raise ArgumentError("This is no JSON schema.", given=error.message) from None
 
 
@@ -131,9 +134,8 @@ def read_answer(text: str, schema: Any) -> Any:
     """
     value = parse_json(text, "its answer")
     if isinstance(schema, Mapping):
-        jsonschema = require("jsonschema", extra="text", purpose=_PURPOSE)
-        validator = jsonschema.validators.validator_for(dict(schema))(dict(schema))
-        error = next(iter(validator.iter_errors(value)), None)
+        errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
+        error = next(iter(errors), None)
         if error is None:
             return value
         place, what = error.json_path, error.message
