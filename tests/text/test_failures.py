@@ -15,6 +15,7 @@ from pullback.text import (
     ChatModule,
     Failure,
     Failures,
+    ModelCritic,
     Module,
     Parameter,
     RuleCritic,
@@ -232,3 +233,22 @@ def test_a_writer_that_answers_badly_leaves_the_text():
     result = Trainer(3).fit(module, DataLoader([0], 1))
     assert module.text.data == "one"
     assert (result.proposals, len(result.failures)) == (3, 3)
+
+
+def test_a_critic_of_a_python_step_that_fails_ends_no_training():
+    class Upper(Module):
+        def __init__(self):
+            self.how = Parameter("upper", role="how")
+            self.critic = ModelCritic(Scripted(lambda request: "?"), retries=0)
+
+        def training_step(self, batch, number):
+            told = map_python(str.lower, batch[0], purpose=self.how, critic=self.critic)
+            return exact_match(told, "A")
+
+        def configure_optimizers(self):
+            return TGD(self.parameters(), Scripted(["never asked"]))
+
+    module = Upper()
+    result = Trainer(1, max_failures=9).fit(module, DataLoader([(Variable("a"),)] * 3, None))
+    assert len(result.failures) == 3
+    assert module.how.grad == []

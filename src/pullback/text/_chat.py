@@ -7,7 +7,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.tape import Variable
-from pullback.text._critic import Critic, ModelCritic, Review, current_critic
+from pullback.text._critic import Critic, ModelCritic, criticised, current_critic
 from pullback.text._failure import Failure, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
@@ -209,12 +209,10 @@ class Chat(Operation):
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
         form = call.conversation
-        said, told = spoken(feedback), [None] * len(form.instructions)
-        if said:  # else an item of a batch that succeeded: nobody is asked
-            review = Review.of(ctx, call.role, form.instructions, said, form.transcript)
-            with attempted():
-                told = await call.critic.review(review)
-        return (None, *told)
+        return (None, *await criticised(
+            ctx, call.critic, call.role, form.instructions, spoken(feedback),
+            written=form.transcript,
+        ))  # fmt: skip
 
 
 @checked

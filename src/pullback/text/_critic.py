@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from pullback.errors import ReplyError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable
+from pullback.text._failure import attempted
 from pullback.text._joining import Operation, heard
 from pullback.text._module import Parameter
 from pullback.text._prompts import (
@@ -33,6 +34,7 @@ __all__ = [
     "Rule",
     "RuleCritic",
     "blame",
+    "criticised",
     "current_critic",
     "use_critic",
 ]
@@ -62,22 +64,6 @@ class Review:
     feedback: Variable
     written: Callable[[Sequence[Variable]], str] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        ctx: Any,
-        purpose: str,
-        telling: Sequence[bool],
-        feedback: Variable,
-        written: Any = None,
-    ) -> "Review":
-        """The operation of a context; what its author marks, and each `Parameter`, instructs it."""
-        *inputs, output = ctx.saved_variables
-        pairs = zip(telling, inputs, strict=True)
-        instructions = tuple(told or isinstance(value, Parameter) for told, value in pairs)
-        wanted = ctx.needs_input_grad[1:]
-        return cls(purpose, tuple(inputs), output, instructions, wanted, feedback, written)
-
 
 @runtime_checkable
 class Critic(Protocol):
@@ -90,6 +76,38 @@ class Critic(Protocol):
     async def review(self, review: Review) -> Sequence[Any]:
         """One answer an input."""
         ...
+
+
+async def criticised(
+    ctx: Any,
+    critic: Critic,
+    purpose: str,
+    telling: Sequence[bool],
+    said: Variable,
+    *,
+    written: Callable[[Sequence[Variable]], str] | None = None,
+) -> Sequence[Any]:
+    """What a critic says to each input of the operation of a context: nothing where it fails.
+
+    Arguments:
+        ctx: the context, of an `Operation`.
+        critic: is asked, unless nothing was said: of an item of a batch that succeeded.
+        purpose: as of `Review`.
+        telling: for each input, whether it tells the operation what to do; a `Parameter` does.
+        said: what was said of the output.
+        written: as of `Review`.
+    """
+    *inputs, output = ctx.saved_variables
+    told: Sequence[Any] = [None] * len(inputs)
+    if said or not isinstance(said._data, str):
+        pairs = zip(telling, inputs, strict=True)
+        instructions = tuple(each or isinstance(value, Parameter) for each, value in pairs)
+        wanted = ctx.needs_input_grad[1:]
+        review = Review(purpose, tuple(inputs), output, instructions, wanted, said, written)
+        # What asks no model is no answer that could have failed.
+        with nullcontext() if isinstance(critic, Relay | RuleCritic) else attempted():
+            told = await critic.review(review)
+    return told
 
 
 class Relay:

@@ -166,7 +166,7 @@ class Module:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, whole or not at all."""
-        write_json(path, json_of(self.state_dict()))
+        write_json(path, self.state_dict())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read the state from a JSON file.
@@ -191,12 +191,15 @@ def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     return scrub(text)
 
 
-def write_json(path: str | os.PathLike[str], text: str) -> None:
+def write_json(
+    path: str | os.PathLike[str], value: Any, default: Callable[[Any], Any] | None = None
+) -> None:
     """Write JSON to a file, whole or not at all; its folder is made.
 
     Raises:
         ArgumentError: it cannot be written there.
     """
+    text = json_of(value, default)
     try:
         Path(path).parent.mkdir(exist_ok=True, parents=True)
         write_whole(Path(path), text)

@@ -9,7 +9,7 @@ from typing import Any
 from pullback.errors import ArgumentTypeError, ProgramError
 from pullback.internal._arguments import checked
 from pullback.tape import Variable, backward, space_of
-from pullback.text._critic import Critic, Relay, Review, current_critic
+from pullback.text._critic import Critic, Relay, criticised, current_critic
 from pullback.text._joining import Operation, as_variable, spoken
 from pullback.text.lm import scrub
 
@@ -87,11 +87,8 @@ class MapPython(Operation):
     async def backward(ctx: Any, feedback: Any) -> tuple[Any, ...]:
         spec: Step = ctx.spec
         *inputs, output = ctx.saved_variables
-        if getattr(feedback, "notes", True) == ():  # an item of a batch that succeeded
-            return (None, *[None] * len(inputs))
-        told = await spec.critic.review(Review.of(
-            ctx, spec.purpose, [spec.instructed and not n for n in range(len(inputs))], feedback
-        ))  # fmt: skip
+        telling = [spec.instructed and not n for n in range(len(inputs))]
+        told = await criticised(ctx, spec.critic, spec.purpose, telling, feedback)
         # Feedback on a structure is passed on as it is, in words to what has another structure.
         passed_on = not hasattr(feedback, "notes") and isinstance(output.data, list | tuple | dict)
         kind = space_of(output.data)

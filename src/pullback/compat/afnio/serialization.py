@@ -24,10 +24,12 @@ def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
         TypeError: something in it is none of these.
     """
     try:
-        text = json_of(obj, _written)
+        if hasattr(f, "write"):
+            f.write(json_of(obj, _written).encode())
+        else:
+            write_json(f, obj, _written)
     except TypeError as error:
         raise ArgumentTypeError("This cannot be saved as JSON.", given=str(error)) from None
-    f.write(text.encode()) if hasattr(f, "write") else write_json(f, text)
 
 
 def load(f: Any) -> Any:

@@ -16,7 +16,7 @@ from pullback.internal._text import shown
 from pullback.tape._concurrency import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
-from pullback.text._module import Module, json_of, write_json
+from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
@@ -300,7 +300,7 @@ class _Run:
             "since": self.since,
             "history": self.result.history,
         }
-        write_json(folder / "checkpoint.json", json_of(state))
+        write_json(folder / "checkpoint.json", state)
 
     def load(self, path: Path) -> None:
         before = self.module.state_dict()
