@@ -10,7 +10,7 @@ from tests.text.helpers import answering
 from tests.text.test_train import DATA, Spam, label
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
-from pullback.tape import Variable, vmap
+from pullback.tape import Function, Variable, vmap
 from pullback.text import (
     ChatModule,
     Failure,
@@ -252,3 +252,22 @@ def test_a_critic_of_a_python_step_that_fails_ends_no_training():
     result = Trainer(1, max_failures=9).fit(module, DataLoader([(Variable("a"),)] * 3, None))
     assert len(result.failures) == 3
     assert module.how.grad == []
+
+
+def test_a_rule_that_asks_a_model_itself_ends_no_training_where_that_fails():
+    class Asks(Function):
+        @staticmethod
+        def forward(ctx, text):
+            return Variable(text.data)
+
+        @staticmethod
+        async def backward(ctx, feedback):
+            raise ReplyError("unreadable")
+
+    class Step(Spam):
+        def training_step(self, batch, number):
+            return exact_match(Asks.apply(self.classify.system), "right")
+
+    module = Step(Scripted(["never asked"]))
+    result = Trainer(1, max_failures=9).fit(module, DataLoader(DATA[:2], None))
+    assert result.failures == ["unreadable"] * 2

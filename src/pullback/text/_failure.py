@@ -13,7 +13,7 @@ from pullback.internal._setting import setting
 from pullback.text.lm import current_run, hearing, scrub
 
 __all__ = [
-    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgive", "tolerate",
+    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgiven", "tolerate",
     "tolerating",
 ]  # fmt: skip
 
@@ -168,22 +168,27 @@ def forgive(error: Exception, heard: Sequence[Callable[[str], Any]] = ()) -> Fai
 
 
 @contextlib.contextmanager
+def forgiven(heard: Sequence[Callable[[str], Any]] = ()) -> Iterator[list[Failure]]:
+    """What a model's failure inside counts as, where failures are tolerated: the only entry."""
+    failed: list[Failure] = []
+    try:
+        yield failed
+    except Exception as error:
+        failure = forgive(error, heard)
+        if failure is None:
+            raise
+        failed.append(failure)
+
+
+@contextlib.contextmanager
 def attempted() -> Iterator[list[Failure]]:
     """One answer that a model is asked for: what is raised inside is its failure, the only entry.
 
     Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
     counts once. Where nothing is tolerated outside, everything raises as ever.
     """
-    now, failed = _tolerance.get(), list[Failure]()
-    with hearing() as heard:
-        try:
-            with setting(_tolerance, None):
-                yield failed
-        except Exception as error:
-            failure = forgive(error, heard)
-            if failure is None:
-                raise
-            failed.append(failure)
-        else:
-            if now is not None:
-                now.count(1)
+    now = _tolerance.get()
+    with hearing() as heard, forgiven(heard) as failed, setting(_tolerance, None):
+        yield failed
+    if now is not None and not failed:
+        now.count(1)
