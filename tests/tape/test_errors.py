@@ -396,6 +396,11 @@ def test_a_graph_read_back_leads_to_its_own_outputs(change):
 
 
 def test_json_of_a_graph_can_be_written_and_never_goes_too_deep():
-    graph.to_json(Variable("\ud800", requires_grad=True)).encode()
+    word = Variable("\ud800", requires_grad=True)
+    graph.to_json(word).encode()
+    [edge] = graph.from_json(graph.to_json(word))
+    assert edge.node.outputs[0].data == word.data
+    word.grad = []  # nothing was said of it yet
+    assert "0 notes" in graph.summary(word)
     with pytest.raises(ArgumentError, match="no JSON of a graph"):
         graph.from_json("[" * 100_000)

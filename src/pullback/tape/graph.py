@@ -85,12 +85,8 @@ def to_json(roots: Inputs, indent: int | None = None) -> str:
         "roots": [[index[edge.node], edge.output_nr] for edge in edges],
         "nodes": nodes,
     }
-    try:
-        text = json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except UnicodeEncodeError:  # half a character, as a model may write it: as an escape
-        text = json.dumps(whole, indent=indent, allow_nan=False)
-    return text
+    text = json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
 
 
 @checked
@@ -250,17 +246,14 @@ def _parts(node: Node) -> list[str]:
     if node.name() != "AccumulateGrad":
         parts = [node.name().removesuffix("Backward"), role, *values]
         return [part for part in parts if part]
-    parts = [role or "leaf", *values]
-    if isinstance(node, AccumulateGrad):
-        name = node.variable.name
-        gradient = node.variable._grad
-        parts = [f"{name}: {parts[0]}" if name else parts[0], *parts[1:]]
-        if isinstance(gradient, list):
-            parts += [f"{len(gradient)} note{'s' if len(gradient) != 1 else ''}: "
-                      f"{_short(gradient[0]._data)}"]  # fmt: skip
-        elif gradient is not None:
-            parts += [f"grad {_short(gradient._data)}"]
-    return parts
+    if not isinstance(node, AccumulateGrad):  # one that was read back
+        return [role or "leaf", *values]
+    name, gradient = node.variable.name, node.variable._grad
+    named = f"{name}: {role or 'leaf'}" if name else role or "leaf"
+    if isinstance(gradient, list):
+        notes = f"{len(gradient)} note{'s' if len(gradient) != 1 else ''}"
+        return [named, *values, ": ".join([notes, *(_short(note._data) for note in gradient[:1])])]
+    return [named, *values] + ([] if gradient is None else [f"grad {_short(gradient._data)}"])
 
 
 def _short(data: Any) -> str:

@@ -185,10 +185,8 @@ class Module:
 
 def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """The JSON of a value, without any key, that any file can hold."""
-    text = json.dumps(value, ensure_ascii=False, indent=1, default=default)
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
-        text = json.dumps(value, indent=1, default=default)
-    return scrub(text)
+    text = scrub(json.dumps(value, ensure_ascii=False, indent=1, default=default))
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
 
 
 def write_json(
