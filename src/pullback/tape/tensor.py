@@ -14,7 +14,7 @@ Either engine may be in charge; each stops where the other graph is already acco
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
@@ -273,20 +273,22 @@ class _Crossing(torch.autograd.Function):
         return None, None, signal, *sent
 
 
-def _torch_nodes(start: Node) -> list["TorchNode"]:
-    """The nearest nodes upstream where tensors came onto the tape."""
-    found: dict[Node, None] = {}
+def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
+    """The nodes that are reached along the edges that `below` gives of each, all of them once."""
     seen, stack = {start}, [start]
     while stack:
         node = stack.pop()
-        if isinstance(node, TorchNode):
-            found[node] = None
-            continue
-        for following, _ in node._next:
+        yield node
+        for following, _ in below(node):
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return list(found)  # type: ignore[bad-return]
+
+
+def _torch_nodes(start: Node) -> list["TorchNode"]:
+    """The nearest nodes upstream where tensors came onto the tape."""
+    nodes = _reached(start, lambda node: () if isinstance(node, TorchNode) else node._next)
+    return [node for node in nodes if isinstance(node, TorchNode)]
 
 
 class TorchNode(Node):
@@ -379,20 +381,15 @@ def _walk(tensor: torch.Tensor) -> tuple[list[_Entry], list[TorchEdge], list[tor
     entries: list[_Entry] = []
     edges: list[TorchEdge] = []
     leaves: list[torch.Tensor] = []
-    seen = {tensor.grad_fn}
-    stack: list[Any] = [tensor.grad_fn]
-    while stack:
-        node = stack.pop()
-        entry = getattr(node, "entry", None)
-        if isinstance(entry, _Entry):
-            entries.append(entry)
-            edges.append(TorchEdge(node, 0))
-            continue
+
+    def below(node: Any) -> Any:
+        return () if isinstance(getattr(node, "entry", None), _Entry) else node.next_functions
+
+    for node in _reached(tensor.grad_fn, below):
         leaf = getattr(node, "variable", None)
-        if isinstance(leaf, torch.Tensor) and not node.next_functions:
+        if isinstance(getattr(node, "entry", None), _Entry):
+            entries.append(node.entry)
+            edges.append(TorchEdge(node, 0))
+        elif isinstance(leaf, torch.Tensor) and not node.next_functions:
             leaves.append(leaf)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
     return entries, edges, leaves

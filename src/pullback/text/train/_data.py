@@ -77,8 +77,7 @@ class _Seeded(Sampler):
                 expected=f"1 to {most}, or replacement=True",
             )  # fmt: skip
 
-    def _draw(self, dice: random.Random) -> list[int]:
-        raise NotImplementedError(f"{type(self).__name__} has no _draw.")
+    _draw: Callable[[random.Random], list[int]]
 
     def __iter__(self) -> Iterator[int]:
         dice = random.Random(f"{self.seed} {self.epoch}")  # noqa: S311  # an order, no secret
