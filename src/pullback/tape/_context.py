@@ -283,7 +283,7 @@ class _Packed:
             if self.stamp is not None and stamp_of(data) != self.stamp:
                 _stale(wrap(data, self.role), self.version)
         if self.edge is None:
-            return value
+            return value  # type: ignore[bad-return]  # it is held strongly
         recorded, number = self.edge
         edge = (ctx._node() if recorded else None, number) if self.output else self.edge
         return at_edge(data, self.role, edge)

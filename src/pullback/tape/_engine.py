@@ -130,10 +130,10 @@ class Pass:
         outputs = node.outputs
         if type(node) is AccumulateGrad and node.variable._version:
             # The leaf was changed, and may be of another kind than when it was used.
-            fit = functools.partial(
-                outputs[0].space.conform, complain=node.variable._wrong_gradient
-            )  # type: ignore[missing-attribute]
-            arrivals = [(*path, fit(gradient)) for *path, gradient in arrivals]
+            fit = node.variable._conformed
+            arrivals = [
+                (index, number, at, fit(gradient)) for index, number, at, gradient in arrivals
+            ]
         gradients: list[Any] = [None] * len(outputs)
         if len(arrivals) == 1:
             _, _, number, gradient = arrivals[0]
@@ -204,7 +204,7 @@ class Pass:
                     before = totals[id(variable)][1] if id(variable) in totals else variable._grad
                     space = space_of(variable._data)
                     if before is not None and variable._version:  # of another kind by now?
-                        before = space.conform(before, variable._wrong_gradient)
+                        before = variable._conformed(before)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
             retained = self._create_graph if retain_graph is None else retain_graph

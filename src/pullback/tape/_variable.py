@@ -171,14 +171,14 @@ class Variable:
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        space = space_of(self._data)
-        given = None if value is None else space.conform(value, self._wrong_gradient)
-        self._grad = None if value is None else space.accumulate(None, given)
+        given = None if value is None else self._conformed(value)
+        self._grad = None if given is None else space_of(self._data).accumulate(None, given)
 
-    def _wrong_gradient(self, detail: str) -> Exception:
-        return ArgumentTypeError(
+    def _conformed(self, gradient: Any) -> Any:
+        """A gradient as the space of the value has it."""
+        return space_of(self._data).conform(gradient, lambda detail: ArgumentTypeError(
             f"The gradient does not belong to its value: {detail}.", given=describe(self)
-        )
+        ))  # fmt: skip
 
     @property
     def grad_fn(self) -> Any:

@@ -103,7 +103,7 @@ class MapPythonAwaited(MapPython):
     """A coroutine function, run beside others."""
 
     @staticmethod
-    async def forward(spec: Step, *inputs: Variable) -> Variable:
+    async def forward(spec: Step, *inputs: Variable) -> Variable:  # type: ignore[bad-override]
         with spec.given(inputs) as given:
             result = await spec.function(*given)
         return spec.output(result)

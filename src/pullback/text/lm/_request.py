@@ -361,9 +361,9 @@ class Request:
         names = [tool.name for tool in asked.tools]
         if len(set(names)) < len(names):
             raise ArgumentError("Two tools have one name.", given=", ".join(names))
-        tools = [tool.to_dict() for tool in asked.tools]
+        named = [tool.to_dict() for tool in asked.tools]
         form = None if schema is None else json_schema(schema)
-        for name, value in {**options, "schema": form, "tools": tools}.items():
+        for name, value in {**options, "schema": form, "tools": named}.items():
             if name in _REFUSED:
                 raise ArgumentError("This option cannot be passed.", given=name,
                                     mend=_REFUSED[name])  # fmt: skip

@@ -77,7 +77,8 @@ class _Seeded(Sampler):
                 expected=f"1 to {most}, or replacement=True",
             )  # fmt: skip
 
-    _draw: Callable[[random.Random], list[int]]
+    def _draw(self, dice: random.Random) -> list[int]:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[int]:
         dice = random.Random(f"{self.seed} {self.epoch}")  # noqa: S311  # an order, no secret
