@@ -270,20 +270,20 @@ class _Packed:
         """The Variable with its history, if it is still what was saved."""
         if ctx._phase == "released":
             ctx._refuse_again()
-        value = self.owner if self.edge is None else self.owner()
+        held = self.edge is None  # strongly: it is still there
+        value: Any = self.owner if held else self.owner()
         if value is not None and value._version != self.version:
             _stale(value, self.version)
         watch = mode.get().watch
         if self.residual and watch is not None:
             watch.append("a saved intermediate, neither an input nor an output")
+        data = value._data if held else self.data  # type: ignore[missing-attribute]
         if self.hook is not None:
             data = self._from_hook()
-        else:
-            data = value._data if self.edge is None else self.data
-            if self.stamp is not None and stamp_of(data) != self.stamp:
-                _stale(wrap(data, self.role), self.version)
-        if self.edge is None:
-            return value  # type: ignore[bad-return]  # it is held strongly
+        elif self.stamp is not None and stamp_of(data) != self.stamp:
+            _stale(wrap(data, self.role), self.version)
+        if held:
+            return value  # type: ignore[bad-return]
         recorded, number = self.edge
         edge = (ctx._node() if recorded else None, number) if self.output else self.edge
         return at_edge(data, self.role, edge)

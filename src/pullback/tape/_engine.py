@@ -128,7 +128,8 @@ class Pass:
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
         outputs = node.outputs
-        if type(node) is AccumulateGrad and node.variable._version:
+        leaf = type(node) is AccumulateGrad
+        if leaf and node.variable._version:
             # The leaf was changed, and may be of another kind than when it was used.
             fit = node.variable._conformed
             arrivals = [
@@ -148,7 +149,7 @@ class Pass:
                 space = outputs[number].space
                 if space is not None:
                     gradients[number] = space.total(part)
-        if node._prehooks is not None or type(node) is AccumulateGrad:
+        if leaf or node._prehooks is not None:
             gradients = node.run_prehooks(gradients)
         if node._retained is not None:
             for number, reference in node._retained.items():

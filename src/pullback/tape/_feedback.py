@@ -86,18 +86,20 @@ def notes_in(gradient: Any) -> Sequence[Variable]:
     """The notes in a gradient of any structure."""
     if isinstance(gradient, Feedback):
         return gradient.notes
-    if isinstance(gradient, dict | list | tuple):
-        below = gradient.values() if isinstance(gradient, dict) else gradient
-        return [note for each in below for note in notes_in(each)]
-    if not isinstance(gradient, Variable):
+    if isinstance(gradient, Variable):
+        return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
+    if not isinstance(gradient, dict | list | tuple):
         return ()
-    return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
+    below = gradient.values() if isinstance(gradient, dict) else gradient
+    return [note for each in below for note in notes_in(each)]
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
     """The notes in a gradient of a text, or None if it is something else."""
+    if isinstance(gradient, Feedback):
+        return gradient.notes
     if isinstance(gradient, Variable):
-        return tuple(notes_in(gradient)) if isinstance(gradient._data, str) else None
+        return (gradient,) if isinstance(gradient._data, str) else None
     parts = [notes_of(part) for part in gradient] if isinstance(gradient, list | tuple) else [None]
     return None if None in parts else tuple(note for part in parts for note in part or ())
 
