@@ -232,14 +232,12 @@ class Application:
     async def aforward(self) -> Any:
         """Run forward, awaited or in a thread if it waits, within the limit."""
         definition = self.definition
-        args = self.args if definition.setup_context else (self.context, *self.args)
-        rule = definition.forward
         asynchronous = "forward" in definition.asynchronous
         if not (asynchronous or definition.blocking):
             return self.forward()
+        args = self.args if definition.setup_context else (self.context, *self.args)
         with running(Mode(False, self.watch)), within(self.context._place):
-            raw = await call_within_limit(rule, args, asynchronous)
-            return self.set_up(raw)
+            return self.set_up(await call_within_limit(definition.forward, args, asynchronous))
 
     def set_up(self, raw: Any) -> Any:
         """Run setup_context, in the split form, on what forward gave."""

@@ -87,8 +87,7 @@ class Module:
 
     def named_modules(self) -> Iterator[tuple[str, "Module"]]:
         """This module and those in it, each once, by the path to them."""
-        seen: set[int] = set()
-        for path, value in _walk(self, "", seen):
+        for path, value in _walk(self, "", set()):
             if isinstance(value, Module):
                 yield path, value
 

@@ -61,7 +61,12 @@ class Record(Wrapper):
         # an answer: in doubt, and asked again under the key that a server may know.
         chunks, whole = ask(request), False
         try:
-            while (chunk := await _next(chunks, call.key)) is not None:
+            while True:
+                # Around each piece: a generator runs in the context of whoever asks for the next.
+                with setting(idempotency_key, call.key):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
                 if chunk.completion is not None:
                     whole = True
                     call = self.journal.settle(call, chunk.completion)
@@ -144,12 +149,6 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
 def _lines(value: Any) -> list[str]:
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
     return text.replace("\\n", "\\n\n").splitlines()  # a long prompt differs in one of its lines
-
-
-async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
-    # Around each piece: a generator runs in the context of whoever asks it for the next one.
-    with setting(idempotency_key, key):
-        return await anext(chunks, None)
 
 
 @checked

@@ -75,19 +75,16 @@ class Optimizer:
         chosen = [params] if isinstance(params, Variable) else list(params)
         before = self.parameters()
         for number, parameter in enumerate(chosen):
-            self._check(parameter)
+            leaf = isinstance(parameter, Variable) and parameter.is_leaf
+            if not leaf or not isinstance(parameter.data, str):
+                raise ArgumentTypeError(
+                    "An optimizer changes leaves, and this one texts.", given=shown(parameter),
+                    expected="a text Parameter",
+                )  # fmt: skip
             if any(parameter is each for each in [*before, *chosen[:number]]):
                 raise ArgumentError("A parameter is there twice.", given=repr(parameter)[:80])
         self.param_groups.append({**self.defaults, **group, "params": chosen})
         self.versions += [[Version(parameter.data)] for parameter in chosen]
-
-    def _check(self, parameter: Any) -> None:
-        leaf = isinstance(parameter, Variable) and parameter.is_leaf
-        if not leaf or not isinstance(parameter.data, str):
-            raise ArgumentTypeError(
-                "An optimizer changes leaves, and this one texts.", given=shown(parameter),
-                expected="a text Parameter",
-            )  # fmt: skip
 
     def parameters(self) -> list[Variable]:
         """All parameters, in the order of the groups."""
