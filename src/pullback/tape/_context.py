@@ -104,13 +104,11 @@ class Context:
 
     def mark_dirty(self, *variables: Variable) -> None:
         """Declare inputs that forward changes in place; each must be returned."""
-        self._only_in_forward("mark_dirty")
-        self._dirty = self._variables("mark_dirty", variables)
+        self._dirty = self._marked("mark_dirty", variables)
 
     def mark_non_differentiable(self, *variables: Variable) -> None:
         """Declare outputs that carry no gradient."""
-        self._only_in_forward("mark_non_differentiable")
-        self._non_differentiable = self._variables("mark_non_differentiable", variables)
+        self._non_differentiable = self._marked("mark_non_differentiable", variables)
 
     def set_materialize_grads(self, value: bool) -> None:
         """Choose whether undefined gradients reach the rules as zeros (the default) or None."""
@@ -121,7 +119,8 @@ class Context:
             )
         self._materialize = value
 
-    def _variables(self, verb: str, variables: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _marked(self, verb: str, variables: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._only_in_forward(verb)
         for variable in variables:
             if not isinstance(variable, Variable):
                 raise ArgumentTypeError(

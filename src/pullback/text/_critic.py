@@ -89,13 +89,8 @@ async def criticised(
 ) -> Sequence[Any]:
     """What a critic says to each input of the operation of a context: nothing where it fails.
 
-    Arguments:
-        ctx: the context, of an `Operation`.
-        critic: is asked, unless nothing was said: of an item of a batch that succeeded.
-        purpose: as of `Review`.
-        telling: for each input, whether it tells the operation what to do; a `Parameter` does.
-        said: what was said of the output.
-        written: as of `Review`.
+    Nobody is asked where nothing was said, as of an item of a batch that succeeded. An input
+    instructs the operation where it is marked so, and where it is a `Parameter`.
     """
     *inputs, output = ctx.saved_variables
     told: Sequence[Any] = [None] * len(inputs)

@@ -3,6 +3,7 @@
 import asyncio
 import email.utils
 import inspect
+import json
 import math
 import os
 import re
@@ -163,7 +164,11 @@ class OpenAI(LM):
                 "The table of prices knows none of this service tier.", given=f"{tier=}",
                 mend="OpenAI(..., price=Price(input, output)) with the prices of the tier.",
             )  # fmt: skip
-        body["messages"] = _whole([message.to_dict() for message in request.messages])
+        messages = [message.to_dict() for message in request.messages]
+        text = json.dumps(messages, ensure_ascii=False)
+        # Half a character, as a model may write it, cannot be sent: it becomes a mark.
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        body["messages"] = json.loads(whole)
         if self._is_openai and "max_tokens" in body:  # which OpenAI's newer models refuse
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
@@ -178,15 +183,6 @@ class OpenAI(LM):
         if key is not None:
             body["extra_headers"] = {"Idempotency-Key": key}
         return body
-
-
-def _whole(value: Any) -> Any:
-    """JSON whose texts can be sent: half a character, as a model may write it, becomes a mark."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {name: _whole(each) for name, each in value.items()}
-    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 def _plain(url: str) -> str:

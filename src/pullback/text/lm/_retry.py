@@ -60,9 +60,8 @@ class Retry(Wrapper):
         """Whether to ask again, or the seconds to wait before."""
         if not isinstance(error, ModelError) or not error.transient:
             return False
-        if error.retry_after is None:
-            return True
-        return error.retry_after if error.retry_after <= self.longest_wait else False
+        wait = error.retry_after
+        return True if wait is None else wait if wait <= self.longest_wait else False
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask until an answer begins to come."""
