@@ -278,7 +278,13 @@ class _Packed:
             watch.append("a saved intermediate, neither an input nor an output")
         data = value._data if held else self.data  # type: ignore[missing-attribute]
         if self.hook is not None:
-            data = self._from_hook()
+            unpacked = self.hook(self.data)
+            if not isinstance(unpacked, Variable):
+                raise ArgumentTypeError(
+                    "The unpack hook of saved values did not return a Variable.",
+                    given=type(unpacked).__name__,
+                )
+            data = unpacked._data
         elif self.stamp is not None and stamp_of(data) != self.stamp:
             _stale(wrap(data, self.role), self.version)
         if held:
@@ -286,15 +292,6 @@ class _Packed:
         recorded, number = self.edge
         edge = (ctx._node() if recorded else None, number) if self.output else self.edge
         return at_edge(data, self.role, edge)
-
-    def _from_hook(self) -> Any:
-        value = self.hook(self.data)  # type: ignore[not-callable]
-        if not isinstance(value, Variable):
-            raise ArgumentTypeError(
-                "The unpack hook of saved values did not return a Variable.",
-                given=type(value).__name__,
-            )
-        return value._data
 
 
 def _stale(value: Variable, version: int) -> NoReturn:

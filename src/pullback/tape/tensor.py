@@ -232,7 +232,10 @@ class _Entry:
     def __init__(self, variable: Variable) -> None:
         self.edge = GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
         self.space = space_of(variable._data)
-        self.upstream = _torch_nodes(self.edge.node)
+        # The nearest nodes upstream where tensors came onto the tape.
+        below = lambda node: () if isinstance(node, TorchNode) else node._next  # noqa: E731
+        nodes = _reached(self.edge.node, below)
+        self.upstream = [node for node in nodes if isinstance(node, TorchNode)]
         self.stopped_by: int | None = None
 
     def tensors(self) -> list[torch.Tensor]:
@@ -283,12 +286,6 @@ def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-
-
-def _torch_nodes(start: Node) -> list["TorchNode"]:
-    """The nearest nodes upstream where tensors came onto the tape."""
-    nodes = _reached(start, lambda node: () if isinstance(node, TorchNode) else node._next)
-    return [node for node in nodes if isinstance(node, TorchNode)]
 
 
 class TorchNode(Node):

@@ -131,7 +131,17 @@ class OpenAI(LM):
         """Ask the server."""
         create = self._client.chat.completions.create
         reply = await _at_home(self._guarded(create(**self._body(request))))
-        return read_reply(reply, self.price, self.model)
+        choices = getattr(reply, "choices", None)
+        if not choices or getattr(choices[0], "message", None) is None:
+            raise ReplyError(
+                "The server answered without a choice.", given=scrub(repr(reply))[:300],
+                expected="a chat completion with one choice", transient=True,
+                may_be_billed=True,
+            )  # fmt: skip
+        pieces = Pieces(self.price, self.model)
+        pieces.add(reply)
+        pieces.finish = pieces.finish or "stop"
+        return pieces.completion()
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
@@ -188,25 +198,6 @@ class OpenAI(LM):
 def _plain(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def read_reply(reply: Any, price: Price | None, model: str) -> Completion:
-    """A whole reply.
-
-    Raises:
-        ReplyError: it has no choice, or is no completion at all.
-    """
-    choices = getattr(reply, "choices", None)
-    if not choices or getattr(choices[0], "message", None) is None:
-        raise ReplyError(
-            "The server answered without a choice.", given=scrub(repr(reply))[:300],
-            expected="a chat completion with one choice", transient=True,
-            may_be_billed=True,
-        )  # fmt: skip
-    pieces = Pieces(price, model)
-    pieces.add(reply)
-    pieces.finish = pieces.finish or "stop"
-    return pieces.completion()
 
 
 @dataclass
