@@ -476,7 +476,7 @@ INSIDE = {
     *(
         f"{kind}.{verb}"
         for kind, verbs in {
-            "Account": "add holding holds",
+            "Account": "add covers holding",
             "ChatModule": "forward",
             "Critic": "review",
             "Evaluation": "backward",

@@ -255,7 +255,8 @@ class _Packed:
         self.version, self.role = value._version, value.role
         self.stamp = stamp_of(value._data)
         self.owner: Any = value
-        self.data = self.edge = self.hook = None
+        self.data = self.hook = None
+        self.edge: Any = None
         # An output is held weakly: it holds its node, and that this context, so each would keep the
         # other. What it is made of again is kept beside it.
         if output or hooks is not None:

@@ -45,14 +45,14 @@ class Spending:
             raise ArgumentError("What was spent is not negative.", given=f"cost={self.cost!r}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Held:
     """The most that one call may spend.
 
     Arguments:
         amounts: what is to be held.
         within: what is held for the calls that wait for this one: a model may ask another.
-        request: what the call asks, by which it is known further on its way.
+        request: what the call asks, by which it is known further on its way, once.
         there: done when it is held; or fails, where there is no room for it.
     """
 
@@ -170,9 +170,17 @@ class Account:
             _around.set(around)
             self._change(asked, spent[0] if spent else otherwise)
 
-    def holds(self, request: Any) -> bool:
-        """Whether the call of this request, which is under way here, is held already."""
-        return any(each.request is request and each in self._held for each in _around.get())
+    def covers(self, request: Any) -> bool:
+        """Whether this call is held already, by a budget further out; it is so only once.
+
+        A model that asks another the very same several times makes a call more with each.
+        """
+        with self._lock:
+            for each in _around.get():
+                if each.request is request and each in self._held:
+                    each.request = None
+                    return True
+        return False
 
     async def _hold(self, asked: _Held) -> None:
         """Hold it when there is room."""

@@ -107,7 +107,7 @@ class Budget(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask where there is room; a stream that is left counts as its most."""
-        if self.account.holds(request):  # a budget further out is of the same account
+        if self.account.covers(request):  # a budget further out is of the same account
             async for chunk in ask(request):
                 yield chunk
             return
