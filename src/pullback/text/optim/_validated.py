@@ -131,8 +131,11 @@ class Validated:
             ArgumentTypeError: the measure gave no score for each item; the texts are unchanged.
         """
         with tolerating():
-            self.outcomes.append(self._step())
-        return self.outcomes[-1]
+            return self._done(self._step())
+
+    def _done(self, outcome: Outcome) -> Outcome:
+        self.outcomes.append(outcome)
+        return outcome
 
     def _step(self) -> Outcome:
         before = self.optimizer.values()
