@@ -151,6 +151,22 @@ def test_a_program_that_fails_keeps_what_it_paid_for_and_shows_no_key(place, her
             assert KEY.encode() not in path.read_bytes()
 
 
+def test_an_answer_that_ended_a_program_is_asked_again(place, here):
+    (place / "pipeline.py").write_text(
+        "import os\n"
+        "from pullback.text import chat\n"
+        "from pullback.text.lm import OpenAI\n"
+        "print(chat(OpenAI('m', base_url=os.environ['URL']), 'a').data)\n"
+    )
+    answers = iter(["", "fine"])
+    with Server(lambda body: next(answers)) as server:
+        status, _, err = here(server, "run", "pipeline.py")
+        assert (status, "answered nothing" in err) == (1, True)
+        for _ in range(2):  # the second comes from the journal
+            assert here(server, "run", "pipeline.py")[:2] == (0, "fine\n")
+        assert len(server.bodies) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

@@ -16,7 +16,7 @@ from pullback import tape
 from pullback.compat.afnio._client import _backward
 from pullback.compat.afnio.autodiff.function import Function
 from pullback.compat.afnio.tellurio.run_context import get_active_run_uuid
-from pullback.errors import ArgumentError, ReplyError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError, UnsupportedError
 from pullback.text import Rule, RuleCritic, use_critic
 from pullback.text.lm import Scripted
 
@@ -370,11 +370,34 @@ def test_state_is_saved_as_json(tmp_path):
     again = hf.load(tmp_path / "state")
     assert again["agent"] == {"prompt": "a", "note": "b"}
     assert (again["best"].data, again["best"].requires_grad) == ("x", True)
-    with pytest.raises(TypeError):
-        hf.save({"x": object()}, tmp_path / "state")
-    (tmp_path / "bad").write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(ValueError, match="save"):
-        hf.load(tmp_path / "bad")
+    hf.save(hf.Variable("half \ud800"), tmp_path / "state")
+    assert hf.load(tmp_path / "state").data == "half \ud800"
+    for wrong in ({"x": object()}, {(1, 2): "x"}):
+        with pytest.raises(ArgumentTypeError):
+            hf.save(wrong, tmp_path / "state")
+    with pytest.raises(ArgumentError):
+        hf.save({}, tmp_path)
+    mark = b'{"pullback.compat.afnio.Variable": %s}'
+    for text in (b"\x80\x04K\x01.", b"[" * 100_000, mark % b"3", mark % b"[[1, 2], 3, 4, 5]"):
+        (tmp_path / "bad").write_bytes(text)
+        with pytest.raises(ArgumentError, match="save"):
+            hf.load(tmp_path / "bad")
+    with pytest.raises(ArgumentError, match="save"):
+        hf.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: hf.optim.TGD([variable("a")], Scripted(["x"]), constraints="abc"),
+        lambda: hf.models.openai.OpenAI("a key of mine", max_retries="2"),
+        lambda: hf.models.openai.OpenAI("a key of mine", max_retries=-1),
+        lambda: F.split(hf.Variable(["a b", "c"])),
+    ],
+)
+def test_what_afnio_would_take_apart_is_refused(wrong):
+    with pytest.raises((ArgumentError, UnsupportedError)):
+        wrong()
 
 
 def test_forward_mode_and_no_grad():

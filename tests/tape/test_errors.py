@@ -1,6 +1,7 @@
 """Each misuse has an error of our own that names the node, its role, and how to mend it."""
 
 import copy
+import json
 import pickle
 
 import pytest
@@ -18,10 +19,12 @@ from pullback.tape import (
     Variable,
     backward,
     grad,
+    graph,
     jvp,
     no_grad,
     register_space,
     sin,
+    space_of,
     stack,
     vmap,
 )  # fmt: skip
@@ -279,6 +282,125 @@ def test_leaves_are_copied_and_graphs_are_not():
         assert twin is not x
         assert (twin.data, twin.role, twin.requires_grad) == (2.0, "weight", True)
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        for graph in (x * 2, (x * 2).grad_fn):
+        for part in (x * 2, (x * 2).grad_fn):
             with pytest.raises(GraphError):
-                copied(graph)
+                copied(part)
+
+
+@pytest.mark.parametrize("keep", [lambda x: [x], lambda x: {"a": (x,)}, lambda x: (x, None)])
+def test_what_a_structure_saves_is_watched_as_a_value_saved_alone_is(keep):
+    def forward(ctx, x):
+        ctx.save_for_backward(keep(x))
+        return Variable(x.data**2)
+
+    def backward(ctx, g):
+        [saved] = ctx.saved_variables
+        [x, *_] = saved.values() if isinstance(saved, dict) else saved
+        return g * 2 * (x if isinstance(x, Variable) else x[0])
+
+    square, x = function(forward, backward), leaf(3.0)
+    (slope,) = grad(square.apply(x), x, create_graph=True)
+    assert grad(slope, x)[0].data == 2.0
+    y = square.apply(x)
+    with no_grad():
+        x.data = 5.0
+    with pytest.raises(GraphError, match="saved value was changed in place"):
+        y.backward()
+    y = square.apply(x)
+    y.backward()
+    with pytest.raises(GraphError, match="second time"):
+        y.backward()
+
+
+def test_a_list_that_is_an_argument_is_a_constant_on_ctx_too():
+    def forward(ctx, x, factors):
+        ctx.factors = factors
+        return Variable(x.data * factors[0] * factors[1])
+
+    def backward(ctx, g):
+        return g * ctx.factors[0] * ctx.factors[1], None
+
+    scale, x = function(forward, backward), leaf(3.0)
+    (slope,) = grad(scale.apply(x * x, [2.0, 5.0]), x, create_graph=True)
+    assert grad(slope, x)[0].data == 20.0
+
+
+def test_what_a_rule_keeps_on_ctx_stays_there_whatever_is_wanted():
+    def backward(ctx, g):
+        ctx.runs = getattr(ctx, "runs", 0) + 1
+        return g * ctx.runs
+
+    x = leaf()
+    y = function(backward=backward).apply(x)
+    assert [grad(y, x, retain_graph=True)[0].data for _ in range(2)] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("again", [[1.0, 2.0, 3.0], "text", 3.0, {"a": 1.0}])
+def test_a_leaf_that_is_of_another_kind_by_now_takes_no_gradient(again):
+    for value in ([1.0, 2.0], leaf().data, "word"):
+        if space_of(value) == space_of(again):
+            continue
+        x = Variable(value, requires_grad=True)
+        other = Variable([1.0, 1.0]) if isinstance(value, list) else Variable(value)
+        rules = (lambda ctx, x: Variable(1.0), lambda ctx, g, other=other: other)
+        y = function(*rules).apply(x)
+        y.backward(retain_graph=True)
+        with no_grad():
+            x.data = again
+        for _ in range(2):
+            with pytest.raises(ArgumentTypeError, match="does not belong to its value"):
+                y.backward(retain_graph=True)
+            x.grad = None
+
+
+def test_what_only_yields_is_no_decorated_function():
+    def numbers():
+        yield 1
+
+    async def awaited():
+        yield 1
+
+    for wrong in (numbers, awaited, 3, Variable):
+        with pytest.raises(ArgumentTypeError, match="function or a coroutine function"):
+            no_grad()(wrong)
+
+
+def test_a_number_has_no_length_and_is_no_list_of_gradients_or_primals():
+    x = leaf()
+    for wrong in (
+        lambda: len(x),
+        lambda: grad([x * x], x, Variable(1.0)),
+        lambda: jvp(sin, x, Variable(1.0)),
+        lambda: jvp(lambda v: v[0], Variable([1.0]), Variable([1.0])),
+    ):
+        with pytest.raises(ArgumentTypeError):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole: whole["roots"][0].__setitem__(1, 5),
+        lambda whole: whole["roots"][0].__setitem__(0, -1),
+        lambda whole: whole["nodes"][0]["next"][0].__setitem__(0, -1),
+        lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, 1),
+        lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, "0"),
+    ],
+)
+def test_a_graph_read_back_leads_to_its_own_outputs(change):
+    whole = json.loads(graph.to_json(leaf() * 2))
+    graph.from_json(json.dumps(whole))
+    change(whole)
+    with pytest.raises(ArgumentError, match="no JSON of a graph"):
+        graph.from_json(json.dumps(whole))
+
+
+def test_json_of_a_graph_can_be_written_and_never_goes_too_deep():
+    word = Variable("\ud800", requires_grad=True)
+    graph.to_json(word).encode()
+    [edge] = graph.from_json(graph.to_json(word))
+    assert edge.node.outputs[0].data == word.data
+    word.grad = []  # nothing was said of it yet
+    assert "0 notes" in graph.summary(word)
+    with pytest.raises(ArgumentError, match="no JSON of a graph"):
+        graph.from_json("[" * 100_000)

@@ -285,3 +285,16 @@ def test_a_derivative_of_torch_that_the_tape_would_drop_is_refused():
             across(dual)
         assert forward_ad.unpack_dual(dual * to_torch(x)).tangent.item() == 6.0
     assert torch.vmap(across)(torch.ones(3)).tolist() == [3.0] * 3
+
+
+def test_a_gradient_that_torch_only_asks_for_is_added_to_no_leaf_of_the_tape():
+    weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    scale = Variable(3.0, requires_grad=True)
+    loss = to_torch(from_torch(weight, number=True) * scale) * weight  # scale w^2
+    (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
+    loss.backward(inputs=[weight], retain_graph=True)
+    assert (slope.item(), weight.grad.item(), scale.grad) == (12.0, 12.0, None)
+    loss.backward(retain_graph=True)
+    assert scale.grad.data == 4.0
+    slope.backward()  # of 2 scale w
+    assert (scale.grad.data, weight.grad.item()) == (8.0, 30.0)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError
+from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.tape import Function, Variable, grad, jvp, sin, vmap
 
 
@@ -136,3 +136,34 @@ def test_an_awaited_call_in_a_batch_of_batches():
 
     out = vmap(vmap(lambda x: asyncio.run(Twice.aapply(x))))([[1.0, 2.0], [3.0, 4.0]])
     assert out.data == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_a_batch_of_lists_is_gone_through_as_one_list():
+    rows = [Variable([1.0, 2.0]), Variable([3.0, 4.0])]
+    assert vmap(lambda row: [a * 2 for a in row][1])(rows).data == [4.0, 8.0]
+    assert vmap(lambda row: row[len(row) - 1])(rows).data == [2.0, 4.0]
+    named = [Variable({"a": 1.0, "b": 2.0})] * 2
+    assert vmap(lambda row: row[list(row)[1]])(named).data == [2.0, 2.0]
+
+
+class Entries(Function):
+    @staticmethod
+    def forward(ctx, row):
+        return tuple(map(Variable, row.data))
+
+
+def test_items_of_different_lengths_are_no_one_list():
+    rows = [Variable([1.0, 2.0]), Variable([3.0])]
+    for of in (len, list, Entries.apply):
+        with pytest.raises(UnsupportedError, match="differ"):
+            vmap(lambda row, of=of: Variable(of(row)))(rows)
+
+
+def test_the_rule_for_a_batch_may_be_awaited():
+    class Doubled(Rule):
+        @staticmethod
+        async def vmap(info, in_dims, x, y):
+            await asyncio.sleep(0)
+            return x, 0
+
+    assert vmap(Doubled.apply)([1.0, 2.0], [3.0, 4.0]).data == [1.0, 2.0]

@@ -10,6 +10,7 @@ from tests.arguments import Call, in_order, public_calls, wrong_answers
 from tests.text.test_train import DATA, Spam
 
 from pullback import text
+from pullback.errors import ArgumentError
 from pullback.tape import Variable
 from pullback.text import (
     ChatModule,
@@ -475,13 +476,13 @@ INSIDE = {
     *(
         f"{kind}.{verb}"
         for kind, verbs in {
-            "Account": "add holding",
+            "Account": "add covers holding",
             "ChatModule": "forward",
             "Critic": "review",
             "Evaluation": "backward",
             "Failures": "add count",
             "GepaProgram": "evaluate make_reflective_dataset scores",
-            "Journal": "fail find keep release settle take",
+            "Journal": "fail find forget keep release settle take",
             "ModelCritic": "review",
             "ModelSummary": "add",
             "Module": "forward",
@@ -522,3 +523,57 @@ def test_a_wrong_argument_is_refused_by_its_name(name):
     right = CALLS[name]()
     right.function(**right.given)  # it is right otherwise
     assert list(wrong_answers(CALLS[name])) == []
+
+
+def group(**options):
+    return lambda: optim.TGD([{"params": [Parameter("x")], **options}], SCRIPT)
+
+
+def state(**version):
+    whole = {"value": "a", "feedback": [], "score": 1.0, **version}
+    return lambda: tgd().load_state_dict({"versions": [[whole]], "steps": 0})
+
+
+ODD = object()  # no JSON
+TOOL = lm.Tool("t", "what for", {"x": ODD})
+# Of the right type, and wrong all the same: refused where it is given, not when it is used.
+BEYOND = {
+    "constraints that are one text": group(constraints="abc"),
+    "constraints that are a number": group(constraints=3),
+    "a field that the writer's prompt has no value for": lambda: optim.TGD(
+        [Parameter("x")], SCRIPT, messages=(("user", "{nothing}"),)
+    ),
+    "an option of a writer": lambda: optim.TGD([Parameter("x")], SCRIPT, seed=1, top_p=ODD),
+    "an option of a critic": lambda: ModelCritic(SCRIPT, top_p=ODD),
+    "a pattern": lambda: optim.never("("),
+    "a pattern of a rule": lambda: Rule(lambda given, out: None, "("),
+    "a state whose score is a text": state(score="best"),
+    "a state whose score is none of a number": state(score=float("nan")),
+    "a state whose feedback is a number": state(feedback=[3]),
+    "a tool that is no JSON": lambda: SCRIPT("a", tools=[TOOL]),
+    "a tool that a cache cannot tell apart": lambda: lm.Cached(SCRIPT)("a", tools=[TOOL]),
+    "a schema that is no JSON": lambda: SCRIPT("a", schema={"type": "object", "default": ODD}),
+    "calls of tools": lambda: SCRIPT([{"role": "assistant", "content": "x", "tool_calls": 3}]),
+    "a file that is not there": lambda: Image.from_file(file("none.png")),
+    "a state that is not there": lambda: module().load(file("none.json")),
+    "a folder as a state": lambda: module().save(FOLDER),
+    "a file as a folder": lambda: train.Trainer(folder=file("x.png")).fit(Spam(), LOADER),
+    "a rule that is no text": lambda: Scripted({1: "a"}),
+    "an address": lambda: lm.OpenAI("m", base_url="http://[::1/v1", api_key="none"),
+    "an address without a scheme": lambda: lm.OpenAI("m", base_url="localhost:1", api_key="none"),
+    "an order that is used up": lambda: train.DataLoader(DATA, 2, sampler=iter([0])),
+    "a measure of nothing": lambda: optim.Validated(tgd(), list, risk=1.0).step(),
+    "no measure": lambda: optim.Validated(tgd(), lambda: None, risk=1.0).step(),
+    "a metric that is no number": lambda: train.Trainer().fit(Odd(), LOADER),
+}
+
+
+class Odd(Spam):
+    def training_step(self, batch, number):
+        return {**super().training_step(batch, number), "count": "many"}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_can_not_be_used_is_refused_where_it_is_given(name):
+    with pytest.raises(ArgumentError):
+        BEYOND[name]()

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from pullback.errors import ArgumentError, BudgetError, GraphError, ModelError, ProgramError
-from pullback.tape import Variable
+from pullback.tape import Feedback, Variable
 from pullback.text import (
     ChatModule,
     Failure,
@@ -280,3 +280,9 @@ def test_a_failure_that_is_copied_or_sent_is_the_same():
     failure = Failure("The answer was cut off.")
     for copied in (copy.copy(failure), pickle.loads(pickle.dumps(failure))):
         assert (copied, copied.cause) == (failure, failure.cause)
+
+
+def test_feedback_goes_to_another_process_with_its_notes():
+    packed = distributed._pack(pickle.Pickler, Feedback([Variable("said")], "answer"), [])
+    again = distributed._unpack(packed, [])
+    assert ([note.data for note in again], again.role) == (["said"], "answer")

@@ -10,11 +10,12 @@ from tests.text.helpers import answering
 from tests.text.test_train import DATA, Spam, label
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
-from pullback.tape import Variable, vmap
+from pullback.tape import Function, Variable, vmap
 from pullback.text import (
     ChatModule,
     Failure,
     Failures,
+    ModelCritic,
     Module,
     Parameter,
     RuleCritic,
@@ -232,3 +233,41 @@ def test_a_writer_that_answers_badly_leaves_the_text():
     result = Trainer(3).fit(module, DataLoader([0], 1))
     assert module.text.data == "one"
     assert (result.proposals, len(result.failures)) == (3, 3)
+
+
+def test_a_critic_of_a_python_step_that_fails_ends_no_training():
+    class Upper(Module):
+        def __init__(self):
+            self.how = Parameter("upper", role="how")
+            self.critic = ModelCritic(Scripted(lambda request: "?"), retries=0)
+
+        def training_step(self, batch, number):
+            told = map_python(str.lower, batch[0], purpose=self.how, critic=self.critic)
+            return exact_match(told, "A")
+
+        def configure_optimizers(self):
+            return TGD(self.parameters(), Scripted(["never asked"]))
+
+    module = Upper()
+    result = Trainer(1, max_failures=9).fit(module, DataLoader([(Variable("a"),)] * 3, None))
+    assert len(result.failures) == 3
+    assert module.how.grad == []
+
+
+def test_a_rule_that_asks_a_model_itself_ends_no_training_where_that_fails():
+    class Asks(Function):
+        @staticmethod
+        def forward(ctx, text):
+            return Variable(text.data)
+
+        @staticmethod
+        async def backward(ctx, feedback):
+            raise ReplyError("unreadable")
+
+    class Step(Spam):
+        def training_step(self, batch, number):
+            return exact_match(Asks.apply(self.classify.system), "right")
+
+    module = Step(Scripted(["never asked"]))
+    result = Trainer(1, max_failures=9).fit(module, DataLoader(DATA[:2], None))
+    assert result.failures == ["unreadable"] * 2

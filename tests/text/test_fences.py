@@ -74,6 +74,7 @@ def test_a_verdict_is_read_among_words_but_not_where_there_are_two():
     for text in (whole, f"```json\n{whole}\n```", f"Here: {whole} I hope it helps.", f"{{{whole}",
                  f"{whole}\n{whole}", f'{{"a": {{}}}} {whole}'):  # fmt: skip
         assert read_verdict(text) == (0.5, "half"), text
-    for text in (f'It says {{"score": 1, "explanation": "x"}}. {whole}', "{" * 10**6, "", "0.5"):
+    for text in (f'It says {{"score": 1, "explanation": "x"}}. {whole}', "{" * 10**6, "", "0.5",
+                 f'{whole[:-1]}, "score": 1}}'):  # fmt: skip
         with pytest.raises(ReplyError):
             read_verdict(text)

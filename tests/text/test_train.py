@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from pullback.text import (
     map_python,
     use_critic,
 )
-from pullback.text.lm import Account, Run, Scripted
+from pullback.text.lm import LM, Account, Budget, Run, Scripted
 from pullback.text.lm._run import remark
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import (
@@ -169,6 +170,58 @@ def test_a_plan_never_promises_more_than_the_budget(counts, budget):
     if budget is not None and affordable:
         assert plan.start + affordable * plan.each <= budget or not plan.each
     assert ("luck" in remark(affordable)) == (affordable < 8)
+
+
+class Sent(Scripted):
+    """A script that counts what it is asked."""
+
+    count = 0
+
+    async def answer(self, request):
+        Sent.count += 1
+        return await super().answer(request)
+
+
+class Agent(LM):
+    """A model that asks another."""
+
+    model = "agent"
+
+    async def answer(self, request):
+        return await Sent(answering(label)._answers).acomplete(list(request.messages))
+
+
+class Thrice(Agent):
+    """One that asks it the very same, three times."""
+
+    async def answer(self, request):
+        inner = Sent(answering(label)._answers)
+        return [await inner.ask(request) for _ in range(3)][-1]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("form", ["number", "account", "shared", "agent", "thrice"])
+def test_a_budget_of_a_training_is_kept_by_every_model_in_it(tmp_path, monkeypatch, form, within):
+    monkeypatch.setattr(Sent, "count", 0)
+    account = Account(calls=30)
+    module = Spam(Sent(lambda request: "<IMPROVED>x</IMPROVED>"))
+    models = {"agent": Agent, "thrice": Thrice}
+    module.classify.lm = models.get(form, lambda: Sent(answering(label)._answers))()
+    if form == "shared":  # by models that are held to it themselves: counted once
+        module.classify.lm = Budget(module.classify.lm, account)
+        module.writer = Budget(module.writer, account)
+    budget = 30 if form == "number" else account
+    with Run(tmp_path / "run.sqlite") if within else nullcontext():
+        result = Trainer(5, budget=budget).fit(module, DataLoader(DATA, 4))
+    assert "budget is used up" in result.stopped
+    if form == "agent":  # each of its calls is two
+        assert 2 * (Sent.count - result.proposals) + result.proposals <= 30
+    elif form == "thrice":
+        assert 27 <= Sent.count <= 30
+    else:
+        assert Sent.count == 30
+    if form != "number":
+        assert 27 <= account.spent.calls <= 30
 
 
 def test_proposals_are_counted_against_the_budget():

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import pullback
-from pullback.errors import ArgumentError, BudgetError, PullbackError
+from pullback.errors import ArgumentError, BudgetError, PullbackError, ReplyError
 from pullback.internal._secrets import mask_secrets
 from pullback.report import make_console
 from pullback.text.lm import Run, scrub
@@ -49,6 +49,8 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
                           "Ctrl-C again leaves them.")  # fmt: skip
         except PullbackError as error:
             status = 1
+            if isinstance(error, ReplyError):  # it would end every run that goes on from here
+                run.retire_failures()
             console.print(f"[red]The run stopped.[/] {escape(scrub(str(error)))}", soft_wrap=True)
             if not isinstance(error, BudgetError):
                 _print_traceback(error, console)

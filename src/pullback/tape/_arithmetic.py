@@ -187,13 +187,13 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
 
 def _base(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch."""
-    return change * (wrap(0.0) if data_of(b) == 0 else b * _power(a, b - 1))
+    return wrap(0.0) if data_of(b) == 0 else change * (b * _power(a, b - 1))
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = a^b log(a) db, zero where a is zero and b is not negative, as in torch."""
     if data_of(a) == 0 and data_of(b) >= 0:
-        return change * wrap(0.0)
+        return wrap(0.0)
     return change * (_power(a, b) * log(a if isinstance(a, Variable) else wrap(a)))
 
 

@@ -1,7 +1,7 @@
 """`Context`: what the author of a Function calls ``ctx``."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from pullback.errors import ArgumentTypeError, DefinitionError, GraphError
@@ -14,7 +14,6 @@ from pullback.tape._variable import Variable, describe, wrap
 __all__ = ["Context", "at_edge", "stamp_of"]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
-_HARMLESS = (bool, type(None), type)
 
 
 class Context:
@@ -58,7 +57,7 @@ class Context:
         self._non_differentiable: tuple[Any, ...] = ()
         self._materialize = True
         self._attributes: dict[str, Any] | None = None
-        self._packed: Sequence[_Packed] = ()  # those among the attributes
+        self._packed: Sequence[_Packed] = ()
         self._constants: tuple[Any, ...] = ()
         self._node: Any = None
         self._place: tuple[str | int, ...] = ()
@@ -105,13 +104,11 @@ class Context:
 
     def mark_dirty(self, *variables: Variable) -> None:
         """Declare inputs that forward changes in place; each must be returned."""
-        self._only_in_forward("mark_dirty")
-        self._dirty = self._variables("mark_dirty", variables)
+        self._dirty = self._marked("mark_dirty", variables)
 
     def mark_non_differentiable(self, *variables: Variable) -> None:
         """Declare outputs that carry no gradient."""
-        self._only_in_forward("mark_non_differentiable")
-        self._non_differentiable = self._variables("mark_non_differentiable", variables)
+        self._non_differentiable = self._marked("mark_non_differentiable", variables)
 
     def set_materialize_grads(self, value: bool) -> None:
         """Choose whether undefined gradients reach the rules as zeros (the default) or None."""
@@ -122,7 +119,8 @@ class Context:
             )
         self._materialize = value
 
-    def _variables(self, verb: str, variables: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _marked(self, verb: str, variables: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._only_in_forward(verb)
         for variable in variables:
             if not isinstance(variable, Variable):
                 raise ArgumentTypeError(
@@ -147,16 +145,19 @@ class Context:
         attributes = None if name.startswith("__") else self._attributes
         if attributes is None or name not in attributes:
             raise AttributeError(f"The ctx of {self._name} has no attribute {name!r}.")
-        value = attributes[name]
-        watch = mode.get().watch
-        if watch is not None and not self._is_constant(value):
-            watch.append(f"ctx.{name}")
-        return _rebuild(value, _Packed, self._unpack)
+        return self._unpack(attributes[name], f"ctx.{name}")
 
     def _is_constant(self, value: Any) -> bool:
-        if isinstance(value, _Packed):
-            return True  # unpacking it says what it hides
-        return isinstance(value, _HARMLESS) or any(value is given for given in self._constants)
+        """Whether no derivative can be hidden in it: it holds arguments of forward, and Variables.
+
+        Unpacking a Variable says of itself what it hides.
+        """
+        if isinstance(value, _Packed | bool | type) or value is None:
+            return True
+        if any(value is given for given in _entries(self._constants)):
+            return True
+        *below, _ = _entries(value)
+        return bool(below) and all(map(self._is_constant, below))
 
     def _refuse_again(self) -> NoReturn:
         node = None if self._node is None else self._node()
@@ -167,15 +168,12 @@ class Context:
             mend="Pass retain_graph=True to the first backward or grad.",
         )
 
-    def _unpack(self, entry: Any) -> Any:
-        if self._phase == "released":
-            self._refuse_again()
-        if isinstance(entry, _Packed):
-            return entry.unpack(self)
+    def _unpack(self, value: Any, what: str = "a saved plain value") -> Any:
+        """A value that was put away, as it was; a watched rule is told of plain data in it."""
         watch = mode.get().watch
-        if watch is not None and not self._is_constant(entry):
-            watch.append("a saved plain value")
-        return entry
+        if watch is not None and not self._is_constant(value):
+            watch.append(what)
+        return _rebuild(value, _Packed, lambda entry: entry.unpack(self))
 
     def seal(
         self, node: Node, inputs: Sequence[Variable], raw: Sequence[Any], outputs: Sequence[Any]
@@ -203,27 +201,20 @@ class Context:
                     return
         self._node = weakref.ref(node)
         twins = {id(value): twin for value, twin in zip(raw, outputs, strict=True)}
+        packs: list[_Packed] = []
+        self._packed = packs
 
-        def pack(value: Any) -> Any:
-            if not isinstance(value, Variable):
-                return value
-            if id(value) in twins:
-                return _Packed(twins[id(value)], _OUTPUT, hooks)
-            known = id(value) in given or value._requires_grad
-            return _Packed(value, _INPUT if known else _RESIDUAL, hooks)
+        def pack(value: Variable) -> _Packed:
+            output = id(value) in twins
+            residual = not (output or id(value) in given or value._requires_grad)
+            packs.append(_Packed(twins.get(id(value), value), output, residual, hooks))
+            return packs[-1]
 
-        if self._saved is not None and self._versions is None:
-            self._saved = tuple(map(pack, self._saved))
-        if self._saved_for_forward is not None:
-            self._saved_for_forward = tuple(map(pack, self._saved_for_forward))
+        if self._versions is None:
+            self._saved = _rebuild(self._saved, Variable, pack)
+        self._saved_for_forward = _rebuild(self._saved_for_forward, Variable, pack)
         if self.__dict__:
-            items, self._packed = self.__dict__.items(), []
-
-            def kept(value: Variable) -> _Packed:
-                self._packed.append(pack(value))  # type: ignore[missing-attribute]
-                return self._packed[-1]
-
-            self._attributes = {name: _rebuild(value, Variable, kept) for name, value in items}
+            self._attributes = _rebuild(dict(self.__dict__), Variable, pack)
             self.__dict__.clear()
 
     def release(self) -> None:
@@ -243,81 +234,65 @@ class Context:
         twin._versions = self._versions
         twin._materialize, twin._node = self._materialize, self._node
         twin._attributes, twin._constants = self._attributes, self._constants
+        twin.__dict__ = self.__dict__  # what a rule sets is there for the next run
         return twin
 
 
-_INPUT, _OUTPUT, _RESIDUAL = "input", "output", "residual"
-
-
 class _Packed:
-    """A saved Variable, without the history that would make it keep its own graph alive."""
+    """A saved Variable, without the history that would make it keep its own graph alive.
 
-    __slots__ = (
-        "data",
-        "edge",
-        "hook",
-        "kind",
-        "owner",
-        "requires_grad",
-        "role",
-        "stamp",
-        "version",
-    )
+    Arguments:
+        value: the Variable.
+        output: whether forward gave it.
+        residual: whether it is neither an input nor an output.
+        hooks: what packs and unpacks it, or None.
+    """
 
-    def __init__(self, value: Variable, kind: str, hooks: Any) -> None:
-        self.kind = kind
-        self.version = value._version
+    __slots__ = ("data", "edge", "hook", "output", "owner", "residual", "role", "stamp", "version")
+
+    def __init__(self, value: Variable, output: bool, residual: bool, hooks: Any) -> None:
+        self.output, self.residual = output, residual
+        self.version, self.role = value._version, value.role
         self.stamp = stamp_of(value._data)
-        self.role = value.role
-        self.hook = None
+        self.owner: Any = value
+        self.data = self.hook = None
         self.edge: Any = None
-        self.requires_grad = value._requires_grad
         # An output is held weakly: it holds its node, and that this context, so each would keep the
         # other. What it is made of again is kept beside it.
-        if kind == _OUTPUT:
-            self.owner: Any = weakref.ref(value)
-            self.edge = value._output_nr
-            self.data = value._data
-        elif hooks is None:
-            self.owner = value
-            self.data = None
-        else:
-            self.owner = weakref.ref(value)
-            self.edge = edge_of(value)
-            self.data = value._data
+        if output or hooks is not None:
+            self.owner, self.data = weakref.ref(value), value._data
+            self.edge = (value._requires_grad, value._output_nr) if output else edge_of(value)
         if hooks is not None:
             pack, self.hook = hooks
             self.data = pack(wrap(value._data, value.role))
 
     def unpack(self, ctx: Context) -> Variable:
         """The Variable with its history, if it is still what was saved."""
-        value = self.owner() if isinstance(self.owner, weakref.ref) else self.owner
+        if ctx._phase == "released":
+            ctx._refuse_again()
+        held = self.edge is None  # strongly: it is still there
+        value: Any = self.owner if held else self.owner()
         if value is not None and value._version != self.version:
             _stale(value, self.version)
-        if self.kind == _RESIDUAL:
-            watch = mode.get().watch
-            if watch is not None:
-                watch.append("a saved intermediate, neither an input nor an output")
-        if self.hook is None and self.kind != _OUTPUT and value is not None:
-            if self.stamp is not None and stamp_of(value._data) != self.stamp:
-                _stale(value, self.version)
-            return value
-        data = self.data if self.hook is None else self._from_hook()
-        if self.stamp is not None and self.hook is None and stamp_of(data) != self.stamp:
+        watch = mode.get().watch
+        if self.residual and watch is not None:
+            watch.append("a saved intermediate, neither an input nor an output")
+        data = value._data if held else self.data  # type: ignore[missing-attribute]
+        if self.hook is not None:
+            unpacked = self.hook(self.data)
+            if not isinstance(unpacked, Variable):
+                raise ArgumentTypeError(
+                    "The unpack hook of saved values did not return a Variable.",
+                    given=type(unpacked).__name__,
+                )
+            data = unpacked._data
+        elif self.stamp is not None and stamp_of(data) != self.stamp:
             _stale(wrap(data, self.role), self.version)
-        if self.kind == _OUTPUT:
-            node = ctx._node() if self.requires_grad else None
-            return wrap(data, self.role, node, self.edge if node is not None else 0)
-        return at_edge(data, self.role, self.edge)
-
-    def _from_hook(self) -> Any:
-        value = self.hook(self.data)  # type: ignore[not-callable]
-        if not isinstance(value, Variable):
-            raise ArgumentTypeError(
-                "The unpack hook of saved values did not return a Variable.",
-                given=type(value).__name__,
-            )
-        return value._data
+        if held:
+            return value  # type: ignore[bad-return]
+        recorded, number = self.edge
+        edge = (ctx._node() if recorded else None, number) if self.output else self.edge
+        return at_edge(data, self.role, edge)
 
 
 def _stale(value: Variable, version: int) -> NoReturn:
@@ -344,6 +319,14 @@ def stamp_of(data: Any) -> Any:
     if type(data) in _IMMUTABLE:
         return None
     return space_of(data).stamp(data)
+
+
+def _entries(value: Any) -> Iterator[Any]:
+    """What a structure holds, however deep, and it itself at the end."""
+    if type(value) in (list, tuple, dict):
+        for below in value.values() if type(value) is dict else value:
+            yield from _entries(below)
+    yield value
 
 
 def _rebuild(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:

@@ -4,22 +4,24 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pullback.errors import ArgumentTypeError, DefinitionError
 from pullback.internal._arguments import checked
 
-__all__ = ["Definition", "define", "once_differentiable"]
+__all__ = ["Definition", "once_differentiable"]
 
 INTENTS = ("exact", "surrogate", "nonlinear")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Definition:
-    """The rules of one Function.
+    """The rules of one Function, read off its class, and what follows from them.
 
     Arguments:
+        cls: the Function.
+        base: `Function` itself, whose rules are none.
+
+    Attributes:
         name: the name of the class.
         node_name: the name of its graph nodes.
         setup_context: None where forward is given ``ctx`` and does it itself.
@@ -33,27 +35,46 @@ class Definition:
         shared: what forward and a derivative rule both can reach beside ctx and may write to.
         linear: what it is linear in: all of its Variables ``"jointly"``, ``"each"`` with the others
             held, the ``"first"`` with the others held; empty if nothing is known.
+
+    Raises:
+        DefinitionError: rules are missing or contradict each other.
     """
 
-    name: str
-    node_name: str
-    forward: Callable[..., Any]
-    setup_context: Callable[..., Any] | None
-    backward: Callable[..., Any] | None
-    jvp: Callable[..., Any] | None
-    vmap: Callable[..., Any] | None
-    concurrent: bool
-    blocking: bool
-    waits: bool
-    asynchronous: frozenset[str]
-    once: bool
-    gradient: str
-    random: bool | Literal["drawn"]
-    trusted: bool
-    signature: inspect.Signature
-    counts: range
-    linear: str
-    shared: tuple[Any, ...]
+    def __init__(self, cls: Any, base: Any) -> None:
+        self.name = name = cls.__name__
+        if cls.forward is base.forward:
+            raise DefinitionError(
+                f"{name} has no forward.", mend="Define forward as a static method."
+            )
+        if cls.gradient not in INTENTS:
+            raise DefinitionError(
+                f"{name} declares an unknown gradient.", given=f"gradient = {cls.gradient!r}",
+                expected=" or ".join(map(repr, INTENTS)),
+            )  # fmt: skip
+        self.node_name = f"{name}Backward"
+        self.forward = cls.forward
+        self.setup_context = _written(cls, base, "setup_context")
+        self.backward = _backward(cls, base)
+        self.jvp = _written(cls, base, "jvp")
+        self.vmap = _written(cls, base, "vmap")
+        _check(cls, self.vmap, self.setup_context is not None)
+        self.asynchronous = frozenset(
+            rule for rule in ("forward", "backward", "jvp", "vmap")
+            if inspect.iscoroutinefunction(getattr(self, rule))
+        )  # fmt: skip
+        self.blocking, self.gradient, self.random = cls.blocking, cls.gradient, cls.random
+        self.concurrent = bool(self.asynchronous) or self.blocking
+        self.waits = self.blocking or "backward" in self.asynchronous
+        self.once = getattr(self.backward, "_pullback_once", False)
+        self.trusted, self.linear = cls._trusted, cls._linear
+        self.signature = _signature(cls.forward, self.setup_context is not None)
+        self.counts = _counts(self.signature)
+        self.shared = () if self.trusted else self._shared()
+
+    def _shared(self) -> tuple[Any, ...]:
+        """The containers that forward and another rule both hold."""
+        written, *read = map(_containers, (self.forward, self.backward, self.jvp))
+        return tuple(each for held in read for number, each in held.items() if number in written)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of forward.
@@ -101,56 +122,10 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
-def define(cls: Any, base: Any) -> Definition:
-    """Read the definition off a Function class.
-
-    Raises:
-        DefinitionError: rules are missing or contradict each other.
-    """
-    name = cls.__name__
-    if cls.forward is base.forward:
-        raise DefinitionError(f"{name} has no forward.", mend="Define forward as a static method.")
-    if cls.gradient not in INTENTS:
-        raise DefinitionError(
-            f"{name} declares an unknown gradient.", given=f"gradient = {cls.gradient!r}",
-            expected=" or ".join(map(repr, INTENTS)),
-        )  # fmt: skip
-    split = cls.setup_context is not base.setup_context
-    rules: dict[str, Any] = {
-        "forward": cls.forward,
-        "backward": _backward(cls, base),
-        "jvp": None if cls.jvp is base.jvp else cls.jvp,
-        "vmap": None if cls.vmap is base.vmap else cls.vmap,
-    }
-    _check(cls, rules["vmap"], split)
-    asynchronous = frozenset(
-        rule for rule, written in rules.items() if inspect.iscoroutinefunction(written)
-    )
-    signature = _signature(cls.forward, split)
-    return Definition(
-        name=name,
-        node_name=f"{name}Backward",
-        **rules,
-        setup_context=cls.setup_context if split else None,
-        concurrent=bool(asynchronous) or cls.blocking,
-        blocking=cls.blocking,
-        waits=cls.blocking or "backward" in asynchronous,
-        asynchronous=asynchronous,
-        once=getattr(rules["backward"], "_pullback_once", False),
-        gradient=cls.gradient,
-        random=cls.random,
-        trusted=cls._trusted,
-        signature=signature,
-        counts=_counts(signature),
-        linear=cls._linear,
-        shared=() if cls._trusted else _shared(rules),
-    )
-
-
-def _shared(rules: dict[str, Any]) -> tuple[Any, ...]:
-    """The containers that forward and another rule both hold."""
-    written, *read = (_containers(rules[name]) for name in ("forward", "backward", "jvp"))
-    return tuple(each for held in read for number, each in held.items() if number in written)
+def _written(cls: Any, base: Any, name: str) -> Callable[..., Any] | None:
+    """A rule of a Function, if its author has written it."""
+    rule = getattr(cls, name)
+    return None if rule is getattr(base, name) else rule
 
 
 def _containers(rule: Any) -> dict[int, Any]:
@@ -184,13 +159,13 @@ def _check(cls: Any, vmap: Callable[..., Any] | None, split: bool) -> None:
 
 
 def _backward(cls: Any, base: Any) -> Callable[..., Any] | None:
-    written = [rule for rule in (cls.backward, cls.vjp) if rule not in (base.backward, base.vjp)]
-    if len(written) == 2 and written[0] is not written[1]:
+    backward, vjp = _written(cls, base, "backward"), _written(cls, base, "vjp")
+    if backward and vjp and backward is not vjp:
         raise DefinitionError(
             f"{cls.__name__} defines both backward and vjp.",
             expected="one of them: they are two names of the same rule", mend="Delete vjp.",
         )  # fmt: skip
-    return written[0] if written else None
+    return backward or vjp
 
 
 def _counts(signature: inspect.Signature) -> range:

@@ -73,20 +73,11 @@ class Pass:
         self._commits: list[tuple[Variable, Any]] = []
         self._outside: list[Any] = []
 
-    @property
-    def concurrent(self) -> bool:
-        """Whether a rule of the pass waits, so that others should run beside it."""
-        return True in [node.waits for node in self._order]
-
-    def run_or_drive(self) -> None:
-        """Run the pass from synchronous code."""
-        if self.concurrent:
-            run(self.arun())
-        else:
-            self.run()
-
     def run(self) -> None:
-        """Run the nodes one after another in this thread."""
+        """Run the nodes from synchronous code: one after another in this thread, if none waits."""
+        if True in [node.waits for node in self._order]:
+            run(self.arun())
+            return
         with running(self._mode):
             for node, index in self._order.items():
                 arrivals = self._inbox.pop(node, None)
@@ -137,6 +128,13 @@ class Pass:
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
         outputs = node.outputs
+        leaf = type(node) is AccumulateGrad
+        if leaf and node.variable._version:
+            # The leaf was changed, and may be of another kind than when it was used.
+            fit = node.variable._conformed
+            arrivals = [
+                (index, number, at, fit(gradient)) for index, number, at, gradient in arrivals
+            ]
         gradients: list[Any] = [None] * len(outputs)
         if len(arrivals) == 1:
             _, _, number, gradient = arrivals[0]
@@ -151,7 +149,7 @@ class Pass:
                 space = outputs[number].space
                 if space is not None:
                     gradients[number] = space.total(part)
-        if node._prehooks is not None or type(node) is AccumulateGrad:
+        if leaf or node._prehooks is not None:
             gradients = node.run_prehooks(gradients)
         if node._retained is not None:
             for number, reference in node._retained.items():
@@ -192,8 +190,11 @@ class Pass:
             elif within is None or following in within:
                 inbox[following] = [(index, number, output_nr, gradient)]
 
-    def commit(self, retain_graph: bool) -> None:
-        """Give the leaves their gradients, all at once, and free the graph."""
+    def commit(self, retain_graph: bool | None) -> None:
+        """Give the leaves their gradients, all at once, and free the graph.
+
+        It is kept if the rules were recorded, where nothing else is said.
+        """
         # One pass at a time reads and writes ``.grad``, or of two threads that add to one leaf the
         # later would overwrite the earlier. The sums are made first and set together: what fails or
         # interrupts while they are made leaves every leaf as it was.
@@ -203,9 +204,12 @@ class Pass:
                 for variable, gradient in self._commits:
                     before = totals[id(variable)][1] if id(variable) in totals else variable._grad
                     space = space_of(variable._data)
+                    if before is not None and variable._version:  # of another kind by now?
+                        before = variable._conformed(before)
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
-            freed = () if retain_graph else self._order
+            retained = self._create_graph if retain_graph is None else retain_graph
+            freed = () if retained else self._order
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)

@@ -88,10 +88,10 @@ def notes_in(gradient: Any) -> Sequence[Variable]:
         return gradient.notes
     if isinstance(gradient, Variable):
         return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
-    if isinstance(gradient, dict | list | tuple):
-        below = gradient.values() if isinstance(gradient, dict) else gradient
-        return [note for each in below for note in notes_in(each)]
-    return ()
+    if not isinstance(gradient, dict | list | tuple):
+        return ()
+    below = gradient.values() if isinstance(gradient, dict) else gradient
+    return [note for each in below for note in notes_in(each)]
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
@@ -100,11 +100,8 @@ def notes_of(gradient: Any) -> tuple[Variable, ...] | None:
         return gradient.notes
     if isinstance(gradient, Variable):
         return (gradient,) if isinstance(gradient._data, str) else None
-    if isinstance(gradient, list | tuple):
-        parts = [notes_of(part) for part in gradient]
-        if None not in parts:
-            return tuple(note for part in parts if part is not None for note in part)
-    return None
+    parts = [notes_of(part) for part in gradient] if isinstance(gradient, list | tuple) else [None]
+    return None if None in parts else tuple(note for part in parts for note in part or ())
 
 
 def held(gradient: Any) -> Any:

@@ -27,7 +27,7 @@ from pullback.tape._engine import Pass
 from pullback.tape._function import Function
 from pullback.tape._function_node import FunctionNode, settle
 from pullback.tape._mode import OFF, ON, Mode, mode, running
-from pullback.tape._node import AccumulateGrad, Edge, GradientEdge, Node, edge_of, plan
+from pullback.tape._node import AccumulateGrad, Edge, Node, edge_of, get_gradient_edge, plan
 from pullback.tape._registry import OPERATIONS, Space, space_of
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
@@ -89,16 +89,15 @@ def jvp(
     batch = _layout.batch_in(_layout.find((func, primals, tangents))[0])
     if batch is not None:
         return batch.lift(jvp, (func, primals, tangents))
-    starts = _starts(primals)
-    if len(tangents) != len(primals):
-        raise ArgumentError(
-            "There is not one tangent for each primal.",
-            given=f"{len(tangents)} tangents", expected=str(len(primals)),
+    alone = next((each for each in (primals, tangents) if isinstance(each, Variable)), None)
+    if alone is not None or len(tangents) != len(primals):
+        sizes = f"{len(primals)} primals, {len(tangents)} tangents"
+        raise ArgumentTypeError(
+            "The primals and the tangents are lists, with one entry for each argument.",
+            given=sizes if alone is None else describe(alone), mend="Pass (x,) for one.",
         )  # fmt: skip
-    given = [
-        None if tangent is None else _tangent(primal, tangent)
-        for primal, tangent in zip(primals, tangents, strict=True)
-    ]
+    starts = _starts(primals)
+    given = list(map(_tangent, primals, tangents))
     outer = mode.get().grad and any(
         variable is not None and variable._requires_grad for variable in (*primals, *given)
     )
@@ -107,12 +106,7 @@ def jvp(
     outputs = _outputs(result, "jvp")
     with running(ON if outer else OFF):
         changes = _pushed(outputs, starts, given)
-    if not outer:
-        outputs = [output.detach() for output in outputs]
-        changes = [change.detach() for change in changes]
-    if isinstance(result, Variable):
-        return outputs[0], changes[0]
-    return type(result)(outputs), type(result)(changes)
+    return _formed(result, outputs, outer), _formed(result, changes, outer)
 
 
 @checked
@@ -155,10 +149,7 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
             retain_graph=True, create_graph=create, allow_unused=True,
         )  # fmt: skip
 
-    if outer:
-        return result, pull
-    plain = [output.detach() for output in outputs]
-    return plain[0] if isinstance(result, Variable) else type(result)(plain), pull
+    return _formed(result, outputs, outer), pull
 
 
 def _starts(primals: Sequence[Variable]) -> list[Variable]:
@@ -166,18 +157,22 @@ def _starts(primals: Sequence[Variable]) -> list[Variable]:
     return [Alias.apply(p) if now and p._requires_grad else p._fresh() for p in primals]
 
 
+def _formed(result: Any, values: Sequence[Variable], outer: bool) -> Any:
+    """Values in the form of a result, with their history where there is one around."""
+    values = values if outer else [value.detach() for value in values]
+    return values[0] if isinstance(result, Variable) else type(result)(values)
+
+
 def _tangent(primal: Variable, tangent: Any) -> Any:
-    space = space_of(primal._data)
-    return space.conform(tangent, lambda detail: ArgumentTypeError(
+    complain = lambda detail: ArgumentTypeError(  # noqa: E731
         f"The tangent does not belong to its primal: {detail}.", given=describe(primal)
-    ))  # fmt: skip
+    )
+    return None if tangent is None else space_of(primal._data).conform(tangent, complain)
 
 
 def _outputs(result: Any, verb: str) -> list[Variable]:
-    outputs = [result] if isinstance(result, Variable) else result
-    if not isinstance(outputs, list | tuple) or not all(
-        isinstance(output, Variable) for output in outputs
-    ):
+    outputs = result if isinstance(result, list | tuple) else [result]
+    if not all(isinstance(output, Variable) for output in outputs):
         raise ArgumentTypeError(
             f"The callable given to {verb} returned no Variable.", given=type(result).__name__,
             expected="a Variable, or a tuple or list of Variables",
@@ -220,26 +215,27 @@ def _transposed(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
     wanted = mode.get().grad
     watch = Mode(True, None if node.definition.trusted else [])
     zero = _cotangents(spaces, 0.0)
-    edges = [GradientEdge(*edge_of(leaf)) for leaf in zero if leaf is not None]  # type: ignore[bad-argument-type]
-    starts = {edge.node for edge in edges}
+    edges = [None if leaf is None else get_gradient_edge(leaf) for leaf in zero]
+    starts = [edge.node for edge in edges if edge is not None]
     sent = _pull(node, zero, tangents, watch)
     if any(_record([each], starts) for each in watch.watch or ()):
         raise _refusal(node, "its backward reads its gradient as plain data")
     record = _record(sent, starts)
     _check_linear(node, sent, record)
-    pushed: list[Any] = [None] * len(edges)
+    pushed: dict[Any, Any] = {}
     if record:
-        pairing = GradientEdge(*edge_of(_pair(node, sent, tangents, watch)))  # type: ignore[bad-argument-type]
-        back = Pass([(pairing, wrap(1.0))], edges, create_graph=wanted, since=_oldest(starts))
+        pairing = get_gradient_edge(_pair(node, sent, tangents, watch))
+        wants = [edge for edge in edges if edge is not None]
+        back = Pass([(pairing, wrap(1.0))], wants, create_graph=wanted, since=starts[0].sequence)
         back.run()
         back.commit(retain_graph=True)
-        pushed = [back.captured.get(edge) for edge in edges]
+        pushed = back.captured
     if not node.definition.trusted:
-        _check_value(node, spaces, tangents, pushed)
-    results: list[Any] = []
-    for space in spaces:
-        each = None if space is None else pushed.pop(0)
-        results.append(space.zero() if space is not None and each is None else each)
+        _check_value(node, spaces, tangents, list(pushed.values()))
+    results = [
+        pushed[edge] if edge in pushed else None if space is None else space.zero()
+        for edge, space in zip(edges, spaces, strict=True)
+    ]
     return settle(node, "derived jvp", watch.watch if wanted else None, results)
 
 
@@ -276,13 +272,10 @@ def _is_numeric(space: Space) -> bool:
 
 def _cotangents(spaces: Sequence[Space | None], value: float) -> list[Variable | None]:
     """A leaf for each output that carries a gradient, the same number everywhere in it."""
-    leaves: list[Variable | None] = []
-    for space in spaces:
-        leaf = None if space is None else wrap(_filled(space, value))
-        if leaf is not None:
-            leaf._requires_grad = True
-        leaves.append(leaf)
-    return leaves
+    return [
+        None if space is None else Variable(_filled(space, value), requires_grad=True)
+        for space in spaces
+    ]
 
 
 def _filled(space: Any, value: float) -> Any:
@@ -312,15 +305,12 @@ def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how:
     return total
 
 
-def _oldest(starts: set[Node]) -> int:
-    return min(node.sequence for node in starts)
-
-
-def _record(values: Sequence[Any], starts: set[Node]) -> dict[Node, int]:
+def _record(values: Sequence[Any], starts: Sequence[Node]) -> dict[Node, int]:
     """The operations between the cotangents and some values; none is older than a cotangent."""
+    since = starts[0].sequence
     edges = [edge_of(each) for each in values if isinstance(each, Variable)]
-    roots = [root for root, _ in edges if root is not None and root.sequence >= _oldest(starts)]
-    return plan(list(dict.fromkeys(roots)), starts, since=_oldest(starts))
+    roots = [root for root, _ in edges if root is not None and root.sequence >= since]
+    return plan(list(dict.fromkeys(roots)), starts, since=since)
 
 
 def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Collection[Node]) -> None:
@@ -356,7 +346,7 @@ def _check_value(
     plain = [None if tangent is None else tangent.detach() for tangent in tangents]
     sent = _pull(node, _cotangents(spaces, 1.0), plain, OFF)
     there = float(_pair(node, sent, plain, OFF)._data)
-    parts = [n for each in pushed if each is not None for n in _numbers(each._data)]
+    parts = [n for each in pushed for n in _numbers(each._data)]
     here, scale = sum(parts), max(1.0, abs(there), sum(map(abs, parts)))
     if abs(here - there) > 1e-9 * scale:
         raise _refusal(node, "its backward is not linear, or keeps its gradient from the record")

@@ -1,12 +1,13 @@
 """`Function`: written like `torch.autograd.Function`, over any value; and how it is applied."""
 
+from collections.abc import Coroutine
 from typing import Any, ClassVar, Literal, NoReturn
 
 from pullback.errors import DefinitionError, GraphError
 from pullback.tape import _layout
 from pullback.tape._concurrency import advance, call_within_limit, run, slot, within
 from pullback.tape._context import Context, stamp_of
-from pullback.tape._definition import Definition, define
+from pullback.tape._definition import Definition
 from pullback.tape._feedback import Feedback
 from pullback.tape._function_node import FunctionNode
 from pullback.tape._mode import Mode, mode, running
@@ -131,7 +132,7 @@ class Function:
 
     @classmethod
     def _define(cls) -> Definition:
-        cls._definition = define(cls, Function)
+        cls._definition = Definition(cls, Function)
         return cls._definition
 
 
@@ -143,7 +144,11 @@ def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """Apply a Function to arguments in the order of forward."""
     application = Application(definition, args)
     if application.batch is not None:
-        return application.batch.apply_each(definition, args)
+        each = application.batch.each(definition, args)
+        waits = (
+            definition.concurrent if definition.vmap is None else "vmap" in definition.asynchronous
+        )
+        return run(each) if waits else _at_once(each)
     if "forward" in definition.asynchronous:
         return run(_awaited(application))
     if definition.blocking:
@@ -156,12 +161,21 @@ async def aapply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """The same, awaited: a rule that waits lets others run meanwhile."""
     application = Application(definition, args)
     if application.batch is not None:
-        return await application.batch.aapply_each(definition, args)
+        return await application.batch.each(definition, args)
     return await _awaited(application)
 
 
 async def _awaited(application: "Application") -> Any:
     return application.finish(await application.aforward())
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine gives that waits for nothing, without a loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise DefinitionError("A rule waits and is no coroutine function.")
 
 
 class Application:
@@ -218,14 +232,12 @@ class Application:
     async def aforward(self) -> Any:
         """Run forward, awaited or in a thread if it waits, within the limit."""
         definition = self.definition
-        args = self.args if definition.setup_context else (self.context, *self.args)
-        rule = definition.forward
         asynchronous = "forward" in definition.asynchronous
         if not (asynchronous or definition.blocking):
             return self.forward()
+        args = self.args if definition.setup_context else (self.context, *self.args)
         with running(Mode(False, self.watch)), within(self.context._place):
-            raw = await call_within_limit(rule, args, asynchronous)
-            return self.set_up(raw)
+            return self.set_up(await call_within_limit(definition.forward, args, asynchronous))
 
     def set_up(self, raw: Any) -> Any:
         """Run setup_context, in the split form, on what forward gave."""

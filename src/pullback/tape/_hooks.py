@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ saved_hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks
 _keys = itertools.count()
 
 
-class Handle:
+class Handle(AbstractContextManager["Handle"]):
     """Removes a hook: call `remove()`, or use it as a context manager."""
 
     __slots__ = ("_hooks", "_key")
@@ -54,9 +55,6 @@ class Handle:
     def remove(self) -> None:
         """Remove the hook; a second time does nothing."""
         self._hooks.pop(self._key, None)
-
-    def __enter__(self) -> "Handle":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.remove()

@@ -4,11 +4,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
+from pullback.internal._text import shown
 
 __all__ = [
     "OFF",
@@ -66,27 +68,30 @@ def is_grad_enabled() -> bool:
 class _Switch:
     """A context manager and decorator that sets the mode; right across threads and tasks."""
 
-    __slots__ = ("_grad", "_tokens")
+    __slots__ = ("_before", "_grad")
 
     def __init__(self, grad: bool) -> None:
         self._grad = grad
-        self._tokens: list[Token[Mode]] = []
+        self._before: list[Mode] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(mode.set(self._chosen()))
+        now = mode.get()
+        self._before.append(now)
+        # A rule that is watched and records already stays watched.
+        mode.set(now if self._grad and now.grad else ON if self._grad else OFF)
 
     def __exit__(self, *error: object) -> None:
-        mode.reset(self._tokens.pop())
-
-    _now = staticmethod(mode.get)
-
-    def _chosen(self) -> Mode:
-        """The mode asked for; a rule that is watched and records already stays watched."""
-        now = self._now()
-        return now if self._grad and now.grad else ON if self._grad else OFF
+        mode.set(self._before.pop())
 
     def __call__(self, function: F) -> F:
         chosen = self._grad
+        # What yields would run outside: its body goes on when somebody asks for the next.
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if yields or isinstance(function, type) or not callable(function):
+            raise ArgumentTypeError(
+                "Only a function or a coroutine function is decorated to record, or not.",
+                given=shown(function), mend="Use it as a context manager inside.",
+            )  # fmt: skip
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -146,19 +151,17 @@ class set_grad_enabled(_Switch):  # noqa: N801  # torch's name, both a call and 
         True
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ()
 
     @checked
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)
-        self._before = self._now()
-        self.__enter__()
+        super().__enter__()
 
     def __enter__(self) -> None:
-        mode.set(self._chosen())
-
-    def __exit__(self, *error: object) -> None:
-        mode.set(self._before)
+        if self._before:  # it was switched when it was made
+            self.__exit__()
+        super().__enter__()
 
     def __call__(self, function: F) -> F:
         self.__exit__()  # a decorator changes nothing where it stands

@@ -165,7 +165,7 @@ class Structured(Space):
             values = list(Unstack.apply(gradient))
         elif whole:
             values = [value if isinstance(value, Variable | list | tuple | dict) else
-                      None if value is None else _lift(value) for value in values]  # fmt: skip
+                      None if value is None else Variable(value) for value in values]  # fmt: skip
 
         def conformed(key: Any, slot: Space, value: Any) -> Any:
             if value is None or not slot.differentiable:
@@ -209,11 +209,6 @@ def _is_settled(slot: Space, value: Any) -> bool:
     if isinstance(slot, Structured):
         return slot.fits(value) and all(map(_is_settled, slot.slots, slot.entries(value)))
     return value is None if not slot.differentiable else False
-
-
-def _lift(value: Any) -> Any:
-    space_of(value)
-    return wrap(value)
 
 
 NUMBER, CONSTANT, TEXT = Number(), Constant(), Text()

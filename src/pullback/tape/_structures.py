@@ -1,7 +1,7 @@
 """Operations on texts, lists, tuples and dicts, and on the gradients of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
@@ -20,13 +20,6 @@ class _Structure(Function):
     _trusted = True
 
 
-class _Parts(NamedTuple):
-    """The two values that were put together."""
-
-    left: Any
-    right: Any
-
-
 class Concatenate(_Structure):
     """Two texts, or two lists or tuples, one after the other.
 
@@ -38,16 +31,13 @@ class Concatenate(_Structure):
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
         left, right = data_of(a), data_of(b)
-        ctx.parts = _Parts(left, right)
+        ctx.size = None if isinstance(left, str) else len(left)
         roles = [value.role for value in (a, b) if isinstance(value, Variable) and value.role]
         return wrap(left + right, " and ".join(dict.fromkeys(roles)))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        left = ctx.parts.left
-        if isinstance(left, str):
-            return g, g
-        return g[: len(left)], g[len(left) :]
+        return (g, g) if ctx.size is None else (g[: ctx.size], g[ctx.size :])
 
 
 def _entry(value: Any, role: str) -> Variable:
@@ -68,29 +58,13 @@ class Item(_Structure):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return Place.apply(g, ctx.space, ctx.key), None
-
-
-class Place(_Structure):
-    """The gradient of a structure that is zero but for one entry, or one slice."""
-
-    _linear = "jointly"
-
-    @staticmethod
-    def forward(ctx: Any, g: Any, space: Any, key: Any) -> Any:
-        ctx.key = key
-        values = [held(slot.zero()) for slot in space.slots]
+        space, key = ctx.space, ctx.key  # zero but for the entry, or the slice
+        slots = [slot.zero() for slot in space.slots]
         if isinstance(key, slice):
-            values[key] = list(g._data)
+            slots[key] = list(g)
         else:
-            values[space.keys.index(key % len(space.keys) if space.name == "sequence" else key)] = (
-                held(g)
-            )
-        return wrap(space.build(values))
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g[ctx.key], None, None
+            slots[key if space.name == "sequence" else space.keys.index(key)] = g
+        return assemble(space, slots), None
 
 
 class Stack(_Structure):

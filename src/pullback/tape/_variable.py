@@ -150,25 +150,19 @@ class Variable:
         """
         if requires_grad is not True and requires_grad is not False:
             raise ArgumentTypeError("requires_grad is True or False.", given=shown(requires_grad))
-        if self._node is not None:
-            if not requires_grad:
-                raise GraphError(
-                    "Only a leaf can stop requiring a gradient.", given=describe(self),
-                    mend="Use detach() for a copy without history.",
-                )  # fmt: skip
-        elif requires_grad:
-            self._require(space_of(self._data))
-        else:
-            self._requires_grad = False
-        return self
-
-    def _require(self, space: Any) -> None:
-        if not space.differentiable:
+        if self._node is not None and not requires_grad:
+            raise GraphError(
+                "Only a leaf can stop requiring a gradient.", given=describe(self),
+                mend="Use detach() for a copy without history.",
+            )  # fmt: skip
+        space = space_of(self._data)
+        if requires_grad and not space.differentiable:
             raise ArgumentError(
                 f"A value of the space {space.name!r} has no gradient.", given=describe(self),
                 expected="a number, a text, a list, tuple or dict of them, or a floating tensor",
             )  # fmt: skip
-        self._requires_grad = True
+        self._requires_grad = requires_grad
+        return self
 
     @property
     def grad(self) -> Any:
@@ -177,14 +171,14 @@ class Variable:
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        space = space_of(self._data)
-        given = None if value is None else space.conform(value, self._wrong_gradient)
-        self._grad = None if value is None else space.accumulate(None, given)
+        given = None if value is None else self._conformed(value)
+        self._grad = None if given is None else space_of(self._data).accumulate(None, given)
 
-    def _wrong_gradient(self, detail: str) -> Exception:
-        return ArgumentTypeError(
+    def _conformed(self, gradient: Any) -> Any:
+        """A gradient as the space of the value has it."""
+        return space_of(self._data).conform(gradient, lambda detail: ArgumentTypeError(
             f"The gradient does not belong to its value: {detail}.", given=describe(self)
-        )
+        ))  # fmt: skip
 
     @property
     def grad_fn(self) -> Any:
@@ -308,7 +302,10 @@ class Variable:
         return bool(self._plain())
 
     def __len__(self) -> int:
-        return len(self._plain())
+        data = self._plain()
+        if not hasattr(data, "__len__"):
+            raise ArgumentTypeError("A value that is no list has no length.", given=describe(self))
+        return len(data)
 
     def __contains__(self, item: Any) -> bool:
         return _plain(item) in self._plain()

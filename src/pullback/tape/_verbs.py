@@ -51,8 +51,8 @@ def backward(
         Variable(6.0)
     """
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
-    the_pass.run_or_drive()
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    the_pass.run()
+    the_pass.commit(retain_graph)
 
 
 @checked
@@ -66,7 +66,7 @@ async def abackward(
     """The same as `backward`, awaited: coroutine rules run in the loop that awaits it."""
     the_pass = _backward(variables, grad_variables, create_graph, inputs)
     await the_pass.arun()
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
+    the_pass.commit(retain_graph)
 
 
 @checked
@@ -107,13 +107,23 @@ def grad(
     if batch is not None:
         more = (retain_graph, create_graph, allow_unused, materialize_grads)
         return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
-    edges, allowed = _inputs(inputs, allow_unused, materialize_grads)
-    roots = _roots(outputs, grad_outputs)
-    the_pass = Pass(roots, captures=edges, create_graph=create_graph)
-    the_pass.run_or_drive()
-    results = _results(the_pass, edges, allowed, materialize_grads)
-    the_pass.commit(create_graph if retain_graph is None else retain_graph)
-    return results
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
+    edges = edges_in(inputs, "inputs")
+    the_pass = Pass(_roots(outputs, grad_outputs), captures=edges, create_graph=create_graph)
+    the_pass.run()
+    results = [the_pass.captured.get(edge) for edge in edges]
+    for number, (node, output_nr) in enumerate(edges):
+        space = node.outputs[output_nr].space
+        if results[number] is None and materialize_grads and space is not None:
+            results[number] = space.zero()
+        if results[number] is None and not (allow_unused or materialize_grads):
+            raise GraphError(
+                f"Input {number} was not used by the outputs.",
+                given=node.title(), mend="Pass allow_unused=True for None in its place.",
+            )  # fmt: skip
+    the_pass.commit(retain_graph)
+    return tuple(results)
 
 
 def listed(values: Any, name: str) -> list[Any]:
@@ -155,7 +165,7 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
     if isinstance(variables, Variable) or gradients is None:
         given: list[Any] = [gradients] * len(roots)
     else:
-        if not isinstance(gradients, Iterable) or isinstance(gradients, str | dict):
+        if not isinstance(gradients, Iterable) or isinstance(gradients, str | dict | Variable):
             raise ArgumentTypeError(
                 "The gradients of several outputs are a list.", given=shown(gradients)
             )
@@ -167,7 +177,7 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
         )  # fmt: skip
     pairs = list(zip(roots, given, strict=True))
     while any(getattr(root, "batched", False) for root, _ in pairs):  # batches as their items
-        rows = [root.beside(each) if root.batched else [(root, each)] for root, each in pairs]
+        rows = [root.rows((root, each)) if root.batched else [(root, each)] for root, each in pairs]
         pairs = [pair for row in rows for pair in row]
     return [(get_gradient_edge(root), _start(root, each)) for root, each in pairs]
 
@@ -187,32 +197,6 @@ def _start(variable: Variable, gradient: Any) -> Any:
             mend="For a text pass the feedback: Variable('...').",
         )  # fmt: skip
     return implicit
-
-
-def _inputs(
-    inputs: Any, allow_unused: bool | None, materialize: bool
-) -> tuple[list[GradientEdge], bool]:
-    if materialize and allow_unused is False:
-        raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
-    return edges_in(inputs, "inputs"), bool(allow_unused) or materialize
-
-
-def _results(
-    the_pass: Pass, edges: list[GradientEdge], allowed: bool, materialize: bool
-) -> tuple[Any, ...]:
-    results: list[Any] = []
-    for number, edge in enumerate(edges):
-        gradient = the_pass.captured.get(edge)
-        if gradient is None and not allowed:
-            raise GraphError(
-                f"Input {number} was not used by the outputs.",
-                given=edge.node.title(), mend="Pass allow_unused=True for None in its place.",
-            )  # fmt: skip
-        space = edge.node.outputs[edge.output_nr].space
-        if gradient is None and materialize and space is not None:
-            gradient = space.zero()
-        results.append(gradient)
-    return tuple(results)
 
 
 OPERATIONS["backward"] = backward

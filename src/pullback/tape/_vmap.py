@@ -5,7 +5,7 @@ given the whole batch; any other runs for each item, those that wait at once, an
 identical items once. What the tape records is a node an item, as a loop would record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -14,9 +14,9 @@ from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, U
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.tape import _layout
-from pullback.tape._concurrency import drive, run
+from pullback.tape._concurrency import drive
 from pullback.tape._definition import Definition
-from pullback.tape._function import Application, aapply, apply
+from pullback.tape._function import Application, aapply
 from pullback.tape._registry import space_of
 from pullback.tape._structures import Unstack, stack
 from pullback.tape._variable import Variable, describe
@@ -65,7 +65,14 @@ class Batched(Variable):
         self._plain()
 
     def __len__(self) -> int:
-        return len(self.items[0])
+        sizes = sorted(map(len, self.items))
+        if sizes[0] != sizes[-1]:
+            raise _ragged(sizes)
+        return sizes[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        first = self.items[0]._data
+        return iter(first) if isinstance(first, dict) else map(self.__getitem__, range(len(self)))
 
     def __repr__(self) -> str:
         return f"Batched({self.items!r})"
@@ -78,26 +85,21 @@ class Batched(Variable):
         """The same batch of new leaves."""
         return Batched([item._fresh() for item in self.items], self.level, self.info)
 
-    def apply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
+    async def each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
         """Apply a Function to all items of the batches among its arguments."""
         lanes = _Lanes(definition, args)
-        return lanes.each() if definition.vmap is None else lanes.whole()
+        return await (lanes.each() if definition.vmap is None else lanes.whole())
 
-    async def aapply_each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
-        """The same, awaited."""
-        lanes = _Lanes(definition, args)
-        return await lanes.aeach() if definition.vmap is None else lanes.whole()
+    @staticmethod
+    def rows(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The arguments for each item of the innermost batches among them."""
+        return _Rows(args).rows
 
-    def lift(self, verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    @staticmethod
+    def lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a verb for each item of the innermost batches among its arguments."""
         lanes = _Rows(args)
         return lanes.combine([verb(*row) for row in lanes.rows])
-
-    def beside(self, gradient: Any) -> list[tuple[Variable, Any]]:
-        """Each item and its gradient; one gradient may serve all of them."""
-        if isinstance(gradient, Batched):
-            return list(zip(self.items, gradient.items, strict=True))
-        return [(item, gradient) for item in self.items]
 
 
 _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
@@ -201,6 +203,13 @@ def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
     return value
 
 
+def _ragged(sizes: list[int]) -> UnsupportedError:
+    return UnsupportedError(
+        "Inside vmap the items differ in length.", given=f"{sizes[0]} to {sizes[-1]}",
+        mend="Put what depends on it into the forward of a Function, which sees one item.",
+    )  # fmt: skip
+
+
 class _Rows:
     """The arguments of a call on a batch, for each item of the innermost."""
 
@@ -227,6 +236,8 @@ class _Rows:
         if isinstance(first, Variable):
             return Batched(results, self.level, self.info)
         if isinstance(first, tuple | list):
+            if {len(result) for result in results} != {len(first)}:
+                raise _ragged(sorted(map(len, results)))
             columns = zip(*results, strict=True)
             return type(first)(self.combine(list(column)) for column in columns)
         if all(result is first or result == first for result in results):
@@ -250,7 +261,7 @@ class _Lanes(_Rows):
                 mend='Pass randomness="different" or "same" to vmap.',
             )
 
-    def whole(self) -> Any:
+    async def whole(self) -> Any:
         """Run the Function's own vmap rule."""
         dims, values = [], []
         for arg in self.args:
@@ -259,6 +270,8 @@ class _Lanes(_Rows):
             values.append(stack(arg.items) if mine else arg)
         rule: Any = self.definition.vmap
         answer = rule(self.info, tuple(dims), *values)
+        if "vmap" in self.definition.asynchronous:
+            answer = await answer
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise DefinitionError(
                 f"The vmap rule of {self.definition.name} did not return outputs and out_dims.",
@@ -287,45 +300,24 @@ class _Lanes(_Rows):
             )  # fmt: skip
         return Batched(items, self.level, self.info)
 
-    def each(self) -> Any:
-        """Run the Function for each item."""
-        if self.definition.concurrent:
-            return run(self.aeach())
-        applications, first = self._applications()
-        if not first:
-            return self.combine([apply(self.definition, row) for row in self.rows])
-        return self._finish(
-            applications, first, {n: applications[n].forward() for n in dict.fromkeys(first)}
-        )
-
-    async def aeach(self) -> Any:
-        """The same, awaited: those that wait at once."""
-        applications, first = self._applications()
-        if not first:
-            return self.combine([await aapply(self.definition, row) for row in self.rows])
-        raws: dict[int, Any] = {}
-        await drive(
-            TopologicalSorter(dict.fromkeys(first, ())),
-            lambda number: applications[number].aforward,
-            lambda number, raw: raws.update({number: raw}),
-        )
-        return self._finish(applications, first, raws)
-
-    def _applications(self) -> tuple[list[Application], list[int]]:
-        """One for each item, and the number of the first that can share its run of forward.
-
-        None can where the items are batches themselves.
-        """
-        applications = [Application(self.definition, row) for row in self.rows]
+    async def each(self) -> Any:
+        """Run the Function for each item: those that wait at once, of identical ones the first."""
+        definition = self.definition
+        applications = [Application(definition, row) for row in self.rows]
         if any(application.batch is not None for application in applications):
-            return applications, []
+            return self.combine([await aapply(definition, row) for row in self.rows])
         found: dict[Any, int] = {}
         keys = [self._key(application, n) for n, application in enumerate(applications)]
-        return applications, [found.setdefault(key, n) for n, key in enumerate(keys)]
-
-    def _finish(
-        self, applications: list[Application], first: list[int], raws: dict[int, Any]
-    ) -> Any:
+        first = [found.setdefault(key, n) for n, key in enumerate(keys)]
+        raws: dict[int, Any] = {}
+        if definition.concurrent:
+            await drive(
+                TopologicalSorter(dict.fromkeys(first, ())),
+                lambda number: applications[number].aforward,
+                lambda number, raw: raws.update({number: raw}),
+            )
+        else:
+            raws = {number: applications[number].forward() for number in dict.fromkeys(first)}
         results = []
         for number, (application, runner) in enumerate(zip(applications, first, strict=True)):
             raw = raws[runner] if runner == number else application.set_up(raws[runner])

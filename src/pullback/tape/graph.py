@@ -85,7 +85,8 @@ def to_json(roots: Inputs, indent: int | None = None) -> str:
         "roots": [[index[edge.node], edge.output_nr] for edge in edges],
         "nodes": nodes,
     }
-    return json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
 
 
 @checked
@@ -106,16 +107,23 @@ def from_json(text: str) -> list[GradientEdge]:
                 {"function": str(note["function"]), "text": str(note["text"])}
                 for note in entry.get("notes", ())
             ]
+        for node, entry in zip(nodes, whole["nodes"], strict=True):
             node.next_functions = [  # type: ignore[bad-assignment]
-                (None, 0) if edge is None else (nodes[edge[0]], int(edge[1]))
-                for edge in entry["next"]
+                (None, 0) if edge is None else _edge(nodes, *edge) for edge in entry["next"]
             ]
-        return [GradientEdge(nodes[number], int(output)) for number, output in whole["roots"]]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return [_edge(nodes, *root) for root in whole["roots"]]
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             "This is no JSON of a graph.", given=f"{type(error).__name__}: {error}",
             expected="what graph.to_json wrote",
         ) from None  # fmt: skip
+
+
+def _edge(nodes: list[_Read], node: int, output: int) -> GradientEdge:
+    """The edge of two numbers that are read; no number counts from the end."""
+    if min(node, output) < 0 or output >= len(nodes[node].outputs):
+        raise IndexError(f"there is no output {output} of node {node}")
+    return GradientEdge(nodes[node], output)
 
 
 @checked
@@ -238,17 +246,14 @@ def _parts(node: Node) -> list[str]:
     if node.name() != "AccumulateGrad":
         parts = [node.name().removesuffix("Backward"), role, *values]
         return [part for part in parts if part]
-    parts = [role or "leaf", *values]
-    if isinstance(node, AccumulateGrad):
-        name = node.variable.name
-        gradient = node.variable._grad
-        parts = [f"{name}: {parts[0]}" if name else parts[0], *parts[1:]]
-        if isinstance(gradient, list):
-            parts += [f"{len(gradient)} note{'s' if len(gradient) != 1 else ''}: "
-                      f"{_short(gradient[0]._data)}"]  # fmt: skip
-        elif gradient is not None:
-            parts += [f"grad {_short(gradient._data)}"]
-    return parts
+    if not isinstance(node, AccumulateGrad):  # one that was read back
+        return [role or "leaf", *values]
+    name, gradient = node.variable.name, node.variable._grad
+    named = f"{name}: {role or 'leaf'}" if name else role or "leaf"
+    if isinstance(gradient, list):
+        notes = f"{len(gradient)} note{'s' if len(gradient) != 1 else ''}"
+        return [named, *values, ": ".join([notes, *(_short(note._data) for note in gradient[:1])])]
+    return [named, *values] + ([] if gradient is None else [f"grad {_short(gradient._data)}"])
 
 
 def _short(data: Any) -> str:

@@ -14,7 +14,7 @@ Either engine may be in charge; each stops where the other graph is already acco
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
@@ -218,7 +218,10 @@ def to_torch(variable: Variable) -> torch.Tensor:
         return tensor
     refuse_inside_transform(variable)
     entry = _Entry(variable)
-    anchor = torch.empty(0, requires_grad=True)  # or torch would record no crossing of the tape's
+    # Without it torch would record no crossing of the tape's own values; and its hook runs where
+    # torch accumulates into leaves, not where it was only asked for some gradients.
+    anchor = torch.empty(0, requires_grad=True)
+    anchor.register_hook(_accumulate)
     with torch.enable_grad():
         return _Crossing.apply(entry, tensor, anchor, *entry.tensors())
 
@@ -229,12 +232,20 @@ class _Entry:
     def __init__(self, variable: Variable) -> None:
         self.edge = GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
         self.space = space_of(variable._data)
-        self.upstream = _torch_nodes(self.edge.node)
+        # The nearest nodes upstream where tensors came onto the tape.
+        below = lambda node: () if isinstance(node, TorchNode) else node._next  # noqa: E731
+        nodes = _reached(self.edge.node, below)
+        self.upstream = [node for node in nodes if isinstance(node, TorchNode)]
         self.stopped_by: int | None = None
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors that went onto the tape upstream of this value."""
         return [node.tensor for node in self.upstream]
+
+
+def _accumulate(signal: torch.Tensor) -> None:
+    """Give the leaves of the tape what a pass has brought them."""
+    signal.__dict__.pop("tape_pass").commit(retain_graph=True)
 
 
 class _Crossing(torch.autograd.Function):
@@ -249,36 +260,32 @@ class _Crossing(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         entry: _Entry = ctx.entry
         (gradient,) = gradients
-        nothing = (None, None, None)
         if entry.stopped_by is not None and (
             entry.stopped_by == threading.get_ident() or gradient.device.type != "cpu"
         ):
-            return *nothing, *(None for _ in entry.upstream)
+            return (None,) * (3 + len(entry.upstream))
         recorded = torch.is_grad_enabled()
         with enable_grad() if recorded else no_grad():
             arriving = from_torch(gradient, number=entry.space is NUMBER)
             the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
-            the_pass.run_or_drive()
-            the_pass.commit(retain_graph=True)
+            the_pass.run()
             found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
-        return *nothing, *sent
+        signal: Any = torch.empty(0)
+        signal.tape_pass = the_pass
+        return None, None, signal, *sent
 
 
-def _torch_nodes(start: Node) -> list["TorchNode"]:
-    """The nearest nodes upstream where tensors came onto the tape."""
-    found: dict[Node, None] = {}
+def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
+    """The nodes that are reached along the edges that `below` gives of each, all of them once."""
     seen, stack = {start}, [start]
     while stack:
         node = stack.pop()
-        if isinstance(node, TorchNode):
-            found[node] = None
-            continue
-        for following, _ in node._next:
+        yield node
+        for following, _ in below(node):
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return list(found)  # type: ignore[bad-return]
 
 
 class TorchNode(Node):
@@ -371,20 +378,15 @@ def _walk(tensor: torch.Tensor) -> tuple[list[_Entry], list[TorchEdge], list[tor
     entries: list[_Entry] = []
     edges: list[TorchEdge] = []
     leaves: list[torch.Tensor] = []
-    seen = {tensor.grad_fn}
-    stack: list[Any] = [tensor.grad_fn]
-    while stack:
-        node = stack.pop()
-        entry = getattr(node, "entry", None)
-        if isinstance(entry, _Entry):
-            entries.append(entry)
-            edges.append(TorchEdge(node, 0))
-            continue
+
+    def below(node: Any) -> Any:
+        return () if isinstance(getattr(node, "entry", None), _Entry) else node.next_functions
+
+    for node in _reached(tensor.grad_fn, below):
         leaf = getattr(node, "variable", None)
-        if isinstance(leaf, torch.Tensor) and not node.next_functions:
+        if isinstance(getattr(node, "entry", None), _Entry):
+            entries.append(node.entry)
+            edges.append(TorchEdge(node, 0))
+        elif isinstance(leaf, torch.Tensor) and not node.next_functions:
             leaves.append(leaf)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
     return entries, edges, leaves

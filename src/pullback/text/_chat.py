@@ -7,7 +7,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.tape import Variable
-from pullback.text._critic import Critic, ModelCritic, Review, current_critic
+from pullback.text._critic import Critic, ModelCritic, criticised, current_critic
 from pullback.text._failure import Failure, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
@@ -67,15 +67,8 @@ class Conversation:
         if self.fields is None:
             return data[: self.count]
         values = dict(zip(self.fields, data[self.count :], strict=True))
-        used: set[str] = set()
-        texts = []
-        for template, is_template in zip(data, self.templates, strict=False):
-            if not is_template:
-                texts.append(template)
-                continue
-            wanted = fields_of(template)
-            used.update(wanted)
-            texts.append(fill(template, {k: v for k, v in values.items() if k in wanted}))
+        texts = list(zip(data, self.templates, strict=False))
+        used = {name for text, is_template in texts if is_template for name in fields_of(text)}
         unused = [name for name in values if name not in used]
         if unused and not self.unused:
             raise ArgumentError(
@@ -83,7 +76,11 @@ class Conversation:
                 given=", ".join(values), expected=", ".join(sorted(used)) or "no inputs",
                 mend=f"Write {{{unused[0]}}} into a Template; other texts have no fields.",
             )  # fmt: skip
-        return texts
+        return [
+            fill(text, {name: values[name] for name in fields_of(text) if name in values})
+            if is_template else text
+            for text, is_template in texts
+        ]  # fmt: skip
 
     def messages(self, variables: Sequence[Variable]) -> list[Message]:
         """The messages to send."""
@@ -142,12 +139,12 @@ def read_conversation(
 
 
 def _turn(message: Any, variables: list[Variable]) -> Turn:
-    if isinstance(message, Message) and (message.tool_calls or message.tool_call_id):
-        return Turn(message.role, (), message)
-    if isinstance(message, Message):
-        message = {"role": message.role, "content": list(message.content)}
     if isinstance(message, Mapping) and message.keys() - {"role", "content"}:
-        return Turn(str(message.get("role")), (), Message.from_dict(message))
+        message = Message.from_dict(message)
+    if isinstance(message, Message):
+        if message.tool_calls or message.tool_call_id:
+            return Turn(message.role, (), message)
+        message = {"role": message.role, "content": list(message.content)}
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
         raise ArgumentTypeError(
             "This is no message.", given=repr(message)[:80],
@@ -201,28 +198,18 @@ class Chat(Operation):
             options["schema"] = call.schema
         if call.tools:
             options["tools"] = call.tools
-        with attempted() as tried:
+        with attempted() as failed:
             data = _data(call, await call.lm.acomplete(messages, **options))
-        return Variable(data if tried.failure is None else _failed(call, tried.failure), call.role)
+        return Variable(_failed(call, failed[0]) if failed else data, call.role)
 
     @staticmethod
     async def backward(ctx: Any, feedback: Any) -> Any:
         call: Call = ctx.spec
-        *inputs, output = ctx.saved_variables
-        said = spoken(feedback)
-        if not said:  # an item of a batch that succeeded: nobody is asked
-            return (None, *[None] * len(inputs))
-        review = Review(
-            call.role, tuple(inputs), output,
-            tuple(
-                telling or isinstance(value, Parameter)
-                for telling, value in zip(call.conversation.instructions, inputs, strict=True)
-            ),
-            ctx.needs_input_grad[1:], said, call.conversation.transcript,
-        )  # fmt: skip
-        with attempted() as tried:
-            told = await call.critic.review(review)
-        return (None, *(told if tried.failure is None else [None] * len(inputs)))
+        form = call.conversation
+        return (None, *await criticised(
+            ctx, call.critic, call.role, form.instructions, spoken(feedback),
+            written=form.transcript,
+        ))  # fmt: skip
 
 
 @checked

@@ -276,11 +276,11 @@ class JudgeOne(Operation):
         score = 0.0
         if failure is None:
             messages = spec.messages(variables)
-            with attempted() as tried:
+            with attempted() as failed:
                 score, said = await ask(
                     spec.lm, messages, read_verdict, spec.retries, **spec.options
                 )
-            said = said if tried.failure is None else tried.failure
+            said = failed[0] if failed else said
         role = variables[spec.prediction].role
         return Variable(score, "score"), Variable(said, f"judgement of {role}")
 

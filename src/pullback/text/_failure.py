@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Self
@@ -10,10 +10,10 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
-from pullback.text.lm import Call, current_run, hearing, scrub
+from pullback.text.lm import current_run, hearing, scrub
 
 __all__ = [
-    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgive", "tolerate",
+    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgiven", "tolerate",
     "tolerating",
 ]  # fmt: skip
 
@@ -95,7 +95,7 @@ class Failures:
         for cause in causes:
             self.add(cause)
 
-    def add(self, cause: str, calls: Sequence[Call] = ()) -> Failure:
+    def add(self, cause: str) -> Failure:
         """Count one that could not.
 
         Raises:
@@ -103,8 +103,6 @@ class Failures:
                 that is resumed.
         """
         run = current_run()
-        if run is not None:
-            run.fail(calls, cause)
         with self._lock:
             self.asked += 1
             self.causes.append(cause)
@@ -153,46 +151,44 @@ def tolerating() -> AbstractContextManager[Failures]:
     return tolerate() if now is None else contextlib.nullcontext(now)
 
 
-def forgive(error: Exception, calls: Sequence[Call] = ()) -> Failure | None:
+def forgive(error: Exception, heard: Sequence[Callable[[str], Any]] = ()) -> Failure | None:
     """What an error counts as where failures are tolerated; None where it is to be raised.
 
     Any model and provider has some now and then. A wrong key, an unknown model and options that no
-    server takes are the program's, and raise.
+    server takes are the program's, and raise. Who keeps the answers is told in either case.
     """
-    now = _tolerance.get()
-    if now is None or not isinstance(error, ModelError):
+    if not isinstance(error, ModelError):
         return None
     if not (isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG):
         return None
-    return now.add(scrub(getattr(error, "what", str(error))), calls)
-
-
-class Attempt:
-    """One answer that a model was asked for.
-
-    Attributes:
-        failure: why there is none; None where there is one.
-    """
-
-    failure: Failure | None = None
+    now, cause = _tolerance.get(), scrub(error.what)
+    for fail in heard:
+        fail(cause)
+    return None if now is None else now.add(cause)
 
 
 @contextlib.contextmanager
-def attempted() -> Iterator[Attempt]:
-    """One answer that a model is asked for: what is raised inside is its failure.
+def forgiven(heard: Sequence[Callable[[str], Any]] = ()) -> Iterator[list[Failure]]:
+    """What a model's failure inside counts as, where failures are tolerated: the only entry."""
+    failed: list[Failure] = []
+    try:
+        yield failed
+    except Exception as error:
+        failure = forgive(error, heard)
+        if failure is None:
+            raise
+        failed.append(failure)
+
+
+@contextlib.contextmanager
+def attempted() -> Iterator[list[Failure]]:
+    """One answer that a model is asked for: what is raised inside is its failure, the only entry.
 
     Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
     counts once. Where nothing is tolerated outside, everything raises as ever.
     """
-    now, tried = _tolerance.get(), Attempt()
-    with hearing() as calls:
-        try:
-            with setting(_tolerance, None):
-                yield tried
-        except Exception as error:
-            tried.failure = forgive(error, calls)
-            if tried.failure is None:
-                raise
-        else:
-            if now is not None:
-                now.count(1)
+    now = _tolerance.get()
+    with hearing() as heard, forgiven(heard) as failed, setting(_tolerance, None):
+        yield failed
+    if now is not None and not failed:
+        now.count(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
-from pullback.tape import Feedback, Function, Variable, is_grad_enabled, space_of
+from pullback.tape import Feedback, Function, Variable, space_of
 from pullback.text._failure import failure_in
 from pullback.text._prompts import Template, fill, shorten
 
@@ -40,24 +40,12 @@ class Operation(Function):
 
     gradient = "nonlinear"
     takes_failures = False
-    _waits = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._waits = inspect.iscoroutinefunction(cls.forward)
         if "forward" in vars(cls) and not cls.takes_failures:
             cls.forward = staticmethod(_unless(_handed_on, cls.forward))
             cls.backward = staticmethod(_unless(_sent_back, cls.backward))
-
-    @classmethod
-    def run(cls, spec: Any, *variables: Variable) -> Any:
-        """Apply; where nothing is recorded, forward alone, which costs a tenth.
-
-        For rules, which are run with plain values of their own; awaitable if forward is.
-        """
-        if is_grad_enabled():
-            return (cls.aapply if cls._waits else cls.apply)(spec, *variables)
-        return cls.forward(spec, *variables)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template
 from pullback.text.lm import scrub
 
-__all__ = ["Module", "Parameter", "TemplateParameter", "write_json"]
+__all__ = ["Module", "Parameter", "TemplateParameter", "json_of", "write_json"]
 
 
 class Parameter(Variable):
@@ -87,8 +87,7 @@ class Module:
 
     def named_modules(self) -> Iterator[tuple[str, "Module"]]:
         """This module and those in it, each once, by the path to them."""
-        seen: set[int] = set()
-        for path, value in _walk(self, "", seen):
+        for path, value in _walk(self, "", set()):
             if isinstance(value, Module):
                 yield path, value
 
@@ -176,19 +175,33 @@ class Module:
         """
         try:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise ArgumentError("The file holds no JSON.", given=f"{path}: {error}") from None
         if not isinstance(state, dict):
             raise ArgumentError("The file holds no state.", given=type(state).__name__)
         self.load_state_dict(state)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write JSON to a file, whole or not at all, and no key."""
-    text = scrub(json.dumps(value, ensure_ascii=False, indent=1))
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # half a character: as an escape
-        text = scrub(json.dumps(value, indent=1))
-    write_whole(Path(path), text)
+def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """The JSON of a value, without any key, that any file can hold."""
+    text = scrub(json.dumps(value, ensure_ascii=False, indent=1, default=default))
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
+
+
+def write_json(
+    path: str | os.PathLike[str], value: Any, default: Callable[[Any], Any] | None = None
+) -> None:
+    """Write JSON to a file, whole or not at all; its folder is made.
+
+    Raises:
+        ArgumentError: it cannot be written there.
+    """
+    text = json_of(value, default)
+    try:
+        Path(path).parent.mkdir(exist_ok=True, parents=True)
+        write_whole(Path(path), text)
+    except OSError as error:
+        raise ArgumentError("The file cannot be written.", given=str(error)) from None
 
 
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
@@ -25,10 +25,12 @@ __all__ = [
     "ask",
     "between_tags",
     "fence_of",
+    "fields_in",
     "fields_of",
     "fill",
     "fill_prompt",
     "listed",
+    "pattern_of",
     "prompt",
     "shorten",
     "use_prompts",
@@ -200,7 +202,7 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     found = dict(_replaced.get() or _shipped())
     for path in sorted(root.glob("*.txt")):
         replaced = _read(path.read_text(encoding="utf-8"), path.name)
-        wanted, given = _fields(prompt(path.stem)), _fields(replaced)
+        wanted, given = fields_in(prompt(path.stem)), fields_in(replaced)
         if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
                 f"The prompt {path.name} has other fields than the one that it replaces.",
@@ -210,7 +212,8 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     return setting(_replaced, found)
 
 
-def _fields(prompt: Prompt) -> set[str]:
+def fields_in(prompt: Prompt) -> set[str]:
+    """The names of the fields of all parts of a prompt."""
     return {name for _, template in prompt for name in fields_of(template)}
 
 
@@ -269,18 +272,17 @@ async def ask(
     Raises:
         ReplyError: no answer could be used.
     """
-    check_counts(0, retries=retries)
     asked = messages
-    for left in range(retries, -1, -1):
+    while True:
         answer = (await lm.acomplete(asked, **options)).text
         try:
             return read(answer)
         except ReplyError as error:
-            if not left:
+            if not retries:
                 raise
+            retries -= 1
             said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
             asked = [*messages, *said]
-    raise ReplyError("No answer of the model could be used.")
 
 
 def between_tags(answer: str, tag: str) -> str:
@@ -300,6 +302,20 @@ def between_tags(answer: str, tag: str) -> str:
             given=shorten(repr(answer), 200), expected=f"<{tag}>...</{tag}> once",
         )  # fmt: skip
     return found[0].strip("\n")
+
+
+def pattern_of(pattern: str) -> re.Pattern[str]:
+    """A regular expression.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ArgumentError(
+            "This is no regular expression.", given=f"{pattern!r}: {error}"
+        ) from None
 
 
 def shorten(text: str, size: int) -> str:

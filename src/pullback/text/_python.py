@@ -9,9 +9,8 @@ from typing import Any
 from pullback.errors import ArgumentTypeError, ProgramError
 from pullback.internal._arguments import checked
 from pullback.tape import Variable, backward, space_of
-from pullback.text._critic import Critic, Relay, Review, current_critic
+from pullback.text._critic import Critic, Relay, criticised, current_critic
 from pullback.text._joining import Operation, as_variable, spoken
-from pullback.text._module import Parameter
 from pullback.text.lm import scrub
 
 __all__ = ["StepError", "invoke", "map_python"]
@@ -47,7 +46,7 @@ class StepError(ProgramError):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A function and how to speak of it."""
+    """A function and how to speak of it; whether the first input says what it should do."""
 
     function: Callable[..., Any]
     purpose: str
@@ -55,53 +54,24 @@ class Step:
     critic: Any
     instructed: bool
 
+    @contextlib.contextmanager
+    def given(self, inputs: tuple[Variable, ...]) -> Iterator[list[Any]]:
+        """The data that the function is given; what it raises inside is that of the step."""
+        try:
+            yield [value.data for value in inputs[self.instructed :]]
+        except Exception as error:
+            name = self.purpose or getattr(self.function, "__name__", "a step")
+            said = scrub(f"{name} failed: {type(error).__name__}: {error}")  # it is sent and kept
+            raise StepError(f"The Python step {name!r} failed.", inputs, said) from error
 
-@contextlib.contextmanager
-def _step(spec: Step, inputs: tuple[Variable, ...]) -> Iterator[list[Any]]:
-    """The data that the function is given; what it raises inside is that of the step."""
-    try:
-        yield [value.data for value in (inputs[1:] if spec.instructed else inputs)]
-    except Exception as error:
-        name = spec.purpose or getattr(spec.function, "__name__", "a step")
-        said = scrub(f"{name} failed: {type(error).__name__}: {error}")  # it is sent and kept
-        raise StepError(f"The Python step {name!r} failed.", inputs, said) from error
-
-
-def _output(spec: Step, result: Any) -> Variable:
-    if isinstance(result, Variable):
-        raise ArgumentTypeError(
-            f"The Python step {spec.purpose!r} gave a Variable.", given=repr(result)[:80],
-            expected="plain data: it is given plain data, too",
-        )  # fmt: skip
-    return Variable(result, spec.role or spec.purpose)
-
-
-async def _review(ctx: Any, feedback: Any) -> tuple[Any, ...]:
-    spec: Step = ctx.spec
-    *inputs, output = ctx.saved_variables
-    wanted = ctx.needs_input_grad[1:]
-    if getattr(feedback, "notes", True) == ():  # an item of a batch that succeeded
-        return (None, *[None] * len(inputs))
-    review = Review(
-        spec.purpose, tuple(inputs), output,
-        tuple(isinstance(v, Parameter) or (spec.instructed and not n)
-              for n, v in enumerate(inputs)),
-        wanted, feedback,
-    )  # fmt: skip
-    told = await spec.critic.review(review)
-    return (
-        None,
-        *[_fitting(each, review, value) for each, value in zip(told, inputs, strict=True)],
-    )
-
-
-def _fitting(told: Any, review: Review, value: Variable) -> Any:
-    """Feedback on a structure, passed on as it is, in words to what has another structure."""
-    structured = not hasattr(told, "notes") and isinstance(review.output.data, list | tuple | dict)
-    if told is not review.feedback or not structured:
-        return told
-    alike = space_of(value.data) == space_of(review.output.data)
-    return told if alike else spoken(told)
+    def output(self, result: Any) -> Variable:
+        """What the function gave, on the tape."""
+        if isinstance(result, Variable):
+            raise ArgumentTypeError(
+                f"The Python step {self.purpose!r} gave a Variable.", given=repr(result)[:80],
+                expected="plain data: it is given plain data, too",
+            )  # fmt: skip
+        return Variable(result, self.role or self.purpose)
 
 
 class MapPython(Operation):
@@ -109,23 +79,34 @@ class MapPython(Operation):
 
     @staticmethod
     def forward(spec: Step, *inputs: Variable) -> Variable:
-        with _step(spec, inputs) as given:
+        with spec.given(inputs) as given:
             result = spec.function(*given)
-        return _output(spec, result)
+        return spec.output(result)
 
-    backward = staticmethod(_review)
+    @staticmethod
+    async def backward(ctx: Any, feedback: Any) -> tuple[Any, ...]:
+        spec: Step = ctx.spec
+        *inputs, output = ctx.saved_variables
+        telling = [spec.instructed and not n for n in range(len(inputs))]
+        told = await criticised(ctx, spec.critic, spec.purpose, telling, feedback)
+        # Feedback on a structure is passed on as it is, in words to what has another structure.
+        passed_on = not hasattr(feedback, "notes") and isinstance(output.data, list | tuple | dict)
+        kind = space_of(output.data)
+        return (None, *[
+            spoken(each)
+            if passed_on and each is feedback and space_of(value.data) != kind else each
+            for each, value in zip(told, inputs, strict=True)
+        ])  # fmt: skip
 
 
-class MapPythonAwaited(Operation):
+class MapPythonAwaited(MapPython):
     """A coroutine function, run beside others."""
 
     @staticmethod
-    async def forward(spec: Step, *inputs: Variable) -> Variable:
-        with _step(spec, inputs) as given:
+    async def forward(spec: Step, *inputs: Variable) -> Variable:  # type: ignore[bad-override]
+        with spec.given(inputs) as given:
             result = await spec.function(*given)
-        return _output(spec, result)
-
-    backward = staticmethod(_review)
+        return spec.output(result)
 
 
 @checked

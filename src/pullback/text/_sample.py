@@ -6,10 +6,9 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pullback.errors import ModelError
 from pullback.tape import Variable, grad, no_grad
 from pullback.text._evaluation import Evaluation, finite
-from pullback.text._failure import forgive, tolerating
+from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
@@ -91,16 +90,14 @@ def trace_sample(metric: Callable[[Any, Any], Any], module: Any, sample: Any) ->
     Raises:
         ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
     """
-    with tolerating():
+    found: Any = None
+    with tolerating(), forgiven() as failed:
         try:
             found = metric(module, sample)
         except StepError as error:
             return Trace(Scored(0.0, error.feedback), *error.told())
-        except ModelError as error:
-            failure = forgive(error)
-            if failure is None:
-                raise
-            return Trace(Scored(0.0, failure.cause))
+    if failed:
+        return Trace(Scored(0.0, failed[0].cause))
     roots = [found.score] if isinstance(found, Evaluation) else []
     score = found.score if roots else found
     score = score.data if isinstance(score, Variable) else score
@@ -122,12 +119,9 @@ def score_sample(
             return trace_sample(metric, module, sample).scored
     with tolerating():
         trace = trace_sample(metric, module, sample)
-        try:
+        with forgiven():  # of a critic's own: nothing is said
             return replace(trace.scored, said=trace.said(parameters))
-        except ModelError as error:  # a critic's own: nothing is said
-            if forgive(error) is None:
-                raise
-            return trace.scored
+        return trace.scored
 
 
 def text_parameters(module: Module) -> dict[str, Variable]:

@@ -238,6 +238,8 @@ def _reduced(variable: Variable) -> Any:
             "A value with a history was to be sent to a worker, where none is.",
             given=repr(variable)[:80], mend="Pass its detach(), or make it inside the metric.",
         )  # fmt: skip
+    if isinstance(variable, Feedback):
+        return Feedback, (variable.notes, variable.role)
     state = (variable.data, variable.role, variable.requires_grad, variable.name)
     return _made, (type(variable), state, variable.origin)
 

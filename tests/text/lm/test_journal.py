@@ -13,7 +13,8 @@ from tests.fuzzing import examples
 from tests.text import server as faults
 from tests.text.server import Server
 
-from pullback.errors import ArgumentError, ModelError, RecordingError
+from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
+from pullback.text import chat, tolerate
 from pullback.text.lm import (
     Account,
     Cached,
@@ -428,3 +429,40 @@ def test_the_digest_of_a_request_is_the_same_in_every_process():
     }  # fmt: skip
     here = Request.of([{"role": "user", "content": "ü"}], a={"c": 2, "d": 1}, b=1).digest("m")
     assert found == {here}
+
+
+@pytest.mark.parametrize("ask", [
+    lambda lm: chat(lm, "a").data,
+    lambda lm: chat(lm, "a", schema={"type": "integer"}).data,
+    lambda lm: lm("a", schema={"type": "integer"}).parsed,
+    lambda lm: list(lm.stream("a", schema={"type": "integer"}))[-1].completion.parsed,
+])  # fmt: skip
+def test_what_ended_a_run_is_asked_again_by_the_next(tmp_path, ask):
+    lm, path = Scripted(["", "3"]), tmp_path / "run.sqlite"
+    with pytest.raises(ReplyError), Run(path):
+        ask(lm)
+    for paid in (1, 0):
+        with Run(path) as run:
+            assert str(ask(lm)) == "3"
+        assert run.paid == paid
+    assert sorted(call.failure is None for call in run.before) == [False, True]
+
+
+def test_what_a_program_has_asked_again_itself_is_paid_for_once(tmp_path):
+    lm, path = Scripted(["", "fine"]), tmp_path / "run.sqlite"
+    for paid in (2, 0):
+        with Run(path) as run:
+            with pytest.raises(ReplyError):
+                chat(lm, "a")
+            assert chat(lm, "a").data == "fine"
+        assert run.paid == paid
+
+
+@pytest.mark.parametrize("path", [None, "cache.sqlite"])
+def test_a_cache_keeps_no_answer_that_could_not_be_used(tmp_path, path):
+    lm = Scripted(["", "fine"])
+    cached = Cached(lm, path and tmp_path / path)
+    with tolerate():
+        assert "answered nothing" in chat(cached, "a").data
+    assert [chat(cached, "a").data for _ in range(2)] == ["fine", "fine"]
+    cached.close()

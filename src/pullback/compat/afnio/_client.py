@@ -3,7 +3,7 @@
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import check_counts, checked
 from pullback.text import ModelCritic, lm
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
 ]
 
 
+@checked
 class OpenAI:
     """A client of OpenAI, or of any server that speaks its chat completions.
 
@@ -26,6 +27,7 @@ class OpenAI:
 
     def __init__(self, api_key: str | None = None, *, max_retries: int = 2, **options: Any) -> None:
         self._options: dict[str, Any] = {"api_key": api_key, **options}
+        check_counts(0, max_retries=max_retries)
         self._attempts = max_retries + 1
         self._models: dict[str, lm.LM] = {}
 
@@ -39,7 +41,7 @@ class OpenAI:
             raise ArgumentError("No model was named.", mend="Pass model='gpt-4o' to the call.")
         if name not in self._models:
             asked = lm.OpenAI(name, **self._options)
-            self._models[name] = lm.Retry(asked, attempts=max(self._attempts, 1))
+            self._models[name] = lm.Retry(asked, attempts=self._attempts)
         return self._models[name]
 
 

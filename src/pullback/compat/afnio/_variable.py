@@ -63,9 +63,7 @@ class Variable(tape.Variable):
     @checked
     def append_grad(self, gradient: tape.Variable) -> None:
         """Add one more piece of feedback."""
-        space = space_of(self._data)
-        given = space.conform(gradient, self._wrong_gradient)
-        self._grad = space.accumulate(self._grad, given)
+        self._grad = space_of(self._data).accumulate(self._grad, self._conformed(gradient))
 
     def backward(
         self,

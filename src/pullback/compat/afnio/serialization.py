@@ -6,8 +6,9 @@ from typing import Any
 
 from pullback.compat.afnio._variable import Variable
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shown
 from pullback.tape import Variable as TapeVariable
-from pullback.text.lm import scrub
+from pullback.text._module import json_of, write_json
 
 __all__ = ["load", "save"]
 
@@ -22,8 +23,13 @@ def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
     Raises:
         TypeError: something in it is none of these.
     """
-    text = scrub(json.dumps(obj, default=_written, ensure_ascii=False)).encode("utf-8")
-    f.write(text) if hasattr(f, "write") else Path(f).write_bytes(text)
+    try:
+        if hasattr(f, "write"):
+            f.write(json_of(obj, _written).encode())
+        else:
+            write_json(f, obj, _written)
+    except TypeError as error:
+        raise ArgumentTypeError("This cannot be saved as JSON.", given=str(error)) from None
 
 
 def load(f: Any) -> Any:
@@ -32,14 +38,14 @@ def load(f: Any) -> Any:
     Raises:
         ValueError: the file holds something else.
     """
-    text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
     try:
+        text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
         return json.loads(text, object_hook=lambda v: Variable(*v[_MARK]) if _MARK in v else v)
-    except ValueError as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ArgumentError("The file was not written by save.", given=str(error)[:80]) from None
 
 
 def _written(value: Any) -> Any:
     if isinstance(value, TapeVariable):
         return {_MARK: [value.data, value.role, value.requires_grad]}
-    raise ArgumentTypeError("This cannot be saved as JSON.", given=repr(value)[:80])
+    raise TypeError(shown(value))

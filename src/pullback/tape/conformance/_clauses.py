@@ -133,17 +133,14 @@ def _stale(probe: Probe) -> str:
 
 
 def _mutation(probe: Probe) -> str:
-    args, leaves = probe.fresh()
-    variables = find(args)[0]
-    before = copy.deepcopy([variable.data for variable in variables])
-    outputs = probe.run(args)
-    trial = Trial(args, leaves, outputs, probe.seeds(outputs))
+    trial = probe.trial()
     given = copy.deepcopy([plain_data(seed) for seed in trial.seeds])
     trial.back()
     if not agree(given, [plain_data(seed) for seed in trial.seeds]):
         raise Breach("backward changes the gradient that it is given.")
-    dirty = [v for v in variables if any(v is output for output in outputs)]
-    if not dirty and not agree(before, [variable.data for variable in variables]):
+    before, variables = ([v.data for v in find(args)[0]] for args in (probe.args, trial.args))
+    dirty = any(v is output for v in find(trial.args)[0] for output in trial.outputs)
+    if not dirty and not agree(before, variables):
         raise Breach("An input was changed in place.")
     return "Inputs and gradients are left as they are."
 

@@ -46,11 +46,9 @@ def plain_data(gradient: Any) -> Any:
         return plain_data(gradient.data)
     if isinstance(gradient, dict):
         return {key: plain_data(value) for key, value in gradient.items()}
-    return (
-        [plain_data(value) for value in gradient]
-        if isinstance(gradient, list | tuple)
-        else gradient
-    )
+    if isinstance(gradient, list | tuple):
+        return [plain_data(value) for value in gradient]
+    return gradient
 
 
 def _is_tensor(data: Any) -> bool:

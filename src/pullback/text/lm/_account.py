@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
 from pullback.internal._arguments import check_counts, checked
@@ -44,18 +45,20 @@ class Spending:
             raise ArgumentError("What was spent is not negative.", given=f"cost={self.cost!r}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Held:
     """The most that one call may spend.
 
     Arguments:
         amounts: what is to be held.
         within: what is held for the calls that wait for this one: a model may ask another.
+        request: what the call asks, by which it is known further on its way, once.
         there: done when it is held; or fails, where there is no room for it.
     """
 
     amounts: Counter[str]
     within: tuple["_Held", ...] = ()
+    request: Any = None
     there: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
 
 
@@ -134,7 +137,7 @@ class Account:
         return limit if self._began is None else self._began + limit - time.monotonic()
 
     @contextlib.asynccontextmanager
-    async def holding(self, most: Spending) -> AsyncIterator[list[Spending]]:
+    async def holding(self, most: Spending, request: Any = None) -> AsyncIterator[list[Spending]]:
         """Hold the most that a call can spend inside, when there is room; time ends it, too.
 
         What it did spend is to be put into the list that is given. A call that ended without is
@@ -145,7 +148,8 @@ class Account:
         """
         self._check_process()
         around = _around.get()
-        asked = _Held(_amounts(most), tuple(each for each in around if each in self._held))
+        mine = tuple(each for each in around if each in self._held)
+        asked = _Held(_amounts(most), mine, request)
         await self._hold(asked)
         spent: list[Spending] = []
         otherwise = most
@@ -165,6 +169,18 @@ class Account:
         finally:
             _around.set(around)
             self._change(asked, spent[0] if spent else otherwise)
+
+    def covers(self, request: Any) -> bool:
+        """Whether this call is held already, by a budget further out; it is so only once.
+
+        A model that asks another the very same several times makes a call more with each.
+        """
+        with self._lock:
+            for each in _around.get():
+                if each.request is request and each in self._held:
+                    each.request = None
+                    return True
+        return False
 
     async def _hold(self, asked: _Held) -> None:
         """Hold it when there is room."""

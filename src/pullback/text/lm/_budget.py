@@ -31,18 +31,10 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
     answer may be counts `otherwise` tokens for it; a predicted answer is billed where it is not
     taken, beside the real one.
     """
-    images = 0
-
-    def plain(value: Any) -> Any:
-        nonlocal images
-        if isinstance(value, Mapping):
-            if value.get("type") == "image_url":
-                images += 1
-                return ""
-            return {name: plain(item) for name, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, list) else value
-
-    counted = _bytes(plain(request)) + FRAME_TOKENS + images * IMAGE_TOKENS
+    contents = [message["content"] for message in request["messages"]]
+    blocks = [block for each in contents if isinstance(each, list) for block in each]
+    images = [block for block in blocks if block["type"] == "image_url"]
+    counted = _bytes(request) - sum(map(_bytes, images)) + len(images) * IMAGE_TOKENS + FRAME_TOKENS
     options = request["options"]
     output = max([options[name] for name in _LIMITS if name in options], default=otherwise)
     output += _bytes(options["prediction"]) if "prediction" in options else 0
@@ -115,9 +107,13 @@ class Budget(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask where there is room; a stream that is left counts as its most."""
+        if self.account.covers(request):  # a budget further out is of the same account
+            async for chunk in ask(request):
+                yield chunk
+            return
         request = self._limited(request)
         most = most_of(request.to_dict(), self.price)
-        async with self.account.holding(most) as spent:
+        async with self.account.holding(most, request) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
                     spent.append(self._used(chunk.completion, most))

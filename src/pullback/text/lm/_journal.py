@@ -60,9 +60,9 @@ class Database:
         self.path, self.shared = Path(path), shared
         self.what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self.lock, self._process = threading.RLock(), os.getpid()
+        if not (make or self.path.exists()):
+            raise RecordingError(f"There is no such {self.what}.", given=str(self.path))
         if not self.path.exists():
-            if not make:
-                raise RecordingError(f"There is no such {self.what}.", given=str(self.path))
             self._make()
         self.salvaged = False
         try:
@@ -210,7 +210,7 @@ _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
 
 @checked
-class Journal:
+class Journal(contextlib.AbstractContextManager["Journal"]):
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
     Only one process at a time has it open, and only its owner may read it. Opening it reads every
@@ -261,9 +261,6 @@ class Journal:
             known += max(lost, self._database.salvaged)
             self.note("damaged", known)
         return known
-
-    def __enter__(self) -> "Journal":
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -324,6 +321,10 @@ class Journal:
         """Keep that an answer could not be used."""
         return self._write(replace(call, failure=why))
 
+    def forget(self, digest: str) -> None:
+        """Drop the answers to what has this digest, wherever it was asked."""
+        self._database.execute("DELETE FROM calls WHERE digest=?", digest)
+
     def retire_failures(self) -> None:
         """Let what failed be asked again by a run that goes on; what was paid stays counted."""
         for call in self.calls():
@@ -369,12 +370,11 @@ class Journal:
         Raises:
             RecordingError: a note is corrupt.
         """
-        found = {}
-        for name, text, checksum in self._database.rows("SELECT * FROM notes ORDER BY name"):
+        rows = self._database.rows("SELECT * FROM notes ORDER BY name")
+        for name, text, checksum in rows:
             if checksum != _checksum(name, text):
                 raise self._database.corrupt(f"the note {name!r} has changed")
-            found[name] = json.loads(text)
-        return found
+        return {name: json.loads(text) for name, text, _ in rows}
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row

@@ -34,7 +34,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
     try:
-        value = json.loads(bare)
+        value = json.loads(bare, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
             f"The model did not write JSON as {what}.",
@@ -66,9 +66,18 @@ def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
         return found[0]
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that says each thing once: of two, one may be what a text has put there."""
+    found = dict(pairs)
+    for name, value in pairs:
+        if found[name] != value:
+            raise ValueError(f"{name!r} stands there twice")
+    return found
+
+
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, those inside of others left out."""
-    decoder, place = json.JSONDecoder(), text.find("{")
+    decoder, place = json.JSONDecoder(object_pairs_hook=_object), text.find("{")
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)
@@ -79,7 +88,12 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         place = text.find("{", end)
 
 
-_PURPOSE = "Structured output by a JSON schema"
+def _jsonschema() -> Any:
+    return require("jsonschema", extra="text", purpose="Structured output by a JSON schema")
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    return _jsonschema().validators.validator_for(schema)
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
@@ -106,11 +120,9 @@ def check_schema(schema: Any) -> None:
     """
     whole = json_schema(schema)
     if isinstance(schema, Mapping):
-        jsonschema = require("jsonschema", extra="text", purpose=_PURPOSE)
-        kind = jsonschema.validators.validator_for(whole)
         try:
-            kind.check_schema(whole)
-        except jsonschema.SchemaError as error:
+            _validator(whole).check_schema(whole)
+        except _jsonschema().SchemaError as error:
             raise ArgumentError("This is no JSON schema.", given=error.message) from None
 
 
@@ -122,9 +134,8 @@ def read_answer(text: str, schema: Any) -> Any:
     """
     value = parse_json(text, "its answer")
     if isinstance(schema, Mapping):
-        jsonschema = require("jsonschema", extra="text", purpose=_PURPOSE)
-        validator = jsonschema.validators.validator_for(dict(schema))(dict(schema))
-        error = next(iter(validator.iter_errors(value)), None)
+        errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
+        error = next(iter(errors), None)
         if error is None:
             return value
         place, what = error.json_path, error.message

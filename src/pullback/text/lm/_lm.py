@@ -5,24 +5,48 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ReplyError
 from pullback.internal._arguments import checked
+from pullback.internal._setting import setting
 from pullback.tape._concurrency import begin, run
 from pullback.text.lm._completion import Chunk, Completion, Finish
 from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
 
-__all__ = ["LM", "Ask", "Wrapper", "activate", "active"]
+__all__ = ["LM", "Ask", "Wrapper", "activate", "active", "bound", "hand_on", "hearing"]
 
 
 # The run under way, which all models of this process go through: one at most, with one journal
 # and one budget. It has `ask` and `stream`, given a model and a request.
 _active: list[Any] = []
+
+bound: ContextVar[Callable[["LM"], "LM"]] = ContextVar("pullback.text.bound")
+"""Holds a model to the budget that is in force here, if there is one."""
+
+_heard: ContextVar[list[Callable[[str], Any]]] = ContextVar("pullback.text.heard")
+
+
+@contextmanager
+def hearing() -> Iterator[list[Callable[[str], Any]]]:
+    """For each answer that is kept and handed on inside, what to call if it cannot be used."""
+    heard: list[Callable[[str], Any]] = []
+    try:
+        with setting(_heard, heard):
+            yield heard
+    finally:
+        for fail in heard:
+            hand_on(fail)
+
+
+def hand_on(fail: Callable[[str], Any]) -> None:
+    """Tell who hears of an answer that is kept how to say that it cannot be used, and why."""
+    _heard.get([]).append(fail)
 
 
 def active() -> Any:
@@ -72,20 +96,24 @@ class LM(ABC):
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
-        under_way = None if self.wraps else active()
-        return await (self.answer(request) if under_way is None else under_way.ask(self, request))
+        run = None if self.wraps else active()
+        return await (self._bound().answer(request) if run is None else run.ask(self, request))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        under_way = None if self.wraps else active()
-        if under_way is None:
-            return self.stream_answer(request)
-        return under_way.stream(self, request)
+        run = None if self.wraps else active()
+        return self._bound().stream_answer(request) if run is None else run.stream(self, request)
+
+    def _bound(self) -> "LM":
+        hold = None if self.wraps else bound.get(None)
+        return self if hold is None else hold(self)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
         request = Request.of(messages, **options)
-        return _parsed(await self.ask(request), request)
+        with hearing() as heard:
+            answer = await self.ask(request)
+        return _parsed(answer, request, heard)
 
     def complete(self, messages: Any, **options: Any) -> Completion:
         """Answer; works with or without a running event loop.
@@ -110,11 +138,13 @@ class LM(ABC):
         """Answer bit by bit, awaited; see `stream`."""
         request = Request.of(messages, **options)
         async with aclosing(self.ask_stream(request)) as chunks:  # type: ignore[bad-argument-type]
-            async for chunk in chunks:
-                if chunk.completion is None:
-                    yield chunk
-                else:
-                    yield replace(chunk, completion=_parsed(chunk.completion, request))
+            while True:
+                with hearing() as heard:  # around each piece: see `Record`
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
+                whole = chunk.completion and _parsed(chunk.completion, request, heard)
+                yield replace(chunk, completion=whole)
 
     def stream(self, messages: Any, **options: Any) -> Iterator[Chunk]:
         """Answer bit by bit: chunks of text, the last one with the whole `Completion`.
@@ -148,15 +178,22 @@ class LM(ABC):
             closed.set()
 
 
-def _parsed(completion: Completion, request: Request) -> Completion:
+def _parsed(
+    completion: Completion, request: Request, heard: list[Callable[[str], Any]]
+) -> Completion:
     if request.schema is None or completion.finish is Finish.TOOL_CALLS:
         return completion
-    if completion.finish is Finish.LENGTH:
-        raise ReplyError(
-            "The answer of the model was cut off, so that its schema cannot hold.",
-            given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
-        )  # fmt: skip
-    return replace(completion, parsed=read_answer(completion.text, request.schema))
+    try:
+        if completion.finish is Finish.LENGTH:
+            raise ReplyError(
+                "The answer of the model was cut off, so that its schema cannot hold.",
+                given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
+            )  # fmt: skip
+        return replace(completion, parsed=read_answer(completion.text, request.schema))
+    except ReplyError as error:
+        for fail in heard:
+            fail(error.what)
+        raise
 
 
 Ask = Callable[[Request], AsyncIterator[Chunk]]

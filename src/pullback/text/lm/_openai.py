@@ -3,6 +3,7 @@
 import asyncio
 import email.utils
 import inspect
+import json
 import math
 import os
 import re
@@ -84,7 +85,13 @@ class OpenAI(LM):
         if not timeout > 0:
             raise ArgumentError("The timeout is not positive.", given=f"{timeout} s")
         url = base_url or os.environ.get("OPENAI_BASE_URL") or f"{OPENAI}/v1"
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ArgumentError("The base_url is no address of a server.",
+                                expected="http://host/v1 or https://host/v1")  # fmt: skip
         if parts.query or "@" in parts.netloc:  # its connections log the address
             raise ArgumentError(
                 "The base_url holds a user, a password or a query.",
@@ -124,7 +131,17 @@ class OpenAI(LM):
         """Ask the server."""
         create = self._client.chat.completions.create
         reply = await _at_home(self._guarded(create(**self._body(request))))
-        return read_reply(reply, self.price, self.model)
+        choices = getattr(reply, "choices", None)
+        if not choices or getattr(choices[0], "message", None) is None:
+            raise ReplyError(
+                "The server answered without a choice.", given=scrub(repr(reply))[:300],
+                expected="a chat completion with one choice", transient=True,
+                may_be_billed=True,
+            )  # fmt: skip
+        pieces = Pieces(self.price, self.model)
+        pieces.add(reply)
+        pieces.finish = pieces.finish or "stop"
+        return pieces.completion()
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
@@ -157,7 +174,11 @@ class OpenAI(LM):
                 "The table of prices knows none of this service tier.", given=f"{tier=}",
                 mend="OpenAI(..., price=Price(input, output)) with the prices of the tier.",
             )  # fmt: skip
-        body["messages"] = _whole([message.to_dict() for message in request.messages])
+        messages = [message.to_dict() for message in request.messages]
+        text = json.dumps(messages, ensure_ascii=False)
+        # Half a character, as a model may write it, cannot be sent: it becomes a mark.
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        body["messages"] = json.loads(whole)
         if self._is_openai and "max_tokens" in body:  # which OpenAI's newer models refuse
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
@@ -174,37 +195,9 @@ class OpenAI(LM):
         return body
 
 
-def _whole(value: Any) -> Any:
-    """JSON whose texts can be sent: half a character, as a model may write it, becomes a mark."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {name: _whole(each) for name, each in value.items()}
-    return [_whole(each) for each in value] if isinstance(value, list) else value
-
-
 def _plain(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def read_reply(reply: Any, price: Price | None, model: str) -> Completion:
-    """A whole reply.
-
-    Raises:
-        ReplyError: it has no choice, or is no completion at all.
-    """
-    choices = getattr(reply, "choices", None)
-    if not choices or getattr(choices[0], "message", None) is None:
-        raise ReplyError(
-            "The server answered without a choice.", given=scrub(repr(reply))[:300],
-            expected="a chat completion with one choice", transient=True,
-            may_be_billed=True,
-        )  # fmt: skip
-    pieces = Pieces(price, model)
-    pieces.add(reply)
-    pieces.finish = pieces.finish or "stop"
-    return pieces.completion()
 
 
 @dataclass

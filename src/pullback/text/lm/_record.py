@@ -6,45 +6,22 @@ import difflib
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
-from pullback.text.lm._completion import Call, Chunk, Completion, Usage
+from pullback.text.lm._completion import Chunk, Completion, Usage
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Ask, Wrapper
+from pullback.text.lm._lm import LM, Ask, Wrapper, hand_on
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
 
-__all__ = ["Cached", "Record", "Replay", "hearing"]
-
-
-_heard: ContextVar[list[Call] | None] = ContextVar("pullback.text.heard", default=None)
-
-
-@contextmanager
-def hearing() -> Iterator[list[Call]]:
-    """The entries of the journal whose answers are handed on inside."""
-    calls: list[Call] = []
-    try:
-        with setting(_heard, calls):
-            yield calls
-    finally:
-        around = _heard.get()
-        if around is not None:
-            around.extend(calls)
-
-
-def _hand_on(call: Call) -> None:
-    calls = _heard.get()
-    if calls is not None:
-        calls.append(call)
+__all__ = ["Cached", "Record", "Replay"]
 
 
 @checked
@@ -76,7 +53,7 @@ class Record(Wrapper):
         call = self.journal.take(request, self.model)
         assert call is not None  # it was to be made
         if call.answer is not None:
-            _hand_on(call)
+            hand_on(partial(self.journal.fail, call))
             yield Chunk(call.answer.text, call.answer)
             return
         # The order is the promise: `take` has written the call before it is sent, `settle` writes
@@ -84,11 +61,16 @@ class Record(Wrapper):
         # an answer: in doubt, and asked again under the key that a server may know.
         chunks, whole = ask(request), False
         try:
-            while (chunk := await _next(chunks, call.key)) is not None:
+            while True:
+                # Around each piece: a generator runs in the context of whoever asks for the next.
+                with setting(idempotency_key, call.key):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
                 if chunk.completion is not None:
                     whole = True
                     call = self.journal.settle(call, chunk.completion)
-                    _hand_on(call)
+                    hand_on(partial(self.journal.fail, call))
                     chunk = Chunk(chunk.text, call.answer)
                 yield chunk
         except BaseException as error:
@@ -131,7 +113,6 @@ class Replay(LM):
                 "The journal has this request, but its answer never arrived.",
                 given=f"call {call.id} of {self.journal.path}", mend="Resume the run.",
             )  # fmt: skip
-        _hand_on(call)
         return call.answer
 
 
@@ -170,19 +151,14 @@ def _lines(value: Any) -> list[str]:
     return text.replace("\\n", "\\n\n").splitlines()  # a long prompt differs in one of its lines
 
 
-async def _next(chunks: AsyncIterator[Chunk], key: str) -> Chunk | None:
-    # Around each piece: a generator runs in the context of whoever asks it for the next one.
-    with setting(idempotency_key, key):
-        return await anext(chunks, None)
-
-
 @checked
 class Cached(Wrapper):
     """Give equal requests one answer, which is paid for once, also by other processes later.
 
     Equal means the same model, messages, options, schema and tools. Of equal requests at the same
     time one is sent. An answer from the cache used nothing: its usage is zero and its metadata
-    says what the first one used. Ask without a cache where several samples are wanted.
+    says what the first one used. One that could not be used is kept no longer. Ask without a cache
+    where several samples are wanted.
 
     Arguments:
         inner: the model.
@@ -216,6 +192,7 @@ class Cached(Wrapper):
                     mine = self._asking[digest] = concurrent.futures.Future()
                     break
             if known is not None:
+                hand_on(partial(self._forget, digest))
                 yield Chunk(known.text, known)
                 return
             await asyncio.wait([asyncio.wrap_future(under_way)])  # type: ignore[bad-argument-type]
@@ -223,6 +200,7 @@ class Cached(Wrapper):
             async for chunk in ask(request):
                 if chunk.completion is not None:
                     self._keep(digest, request, chunk.completion)
+                    hand_on(partial(self._forget, digest))
                 yield chunk
         finally:
             with self._lock:
@@ -242,6 +220,12 @@ class Cached(Wrapper):
             return None
         metadata = {**answer.metadata, "cached": True, "first_usage": asdict(answer.usage)}
         return replace(answer, usage=Usage(cost=0.0), metadata=metadata)
+
+    def _forget(self, digest: str, why: str) -> None:
+        """Let an answer that could not be used be asked for again."""
+        self._memory.pop(digest, None)
+        if self._journal is not None:
+            self._journal.forget(digest)
 
     def _keep(self, digest: str, request: Request, answer: Completion) -> None:
         if self._journal is None:

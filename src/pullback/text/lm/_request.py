@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
@@ -81,7 +82,11 @@ class Image:
     def from_file(cls, path: str | os.PathLike[str], detail: Detail = "auto") -> "Image":
         """An image from a file; its type is told by the name."""
         media_type = mimetypes.guess_type(str(path))[0] or ""
-        return cls.from_bytes(Path(path).read_bytes(), media_type, detail)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise ArgumentError("The image cannot be read.", given=str(error)) from None
+        return cls.from_bytes(data, media_type, detail)
 
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's dictionary of this block."""
@@ -263,11 +268,13 @@ class Message:
                 "This is no message.", given=repr(dict(value))[:200],
                 expected="role, content, and perhaps tool_calls or tool_call_id",
             )  # fmt: skip
-        content = value.get("content")
+        content, calls = value.get("content"), value.get("tool_calls") or ()
+        if not isinstance(calls, list | tuple):
+            raise ArgumentTypeError("The tool_calls of a message are a list.", given=shown(calls))
         return cls(
             value["role"],
             () if content is None else content,
-            tool_calls=[ToolCall.from_dict(call) for call in value.get("tool_calls") or ()],
+            tool_calls=[ToolCall.from_dict(call) for call in calls],
             tool_call_id=value.get("tool_call_id"),
         )
 
@@ -354,14 +361,16 @@ class Request:
         names = [tool.name for tool in asked.tools]
         if len(set(names)) < len(names):
             raise ArgumentError("Two tools have one name.", given=", ".join(names))
-        for name, value in options.items():
+        named = [tool.to_dict() for tool in asked.tools]
+        form = None if schema is None else json_schema(schema)
+        for name, value in {**options, "schema": form, "tools": named}.items():
             if name in _REFUSED:
                 raise ArgumentError("This option cannot be passed.", given=name,
                                     mend=_REFUSED[name])  # fmt: skip
             try:
                 canonical(value)
             except (TypeError, ValueError):
-                raise ArgumentError("An option of a model is plain JSON.",
+                raise ArgumentError("The options, tools and schema of a request are plain JSON.",
                                     given=f"{name}={repr(value)[:100]}") from None  # fmt: skip
         return asked
 

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from typing import Any
 
 from pullback.errors import ArgumentError, ModelError
 from pullback.internal._arguments import check_counts, checked
@@ -61,25 +60,18 @@ class Retry(Wrapper):
         """Whether to ask again, or the seconds to wait before."""
         if not isinstance(error, ModelError) or not error.transient:
             return False
-        if error.retry_after is None:
-            return True
-        return error.retry_after if error.retry_after <= self.longest_wait else False
-
-    def _attempts(self) -> Any:
-        return self._stamina.retry_context(
-            on=self._again,
-            attempts=self.attempts,
-            timeout=None,
-            wait_initial=self.wait,
-            wait_max=self.longest_wait,
-            wait_jitter=self.wait,
-        )
+        wait = error.retry_after
+        return True if wait is None else wait if wait <= self.longest_wait else False
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask until an answer begins to come."""
         number = 0
+        attempts = self._stamina.retry_context(
+            on=self._again, attempts=self.attempts, timeout=None, wait_initial=self.wait,
+            wait_max=self.longest_wait, wait_jitter=self.wait,
+        )  # fmt: skip
         try:
-            async for attempt in self._attempts():
+            async for attempt in attempts:
                 failed: ModelError | None = None
                 with attempt:
                     number = attempt.num

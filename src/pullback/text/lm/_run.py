@@ -3,26 +3,30 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError
+from pullback.errors import ArgumentError, BudgetError, ReplyError
 from pullback.internal._arguments import check_counts, checked
+from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
-from pullback.text.lm._completion import Call, Chunk, Completion, summarise
+from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Wrapper, activate, active
+from pullback.text.lm._lm import LM, Wrapper, activate, active, bound
 from pullback.text.lm._openai import patience
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.prices import price_of
 
-__all__ = ["Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark"]
+__all__ = [
+    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark",
+    "within_budget",
+]  # fmt: skip
 
 
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
@@ -163,6 +167,13 @@ class _Direct(Wrapper):
         return self.inner.stream_answer(request)
 
 
+def within_budget(account: Account | None) -> AbstractContextManager[Any]:
+    """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
+    if account is None:
+        return nullcontext()
+    return setting(bound, lambda lm: Budget(_Direct(lm), account))
+
+
 @checked
 class Run:
     """One journal and one budget for every model that a program asks, whatever wraps it.
@@ -243,6 +254,8 @@ class Run:
     def __exit__(self, *exc: object) -> None:
         try:
             self.wait()
+            if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
+                self.retire_failures()
         finally:
             activate(None)
             self._places.__exit__(None, None, None)
@@ -279,12 +292,6 @@ class Run:
                 async for chunk in chunks:
                     yield chunk
 
-    def fail(self, calls: Sequence[Call], why: str) -> None:
-        """Keep in the journal that these answers could not be used."""
-        if not self.replays:
-            for call in calls:
-                self.journal.fail(call, why)
-
     def retire_failures(self) -> None:
         """Let the next run ask again what failed in this one."""
         if not self.replays:
@@ -305,7 +312,7 @@ class Run:
         if self.replays:
             return Replay(self.journal, model=lm.model)
         # The journal stands before the budget: an answer that is known reserves nothing.
-        inner: LM = _Direct(lm)
+        inner: LM = _Direct(lm._bound())
         if self.account is not None:
             inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
         return Record(inner, self.journal)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
 from pullback.internal._arguments import checked
+from pullback.internal._text import shown
 from pullback.tape import place
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._lm import LM, Ask, Wrapper
@@ -59,6 +60,10 @@ class Scripted(LM):
     ) -> None:
         if not callable(answers) and not answers:
             raise ArgumentError("A script needs at least one answer.", given=repr(answers))
+        for rule in answers if isinstance(answers, Mapping) else ():
+            if not isinstance(rule, str | re.Pattern):
+                raise ArgumentTypeError("A rule of a script is a text or a compiled pattern.",
+                                        given=shown(rule))  # fmt: skip
         if delay < 0:
             raise ArgumentError("The delay is negative.", given=f"{delay:g} s")
         self.model = model

@@ -75,19 +75,16 @@ class Optimizer:
         chosen = [params] if isinstance(params, Variable) else list(params)
         before = self.parameters()
         for number, parameter in enumerate(chosen):
-            self._check(parameter)
+            leaf = isinstance(parameter, Variable) and parameter.is_leaf
+            if not leaf or not isinstance(parameter.data, str):
+                raise ArgumentTypeError(
+                    "An optimizer changes leaves, and this one texts.", given=shown(parameter),
+                    expected="a text Parameter",
+                )  # fmt: skip
             if any(parameter is each for each in [*before, *chosen[:number]]):
                 raise ArgumentError("A parameter is there twice.", given=repr(parameter)[:80])
         self.param_groups.append({**self.defaults, **group, "params": chosen})
         self.versions += [[Version(parameter.data)] for parameter in chosen]
-
-    def _check(self, parameter: Any) -> None:
-        leaf = isinstance(parameter, Variable) and parameter.is_leaf
-        if not leaf or not isinstance(parameter.data, str):
-            raise ArgumentTypeError(
-                "An optimizer changes leaves, and this one texts.", given=shown(parameter),
-                expected="a text Parameter",
-            )  # fmt: skip
 
     def parameters(self) -> list[Variable]:
         """All parameters, in the order of the groups."""
@@ -104,9 +101,9 @@ class Optimizer:
 
     def attempt(self) -> str:
         """Make a step; where a model fails at it, why nothing was proposed, else empty."""
-        with attempted() as tried:
+        with attempted() as failed:
             self.step()
-        return "" if tried.failure is None else f"nothing was proposed: {tried.failure.cause}"
+        return f"nothing was proposed: {failed[0].cause}" if failed else ""
 
     def record(self, score: float) -> None:
         """Say what was measured with the versions that the parameters have now."""
@@ -158,11 +155,13 @@ class Optimizer:
             ]
         except (KeyError, TypeError) as error:
             raise ArgumentError("This is no state of an optimizer.", given=repr(error)) from None
-        texts = [version.value for each in versions for version in each]
-        if not all(isinstance(text, str) for text in texts):
-            raise ArgumentError(
-                "This is no state of an optimizer of texts.", given=repr(texts)[:80]
-            )
+        for version in (version for each in versions for version in each):
+            if not all(isinstance(text, str) for text in (version.value, *version.feedback)):
+                raise ArgumentError(
+                    "This is no state of an optimizer of texts.", given=shown(version)
+                )
+            if version.score is not None:
+                finite(version.score, "A score of a version")
         if len(versions) != len(self.versions) or not all(versions):
             raise ArgumentError(
                 "The state belongs to other parameters.", given=f"{len(versions)} of them",

@@ -3,13 +3,13 @@
 import asyncio
 import math
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.errors import ArgumentError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import check_counts, checked
+from pullback.internal._text import shown
 from pullback.tape import Variable
 from pullback.tape._concurrency import at, call_within_limit, run
 from pullback.text._prompts import (
@@ -17,13 +17,15 @@ from pullback.text._prompts import (
     Template,
     ask,
     between_tags,
+    fields_in,
     fields_of,
     fill_prompt,
     listed,
+    pattern_of,
     prompt,
     shorten,
 )
-from pullback.text.lm import LM
+from pullback.text.lm import LM, Request
 from pullback.text.optim._optimizer import Optimizer, Version
 
 __all__ = ["TGD", "Constraint", "keeps_fields", "max_length", "never"]
@@ -78,7 +80,7 @@ def never(pattern: str, text: str = "") -> Constraint:
         >>> never("[0-9]", "No digits.").check("in 2 days")
         "it has '2' in it"
     """
-    compiled = re.compile(pattern)
+    compiled = pattern_of(pattern)
 
     def check(value: str) -> str | None:
         found = compiled.search(value)
@@ -112,24 +114,6 @@ def keeps_fields(template: str) -> Constraint | None:
         return f"it has the fields {found} instead of {wanted}"
 
     return Constraint(f"It has just these fields, each in braces: {wanted}.", check)
-
-
-def check_constraints(value: str, constraints: list[Constraint]) -> str:
-    """The new text, if it satisfies them.
-
-    Raises:
-        ReplyError: it does not, or is empty.
-    """
-    if not value.strip():
-        raise ReplyError("The new text is empty.", expected="a text")
-    for constraint in constraints:
-        wrong = constraint.check(value) if constraint.check else None
-        if wrong:
-            raise ReplyError(
-                f"The new text breaks a constraint: {wrong}.",
-                given=shorten(repr(value), 200), expected=constraint.text,
-            )  # fmt: skip
-    return value
 
 
 @checked
@@ -192,8 +176,13 @@ class TGD(Optimizer):
     ) -> None:
         check_counts(0, retries=retries)
         check_counts(limit=limit)
-        if messages is not None and not messages:
-            raise ArgumentError("The messages to the writer are empty.", given="messages=()")
+        Request.of("", **options)  # refuses what is no option before anything is paid for
+        known = fields_in(prompt("improve"))
+        if messages is not None and (not messages or fields_in(messages) - known):
+            raise ArgumentError(
+                "The messages to the writer are empty, or have a field without a value.",
+                given=shown(messages), expected=f"fields among {', '.join(sorted(known))}",
+            )  # fmt: skip
         if not temperature > 0:
             raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
@@ -205,10 +194,10 @@ class TGD(Optimizer):
         """Add a group of parameters; see `Optimizer.add_param_group`."""
         chosen = {**self.defaults, **group}
         check_counts(0, momentum=chosen["momentum"])
-        constraints = [
-            each if isinstance(each, Constraint) else Constraint(each)
-            for each in chosen["constraints"]
-        ]
+        given = chosen["constraints"]
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise ArgumentTypeError("Constraints are a list.", given=shown(given))
+        constraints = [each if isinstance(each, Constraint) else Constraint(each) for each in given]
         super().add_param_group({**group, "constraints": constraints})
 
     def step(self) -> None:
@@ -252,7 +241,17 @@ class TGD(Optimizer):
         )
 
         def read(answer: str) -> str:
-            return check_constraints(between_tags(answer, "IMPROVED"), constraints)
+            value = between_tags(answer, "IMPROVED")
+            if not value.strip():
+                raise ReplyError("The new text is empty.", expected="a text")
+            for constraint in constraints:
+                wrong = constraint.check(value) if constraint.check else None
+                if wrong:
+                    raise ReplyError(
+                        f"The new text breaks a constraint: {wrong}.",
+                        given=shorten(repr(value), 200), expected=constraint.text,
+                    )  # fmt: skip
+            return value
 
         with at("proposal", self.steps, number):
             return await ask(self.lm, messages, read, self.retries, **self.options)

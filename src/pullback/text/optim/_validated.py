@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.internal._arguments import check_counts, checked
+from pullback.internal._text import shown
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -96,7 +97,7 @@ class Validated:
         looks: int | None = None,
     ) -> None:
         if not (math.isfinite(min_gain) and min_gain >= 0):
-            raise ArgumentError("The gain asked for is negative.", given=f"min_gain={min_gain!r}")
+            raise ArgumentError("The gain asked for is a number from 0.", given=f"{min_gain=}")
         if looks is not None:
             check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
@@ -271,6 +272,10 @@ class Validated:
                     mend="Pass a Measure; or risk=1.0 to take whatever scores better.",
                 )  # fmt: skip
             given = [given] if isinstance(given, Real) else given
+            if not (isinstance(given, Iterable) and (given := list(given))):
+                raise ArgumentTypeError(
+                    "A measure gives the score of each item.", given=shown(given)
+                )
             known.update(enumerate(map(_score, given)))
         return [known[number] for number in range(len(known))]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import check_counts, checked
+from pullback.internal._text import shown
 from pullback.tape import Variable
 
 __all__ = [
@@ -77,7 +78,7 @@ class _Seeded(Sampler):
             )  # fmt: skip
 
     def _draw(self, dice: random.Random) -> list[int]:
-        raise NotImplementedError(f"{type(self).__name__} has no _draw.")
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[int]:
         dice = random.Random(f"{self.seed} {self.epoch}")  # noqa: S311  # an order, no secret
@@ -206,6 +207,9 @@ class DataLoader:
                                 expected="one of them")  # fmt: skip
         if batch_size is None and drop_last:
             raise ArgumentError("There is no last batch without batches.", given="drop_last=True")
+        if isinstance(sampler, Iterator):
+            raise ArgumentTypeError("A sampler gives an order each epoch; this is used up.",
+                                    given=shown(sampler), mend="Pass a list.")  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         if sampler is None:
             random_order = RandomSampler(dataset, seed=seed) if shuffle else None

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from pullback.errors import ArgumentTypeError, ModelError
+from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import check_counts, checked
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import at, within
 from pullback.text._evaluation import Evaluation, mean
-from pullback.text._failure import forgive, tolerating
+from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 from pullback.text._sample import Scored, at_once, score_sample
@@ -50,16 +50,16 @@ def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]
 
 def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
     """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    try:
-        with nullcontext() if learn else no_grad():
-            returned = step(batch, number)
-    except StepError as error:
-        if learn:
-            error.backward()
-        return {"score": 0.0}
-    except ModelError as error:  # of a model that the step asks itself
-        if forgive(error) is None:
-            raise
+    returned: Any = None
+    with forgiven() as failed:  # of a model that the step asks itself
+        try:
+            with nullcontext() if learn else no_grad():
+                returned = step(batch, number)
+        except StepError as error:
+            if learn:
+                error.backward()
+            return {"score": 0.0}
+    if failed:
         return {"score": 0.0}
     if returned is None:
         return None
@@ -72,8 +72,12 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
         )  # fmt: skip
     evaluation = Evaluation(*loss)
     if learn and evaluation.score.requires_grad:
-        evaluation.backward()
-    numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+        with forgiven():
+            evaluation.backward()
+    try:
+        numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
     return {"score": float(evaluation.score.data), **numbers}
 
 

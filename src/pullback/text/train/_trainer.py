@@ -18,7 +18,7 @@ from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
-from pullback.text.lm._run import account_of, check_plan, plan_training, remark
+from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._validated import Outcome, Validated
 from pullback.text.train._data import DataLoader
@@ -75,8 +75,8 @@ class Trainer:
         max_epochs: how many epochs.
         patience: end after so many epochs without a better validation score; None for never.
         folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
-        budget: what may be spent, as an `Account` or a number of calls, for the plan and to count
-            proposals; that of the `Run` under way if None.
+        budget: what may be spent, as an `Account` or a number of calls: every model that is asked
+            is held to it, proposals count too. That of the `Run` under way if None.
         max_failures: how many answers of models may fail before the run ends: a count, or a share
             of all. Until then each scores 0 and says why.
         progress: whether a line a step is shown, with what it has cost so far.
@@ -158,7 +158,8 @@ class Trainer:
         run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
         if resume is not None:
             run.load(Path(resume))
-        with tolerate(self.max_failures) as failures:
+        held = within_budget(None if self.budget is None else account)
+        with held, tolerate(self.max_failures) as failures:
             run.result.failures = failures.causes
             run.epochs(train, validation)
         return run.result
@@ -291,7 +292,6 @@ class _Run:
         folder = self.trainer.folder
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
         state = {
             "epoch": self.epoch,
             "module": self.module.state_dict(),

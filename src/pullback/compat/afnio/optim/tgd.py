@@ -36,7 +36,8 @@ class TGD(text.optim.TGD, Optimizer):
         **options: Any,
     ) -> None:
         lm, options = as_lm(model_client, options)
-        told = [data_of(each) for each in constraints]
+        listed = not isinstance(constraints, str)  # the characters of a text are no constraints
+        told: Any = [data_of(each) for each in constraints] if listed else constraints
         super().__init__(params, lm, constraints=told, momentum=momentum, **options)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[bad-override]
