@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pullback.cli._options import Options
+from pullback.cli._options import CheckOptions
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import Ended, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
@@ -32,7 +32,7 @@ _REQUEST = "PULLBACK_INSIDE"
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
-def check_inside(options: Options) -> list[Outcome]:
+def check_inside(options: CheckOptions) -> list[Outcome]:
     """Run the program of the options, which checks at its end what it has applied.
 
     Arguments:
@@ -68,7 +68,7 @@ def check_inside(options: Options) -> list[Outcome]:
 
 
 def _outcomes(
-    recording: Recording, answers: dict[str, dict[str, str]], options: Options
+    recording: Recording, answers: dict[str, dict[str, str]], options: CheckOptions
 ) -> list[Outcome]:
     outcomes = []
     for item in recording:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
+from pullback.cli._options import RecordOptions
 from pullback.cli._signals import Ended
 from pullback.cli._words import say
 from pullback.errors import ProgramError
@@ -17,10 +18,8 @@ from pullback.report import make_console
 __all__ = ["keep", "run_record", "say_recorded"]
 
 
-def run_record(
-    program: list[str], output: Path, calls: int, call_bytes: int, *, eager: bool
-) -> int:
-    """Record ``program`` into the file ``output``; returns the status that the program ended with.
+def run_record(options: RecordOptions) -> int:
+    """Record a program into a file; returns the status that the program ended with.
 
     Where it fails, what it applied before is kept, and the failure is said.
 
@@ -29,11 +28,12 @@ def run_record(
         ProgramError: the program does not exist, or applied no custom Function.
         RecordingError: the file cannot be written after all.
     """
-    refuse_recording(output)
-    limits = Limits(calls=calls, call_bytes=call_bytes)
-    recording, failure = record_program(program, limits, eager=eager)
+    refuse_recording(options.output)
+    recording, failure = record_program(
+        options.program or [], Limits(**options.kept), eager=options.eager
+    )
     try:
-        keep(recording, output, failure)
+        keep(recording, options.output, failure)
     except ProgramError as error:
         if error is not failure or STOP.is_set():
             raise
