@@ -74,12 +74,11 @@ def _outcomes(
     for item in recording:
         if options.only is not None and options.only not in item.name:
             continue
-        task = Task(item.name, lambda: (None, []), ())
         answer = answers.get(item.name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
         words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
         again = shlex.join([*words, *mask_secrets(options.program or [])])
-        outcomes.append(Outcome(task, report, answer["reason"], again))
+        outcomes.append(Outcome(item.name, report, answer["reason"], again))
     return outcomes
 
 

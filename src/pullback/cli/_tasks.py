@@ -58,28 +58,25 @@ class Outcome:
     """What became of a task: a report, or the reason why there is none.
 
     Arguments:
-        task: the task.
+        name: of the Function.
         report: what the check found.
         reason: why there is no report.
         rerun: the command line that checks it alone again.
+        guessed: the arguments that were found by trial, as an expression; else an empty text.
         accepted: why it is known that it cannot be checked, from a baseline.
         training: whether it is of a program's training, not of a Function.
     """
 
-    task: Task
+    name: str
     report: Report | None = None
     reason: str = ""
     rerun: str = ""
+    guessed: str = ""
     accepted: str = ""
     training: bool = False
 
     def __post_init__(self) -> None:
-        self.reason = clean(self.reason)
-
-    @property
-    def name(self) -> str:
-        """The name of the Function."""
-        return clean(self.task.name)
+        self.name, self.reason = clean(self.name), clean(self.reason)
 
     @property
     def unchecked(self) -> str:

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from pullback.cli._tasks import Outcome, Task
+from pullback.cli._tasks import Outcome
 from pullback.internal._secrets import mask_secrets
 from pullback.recording import KINDS, ParameterFinding, Training
 from pullback.report import Finding, Report, Verdict
@@ -36,7 +36,7 @@ def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome
     found = tuple(_finding(kind, training) for kind in KINDS)
     rerun = shlex.join(["pullback", "check", "--", *mask_secrets(list(program))])
     report = Report(name, "", False, found, 0, unjudged=training.fault)
-    return [Outcome(Task(name, lambda: (None, []), ()), report, rerun=rerun, training=True)]
+    return [Outcome(name, report, rerun=rerun, training=True)]
 
 
 def _finding(kind: str, training: Training) -> Finding:

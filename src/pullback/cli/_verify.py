@@ -15,7 +15,7 @@ from pullback.cli._options import VerifyOptions
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._show import show
 from pullback.cli._targets import evaluate, find_target
-from pullback.cli._tasks import Outcome, Task
+from pullback.cli._tasks import Outcome
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import refuse_inputs, verify
@@ -94,7 +94,6 @@ def _is_name(text: str) -> bool:
 
 def _outcome(name: str, found: Report | Exception, words: list[str], seed: int) -> Outcome:
     rerun = shlex.join(["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])])
-    task = Task(name, lambda: (None, []), ())
     if isinstance(found, Report):
-        return Outcome(task, replace(found, function=name), rerun=rerun)
-    return Outcome(task, reason=" ".join(str(found).split()), rerun=rerun)
+        return Outcome(name, replace(found, function=name), rerun=rerun)
+    return Outcome(name, reason=" ".join(str(found).split()), rerun=rerun)
