@@ -1,6 +1,5 @@
 """Recordings: plain data on disk, live arguments again, and nothing executed in between."""
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -207,7 +206,7 @@ def test_a_temporary_folder_that_is_full_is_named(tmp_path, monkeypatch):
 
 
 def test_the_counts_have_their_memory_from_the_start(tmp_path):
-    spool = Spool(str(tmp_path), list, contextlib.nullcontext)
+    spool = Spool(str(tmp_path))
     spool.recorder = types.SimpleNamespace(tally=[0] * 4096, records={})
     spool.renew()
     (tally,) = tmp_path.glob("tally-*")
