@@ -292,8 +292,12 @@ def _finish(recorder: Recorder, module: str) -> None:
         importlib.import_module(module).finish(recorder.records)
 
 
-def _watch_training(directory: str) -> None:
-    """Watch how this process trains, and write it as it is known: its end may not come."""
+def _watch_training(directory: str) -> Any:
+    """Watch how this process trains, and write it as it is known: its end may not come.
+
+    Returns:
+        The watch, or ``None`` where there is none.
+    """
     training = _sibling("training/_finding.py").Training
 
     def write() -> None:
@@ -308,11 +312,12 @@ def _watch_training(directory: str) -> None:
         watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
     except Exception as error:  # an unknown torch: the program runs, and the parent says why
         training(fault=str(error)).write(directory)
-        return
+        return None
     watch.__enter__()
     atexit.register(write)
     if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
         os.register_at_fork(after_in_child=watch.leave)
+    return watch
 
 
 def _inside_torch() -> Any:

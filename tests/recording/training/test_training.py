@@ -65,9 +65,7 @@ def test_what_is_sound_is_not_accused(name: str) -> None:
 
 
 def test_a_program_without_pullback_writes_what_is_known_of_it(tmp_path: Path) -> None:
-    watched = _watch_training(str(tmp_path))
-    assert watched is not None
-    watch, _ = watched
+    watch = _watch_training(str(tmp_path))
     assert not type(watch).__module__.startswith("pullback.")
     dead.PROGRAMS["detach"][0]()
     watch.leave()
