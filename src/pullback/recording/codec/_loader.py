@@ -245,9 +245,14 @@ def _refused(what: str, locator: Locator | None = None) -> RecordingError:
     )
 
 
+def _mro(kind: type) -> tuple[type, ...]:
+    """The bases of a class, whatever its metaclass answers."""
+    return type.__dict__["__mro__"].__get__(kind)
+
+
 def _has_call(found: type) -> bool:
     """Whether an instance is a callable."""
-    return any("__call__" in vars(base) for base in type.__dict__["__mro__"].__get__(found))
+    return any("__call__" in vars(base) for base in _mro(found))
 
 
 def _is_operator(found: ast.FunctionDef) -> bool:
@@ -257,15 +262,14 @@ def _is_operator(found: ast.FunctionDef) -> bool:
 
 def _is_function(found: Any) -> bool:
     return isinstance(found, torch.library.CustomOpDef) or (
-        isinstance(found, type)
-        and torch.autograd.Function in type.__dict__["__mro__"].__get__(found)
+        isinstance(found, type) and torch.autograd.Function in _mro(found)
     )
 
 
 def _is_nn_class(found: Any) -> bool:
     return (
         isinstance(found, type)
-        and torch.nn.Module in type.__dict__["__mro__"].__get__(found)
+        and torch.nn.Module in _mro(found)
         and found.__module__.startswith("torch.nn.")
     )
 

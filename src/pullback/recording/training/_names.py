@@ -80,15 +80,12 @@ class Names:
         for root in modules:
             if id(root) in inner:
                 continue
-            kind = type(_unwrapped(root)).__name__
-            for path, module in root.named_modules():
-                parts = [part for part in path.split(".") if part]
-                while parts and parts[0] in _WRAPPERS:
-                    del parts[0]
+            inside = _unwrapped(root)
+            for path, module in inside.named_modules(prefix=type(inside).__name__):
                 for name, parameter in module.named_parameters(recurse=False):
                     if id(parameter) not in seen:
                         seen.add(id(parameter))
-                        yield ".".join([kind, *parts, name]), parameter, module
+                        yield f"{path}.{name}", parameter, module
 
 
 def _unwrapped(module: Any) -> Any:
