@@ -203,10 +203,15 @@ class Flow(TorchFunctionMode):
 
     def _record(self, tensor: Any, name: str, live: int, cuts: int) -> None:
         tracked = tensor.requires_grad
-        if live and not tracked:
-            cuts |= self._cut(name, live)
+        lost = 0 if tracked else live
+        if tracked and tensor.is_leaf:
+            # A view that is made where no gradients are recorded says that it requires one, and
+            # keeps it for itself: none of it reaches what it is a view of.
+            lost = live & ~self.bit(tensor)
+        if lost:
+            cuts |= self._cut(name, lost)
         number = id(tensor)
-        origin = _Origin(None, live if tracked else 0, cuts, tracked=tracked)
+        origin = _Origin(None, live & ~lost, cuts, tracked=tracked)
         origin.tensor = weakref.ref(tensor, lambda _, origin=origin: self._drop(number, origin))
         self._origins[number] = origin
         node = tensor.grad_fn if tracked else None
