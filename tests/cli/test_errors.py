@@ -86,6 +86,16 @@ CASES = {
     "empty program": (["check", "--"], "No program", "-- python train.py"),
     "program missing": (["check", "--", "no-such-program"], "does not exist", "PATH"),
     "script as program": (["check", "--", "missing.py"], "does not exist", "python missing.py"),
+    "a script with a space": (
+        ["check", "--", "no such.py"],
+        "does not exist",
+        "python 'no such.py'",
+    ),
+    "inputs of verify": (
+        ["verify", "torch:abs", "-r", "torch:abs", "-i", "torch.ones(3"],
+        "does not parse",
+        "never",
+    ),
     "program fails": (["check", "--", "python", "fails.py"], "status 3", "by itself first"),
     "nothing applied": (["check", "--", "python", "idle.py"], "applied no custom", "--eager"),
     "html nowhere": (["check", "x", "--html", "no/where.html"], "folder", "mkdir"),

@@ -4,6 +4,7 @@
 
 import inspect
 import math
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -184,7 +185,7 @@ class CheckOptions(Found, Recorded):
     def given(self) -> str:
         """What is to be checked, as it was typed."""
         words = [*self.targets, *(["--", *self.program] if self.program else [])]
-        return " ".join(words) or "no target"
+        return shlex.join(words) or "no target"
 
     @property
     def program_output(self) -> int | None:
@@ -242,13 +243,13 @@ class CheckOptions(Found, Recorded):
         Raises:
             ArgumentError: two options do not go together, or a file cannot be written.
         """
-        targets = " ".join(self.targets)
+        single = len(self.targets) == 1 and ":" in self.targets[0]
         _refuse(
-            self.program is not None and targets, "A target and a program were both given.",
-            f"{targets} -- {' '.join(self.program or ())}", "Check them one after the other.",
+            self.program is not None and self.targets, "A target and a program were both given.",
+            self.given, "Check them one after the other.",
         )  # fmt: skip
         _refuse(
-            self.inputs is not None and (len(self.targets) != 1 or ":" not in targets),
+            self.inputs is not None and not single,
             "--input goes with one Function.", self.given,
             'pullback check package.module:Function --input "torch.randn(3, 4)"',
         )  # fmt: skip

@@ -63,7 +63,7 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
     if not len(recording):
         raise ProgramError(
             "The program applied no custom torch.autograd.Function.",
-            given=" ".join(recording.program),
+            given=shlex.join(recording.program),
             mend="Run a part that does; inside torch.compile they are seen only with --eager.",
         )
 
@@ -75,6 +75,10 @@ def _check_command(recording: Recording, output: Path) -> str:
     return shlex.join(["pullback", "check", str(output), *words])
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def say_recorded(recording: Recording, console: Console) -> None:
     """Print what was recorded, one line for each Function."""
     calls = sum(len(item.calls) for item in recording)
@@ -83,7 +87,7 @@ def say_recorded(recording: Recording, console: Console) -> None:
     for item in recording:
         kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
         console.print(
-            f"  {escape(item.name)}: applied {item.applied} times, {kept}", highlight=False
+            f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}", highlight=False
         )
         for reason, count in item.reasons.items():
             console.print(

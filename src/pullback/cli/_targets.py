@@ -161,7 +161,7 @@ def _is_function(value: Any) -> bool:
 
 
 def evaluate(text: str) -> tuple[Any, ...]:
-    """Evaluate the expression of ``--input``, which the user typed for this very purpose."""
+    """Evaluate the expression of the inputs, which the user typed for this very purpose."""
     names: dict[str, Any] = {"torch": torch, "math": math}
     if importlib.util.find_spec("numpy") is not None:
         import numpy
@@ -172,14 +172,14 @@ def evaluate(text: str) -> tuple[Any, ...]:
         return tuple(eval(f"({text},)", names))  # noqa: S307 - the user's own expression
     except SyntaxError as error:
         raise ArgumentError(
-            "The --input expression does not parse.",
+            "The expression of the inputs does not parse.",
             given=text,
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
             mend=f"{error.msg}; check quotes and parentheses.",
         ) from error
     except Exception as error:
         raise ArgumentError(
-            "The --input expression cannot be evaluated.",
+            "The expression of the inputs cannot be evaluated.",
             given=f"{text}  ({type(error).__name__}: {error})",
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
         ) from error

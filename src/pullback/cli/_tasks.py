@@ -100,7 +100,9 @@ def tasks_of_recording(recording: Recording, path: str) -> list[Task]:
 def _task(item: RecordedFunction, path: str) -> Task:
     reason = ""
     if not item.calls:
-        counted = [f"{text} ({count} calls)" for text, count in item.reasons.items()]
+        counted = [
+            f"{text} ({count} calls)" if count > 1 else text for text, count in item.reasons.items()
+        ]
         reason = "; ".join(counted) or "no call of it succeeded"
     # A call that the program never differentiates says less than one that it does.
     # Every rank shows the same of what it does by itself.

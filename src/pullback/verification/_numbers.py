@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -153,8 +154,8 @@ def layouts(work: Work) -> Result:
         return result
     runner = work.judge.runner
     for name, place in placings.items():
-        if place is not _expanded:
-            strided = type(runner)(runner.seed, cotangents=place)
+        if place is not _expanded and runner.gradients:
+            strided = replace(runner, cotangents=place)
             judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
             found = judge.compare(work.given)
             if found.fault:

@@ -16,6 +16,7 @@ import ast
 import functools
 import inspect
 import os
+import shlex
 import sys
 import types
 from collections.abc import Iterable, Sequence
@@ -236,7 +237,7 @@ def _refused(what: str, locator: Locator | None = None) -> RecordingError:
     file = locator.file if locator is not None else ""
     return RecordingError(
         what,
-        given=f"It was defined in {file}; if that is yours, name it: --script {file}"
+        given=f"It was defined in {file}; if that is yours, name it: --script {shlex.quote(file)}"
         if file.endswith(".py")
         else None,
         expected="a Function of an installed module or of a script that you name; plain data, "
