@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pullback.cli import _state
-from pullback.cli._files import KEPT, refuse_recording
+from pullback.cli._files import KEPT, refuse_other, refuse_recording
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
@@ -81,9 +81,10 @@ class Found:
             ArgumentError: it names the file.
         """
         json_path = None if self.json in (None, "-") else Path(self.json or "")
-        for path in (self.html, self.junit, self.sarif, json_path):
+        written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
+        for path, begins in written:
             if path is not None:
-                refuse_unwritable(path)
+                refuse_other(path, begins)
 
 
 @dataclass(frozen=True, kw_only=True)
