@@ -112,10 +112,13 @@ class StrictLoader(Loader):
         super().__init__([os.path.dirname(script) for script in self._scripts], flags)
         self._extend_path()
         self._package = package
+        self._named: dict[str, str] = {}  # a module that is on no path -> the script that it is
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
         home = self._home(locator.script or locator.module, locator.file)
+        if home in self._scripts:
+            self._named[locator.module] = home
         file = self._source(home)
         if not file:
             raise _refused(f"{locator.name} is in a module that cannot be imported here.", locator)
@@ -199,7 +202,11 @@ class StrictLoader(Loader):
 
     def _home(self, home: str, file: str = "") -> str:
         """The path of a script that the user names, whatever it is called; else ``home``."""
-        for place in (home if os.path.isabs(home) else source_of(home), file):
+        for place in (
+            home if os.path.isabs(home) else source_of(home),
+            file,
+            self._named.get(home),
+        ):
             if place and os.path.realpath(place) in self._scripts:
                 return os.path.realpath(place)
         return home
