@@ -17,7 +17,7 @@ from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
-from pullback.cli._signals import Ended, ended_by, note, stopping_gently
+from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
     package_tasks,
@@ -227,7 +227,6 @@ def _program_tasks(options: CheckOptions, console: Console) -> tuple[list[Task],
     if interrupted:
         note(signal.SIGINT)
         console.print(f"[bold yellow]{_INTERRUPTED}[/]")
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     say_recorded(recording, console)
     return tasks_of_recording(recording, str(path)), known

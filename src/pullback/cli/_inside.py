@@ -12,16 +12,12 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from pullback.cli._options import CheckOptions
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import Ended, note
+from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
-from pullback.internal._processes import STOP
 from pullback.internal._secrets import mask_secrets
 from pullback.recording import Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
@@ -60,8 +56,7 @@ def check_inside(options: CheckOptions) -> list[Outcome]:
         raise failure
     if failure is not None:
         note(signal.SIGINT)
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     if not len(recording):
         raise ProgramError("The program applied no custom torch.autograd.Function.")
     return _outcomes(recording, {item["name"]: item for item in answers}, options)
@@ -96,8 +91,9 @@ def finish(records: dict[type, Record]) -> None:
     for record in records.values():
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
-            task = _task(record)
-            _answer(folder, name, _check(task, request, console))
+            sys.stdout.flush()
+            [outcome] = run_tasks([_task(record)], console, isolate="copy", **request["how"])
+            _answer(folder, name, outcome)
 
 
 def _claim(folder: Path, name: str) -> bool:
@@ -121,12 +117,6 @@ def _task(record: Record) -> Task:
         return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
 
     return Task(name, load, (), reason=reason)
-
-
-def _check(task: Task, request: dict[str, Any], console: Console) -> Outcome:
-    sys.stdout.flush()
-    [outcome] = run_tasks([task], console, isolate="copy", **request["how"])
-    return outcome
 
 
 def _answer(folder: Path, name: str, outcome: Outcome) -> None:

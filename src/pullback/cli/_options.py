@@ -23,6 +23,8 @@ __all__ = ["CheckOptions", "Found", "RecordOptions", "Recorded", "VerifyOptions"
 
 _INTENTS = ("exact", "surrogate", "nonlinear")
 _TIMEOUT = 60.0
+_AGAIN = ("clauses", "without", "gradient", "seed", "ranks", "timeout", "baseline", "thorough",
+          "isolate")  # fmt: skip
 _NEEDED: Any = inspect.Parameter.empty
 
 
@@ -206,21 +208,13 @@ class CheckOptions(Found, Recorded):
     def rerun(self) -> tuple[str, ...]:
         """The options that another check of the same Function needs to find the same."""
         words: list[str] = []
-        for flag, value in (
-            ("--clauses", self.clauses),
-            ("--without", self.without),
-            ("--gradient", self.gradient),
-            ("--seed", self.seed or None),
-            ("--ranks", self.ranks),
-            ("--timeout", None if self.timeout is None else f"{self.timeout:g}"),
-            ("--baseline", self.baseline),
-        ):
-            if value is not None:
-                words += [flag, str(value)]
-        if self.thorough:
-            words.append("--thorough")
-        if self.isolate is not None:
-            words.append("--isolate" if self.isolate else "--no-isolate")
+        usual = {item.name: item.default for item in fields(self)}
+        for name in _AGAIN:
+            value = getattr(self, name)
+            if value != usual[name]:
+                flag = name if value is not False else f"no-{name}"
+                told = f"{value:g}" if isinstance(value, float) else str(value)
+                words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
         return tuple(words)
 
     def refuse_values(self) -> None:

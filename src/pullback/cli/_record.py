@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
 from pullback.cli._options import RecordOptions
-from pullback.cli._signals import Ended
+from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
@@ -39,8 +39,7 @@ def run_record(options: RecordOptions) -> int:
             raise
         say(str(error))
         return error.status
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     say_recorded(recording, make_console(stderr=True))
     return 0
 

@@ -112,7 +112,8 @@ def _check_task(
                 # The intent belongs to the Function. One call may look exact where another shows
                 # that it is not meant to be (a scale of one): the weakest intent goes for all.
                 weakest = max(report.gradient, reports[0].gradient, key=_INTENTS.index)
-                return _check_inferred(task, weakest, options)
+                report, fault = _check_task(task, weakest, options)
+                return None if report is None else replace(report, inferred=True), fault
         except PullbackError as error:
             fault = _one_line(error)
             continue
@@ -154,13 +155,6 @@ def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -
 def _has_hung(report: Report) -> bool:
     crashes = (finding for finding in report if finding.verdict is Verdict.CRASHES)
     return any("no answer within" in finding.detail for finding in crashes)
-
-
-def _check_inferred(
-    task: Task, gradient: str, options: dict[str, Any]
-) -> tuple[Report | None, str]:
-    report, fault = _check_task(task, gradient, options)
-    return None if report is None else replace(report, inferred=True), fault
 
 
 def _one_line(error: PullbackError) -> str:

@@ -9,13 +9,27 @@ from types import FrameType
 
 from pullback.internal._processes import STOP
 
-__all__ = ["Ended", "ended_by", "interrupting", "note", "stopping_gently", "stopping_on_request"]
+__all__ = [
+    "Ended",
+    "end_if_asked",
+    "ended_by",
+    "interrupting",
+    "note",
+    "stopping_gently",
+    "stopping_on_request",
+]
 
 _received: list[int] = []
 
 
 class Ended(BaseException):
     """Somebody asked the command to end."""
+
+
+def end_if_asked() -> None:
+    """Raise `Ended` where we were asked to end, and the program has ended as it would."""
+    if STOP.is_set():
+        raise Ended
 
 
 def note(number: int) -> None:
