@@ -660,3 +660,15 @@ def optimiser_that_asks_for_no_gradients() -> None:
         with torch.no_grad():
             F.cross_entropy(model(x), y)
         optimizer.step()
+
+
+@sound
+def weights_bounded_through_a_view() -> None:
+    model = Two()
+    optimizer = sgd(model)
+    for x, y in classify():
+        with torch.no_grad():
+            model[0].weight.view(-1).clamp_(-1, 1)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

@@ -63,6 +63,7 @@ def test_what_is_sound_is_not_accused(name: str) -> None:
             sound.PROGRAMS[name]()
     assert list(found) == []
     assert found
+    assert not found._flow.fault
 
 
 def test_a_program_without_pullback_writes_what_is_known_of_it(tmp_path: Path) -> None:
