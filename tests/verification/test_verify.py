@@ -171,6 +171,7 @@ def test_a_kernel_that_kills_its_process_at_each_call_is_judged_once() -> None:
 
     report = verify(kernel, plain, (torch.randn(2, 3),))
     assert report["outputs"].verdict == "crashes"
+    assert report["outputs"].hint.startswith("Call it by itself")
     assert report["gradients"].detail == "its outputs are wrong as given"
     assert report.environment["speed"] == ""
 

@@ -19,10 +19,19 @@ from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
 
-__all__ = ["CheckOptions", "Found", "RecordOptions", "Recorded", "VerifyOptions", "signature_of"]
+__all__ = [
+    "TIMEOUT",
+    "CheckOptions",
+    "Found",
+    "RecordOptions",
+    "Recorded",
+    "VerifyOptions",
+    "signature_of",
+]
 
 _INTENTS = ("exact", "surrogate", "nonlinear")
-_TIMEOUT = 60.0
+TIMEOUT = 60.0
+"""Seconds of work for a Function or a promise, unless another time is asked for."""
 _AGAIN = ("clauses", "without", "gradient", "seed", "ranks", "timeout", "baseline", "thorough",
           "isolate")  # fmt: skip
 _NEEDED: Any = inspect.Parameter.empty
@@ -123,7 +132,7 @@ class VerifyOptions(Found):
         "a Python expression; torch and math are known.", "--inputs", "-i",
     )  # fmt: skip
     forbid: list[str] = _option(list, "A function or operator that a kernel must not call.")
-    timeout: float = _option(_TIMEOUT, "Seconds of work for each promise.")
+    timeout: float = _option(TIMEOUT, "Seconds of work for each promise.")
     isolate: bool = _option(True, "Survive crashes and hangs.", "--isolate/--no-isolate")
     results: Path | None = _option(
         None, "Add each report to this file of JSON lines; go on from what it holds."
@@ -158,7 +167,7 @@ class CheckOptions(Found, Recorded):
     gradient: str | None = _option(None, f"The intent: {', '.join(_INTENTS)}.")
     timeout: float | None = _option(
         None, "Seconds of work (CPU time, or sleep) that a Function may take, and the search for "
-        f"its inputs; {_TIMEOUT:g} by default.",
+        f"its inputs; {TIMEOUT:g} by default.",
     )  # fmt: skip
     ranks: int | None = _option(
         None, "Check the clause distributed, and no other, on so many processes."
@@ -200,7 +209,7 @@ class CheckOptions(Found, Recorded):
         """The options of `pullback.check`, as plain data."""
         return {
             "clauses": self.clauses, "without": self.without or (), "thorough": self.thorough,
-            "gradient": self.gradient, "seed": self.seed, "timeout": self.timeout or _TIMEOUT,
+            "gradient": self.gradient, "seed": self.seed, "timeout": self.timeout or TIMEOUT,
             "ranks": self.ranks,
         }  # fmt: skip
 

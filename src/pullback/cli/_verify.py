@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from pullback.cli._options import VerifyOptions
+from pullback.cli._options import TIMEOUT, VerifyOptions
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._show import show
 from pullback.cli._targets import evaluate, find_target
@@ -48,6 +48,7 @@ def run_verify(options: VerifyOptions) -> int:
         judged = gather_reports(work, kernels, results=options.results, asked=asked)
     words = ["--reference", reference, "--inputs", inputs]
     words += [word for item in options.forbid for word in ("--forbid", item)]
+    words += ["--timeout", f"{options.timeout:g}"] if options.timeout != TIMEOUT else []
     found: dict[str, Outcome] = {}
     with aside(when=options.json == "-"):
         for name, outcome in judged:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 from pullback.verification._work import Result
 
@@ -15,7 +16,8 @@ __all__ = ["isolated"]
 
 _Results = dict[str, Result]
 _Steps = Callable[[_Results], Iterator[tuple[str, Result | None]]]
-_PATIENCE = 3.0  # times the timeout, by the clock, for what blocks without using the CPU
+_PATIENCE = 3.0  # times the timeout, of work or sleep: the copy itself stops what computes
+_POLL = 0.1
 
 
 def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
@@ -52,9 +54,12 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
         copy = context.Process(target=_tell, args=(steps, known, writer), daemon=True)
         copy.start()
     writer.close()
+    work, since = WorkTime(copy.pid or 0), 0.0
     try:
-        while reader.poll(_PATIENCE * timeout):
-            yield reader.recv()
+        while work.seconds - since < _PATIENCE * timeout:
+            if reader.poll(_POLL):
+                yield reader.recv()
+                since = work.seconds
     except EOFError:
         return
     finally:

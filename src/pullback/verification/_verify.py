@@ -21,6 +21,7 @@ from pullback.verification._work import Promise, Result, Work
 __all__ = ["refuse_inputs", "verify"]
 
 _SEED_BITS = 63
+_CRASH_MEND = "Call it by itself: where its reference answers, it raises, hangs or dies."
 _SPEED = "speed"
 _SPEED_OF_IT = Promise(_SPEED, "it is no promise, and tested as one", "", speed)
 
@@ -180,7 +181,8 @@ def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Resu
 
 def _finding(promise: Promise, result: Result, seed: int) -> Finding:
     bad = result.verdict.is_bad
+    mend = promise.mend if result.verdict is Verdict.BROKEN else _CRASH_MEND
     return Finding(
         promise.id, result.verdict, result.detail, result.expected, result.got, seed=seed,
-        hint=promise.mend if bad else "", why=promise.promise if bad else "",
+        hint=mend if bad else "", why=promise.promise if bad else "",
     )  # fmt: skip
