@@ -1,5 +1,6 @@
 """Bad input: one clear line and the mend on stderr, no traceback, exit status 2."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -86,6 +87,16 @@ CASES = {
     "empty program": (["check", "--"], "No program", "-- python train.py"),
     "program missing": (["check", "--", "no-such-program"], "does not exist", "PATH"),
     "script as program": (["check", "--", "missing.py"], "does not exist", "python missing.py"),
+    "a script with a space": (
+        ["check", "--", "no such.py"],
+        "does not exist",
+        "python 'no such.py'",
+    ),
+    "inputs of verify": (
+        ["verify", "torch:abs", "-r", "torch:abs", "-i", "torch.ones(3"],
+        "does not parse",
+        "never",
+    ),
     "program fails": (["check", "--", "python", "fails.py"], "status 3", "by itself first"),
     "nothing applied": (["check", "--", "python", "idle.py"], "applied no custom", "--eager"),
     "html nowhere": (["check", "x", "--html", "no/where.html"], "folder", "mkdir"),
@@ -214,3 +225,30 @@ def test_a_command_without_torch_says_what_to_install(words, tmp_path):
     assert done.returncode == 2, done.stderr
     assert "pip install 'pullback[tensor]'" in done.stderr
     assert "fault of pullback" not in done.stderr
+
+
+PLAIN = ["check", "torch:abs", "--input", "torch.ones(3)", "--clauses", "linear", "--no-isolate"]
+
+
+def test_without_an_output_the_status_is_known(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(PLAIN) == 0
+    sys.stdout.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_an_output_that_is_full_is_no_fault_of_ours(monkeypatch, capsys) -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(PLAIN) == 2
+        sys.stdout.close()
+    assert capsys.readouterr().err.startswith("pullback: No space left on device")
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--sarif"])
+def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n")
+    assert main([*PLAIN, option, str(path)]) == 2
+    assert "is not overwritten" in capsys.readouterr().err
+    assert path.read_text() == "import torch\n"

@@ -36,7 +36,7 @@ def test_what_runs_for_longest_comes_first(doing):
 def outcomes(tasks):
     for task in tasks:
         time.sleep(0.15)
-        yield Outcome(task, reason="none")
+        yield Outcome(task.name, reason="none")
 
 
 TASKS = [Task(f"p.{name}:Fire", lambda: (None, []), ()) for name in "ab"]

@@ -15,7 +15,7 @@ from pullback.conformance import Ranks
 from pullback.errors import RecordingError
 from pullback.recording import RecordedFunction, Recording, calls_on_ranks
 from pullback.recording._recording import RecordedCall
-from pullback.recording.codec import Encoder, Loader, decode
+from pullback.recording.codec import Encoder, Loader, decode_call
 from pullback.recording.locator import Locator
 
 
@@ -51,7 +51,7 @@ def test_a_group_is_made_anew_of_the_same_ranks():
         encoder = Encoder(1000)
         plain = encoder.encode((normal(2, seed=rank), known))
         assert plain[1][1] == ("group", [1, 2])
-        return tuple(decode([plain], encoder.tensors, Loader())[0])
+        return tuple(decode_call([plain], [], encoder.tensors, Loader())[0][0])
 
     finding = pullback.check(GatherInGroup, ranks=Ranks(3, inputs))["distributed"]
     assert finding.verdict == "holds", finding
@@ -59,7 +59,7 @@ def test_a_group_is_made_anew_of_the_same_ranks():
 
 def test_a_group_is_refused_where_there_are_no_ranks():
     with pytest.raises(RecordingError, match="several ranks"):
-        decode([("group", [0, 1])], [], Loader())
+        decode_call([("group", [0, 1])], [], [], Loader())
 
 
 @pytest.mark.slow

@@ -66,5 +66,5 @@ def test_a_program_that_applies_operators_is_recorded_and_checked(package, tmp_p
     words = ["check", "--clauses", "derivative,registration", "--no-isolate", "--"]
     assert main([*words, sys.executable, "program.py"]) == 1
     out = capfd.readouterr().out
-    assert f"{package}:halved: applied 1 times, 1 kept" in out
+    assert f"{package}:halved: applied once, 1 kept" in out
     assert "derivative broken" in out

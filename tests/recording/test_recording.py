@@ -1,6 +1,6 @@
 """Recordings: plain data on disk, live arguments again, and nothing executed in between."""
 
-import contextlib
+import importlib
 import os
 import sys
 import tempfile
@@ -12,8 +12,17 @@ import pytest
 import torch
 
 from pullback.errors import ProgramError, RecordingError
-from pullback.recording import Limits, Recording, load_call, record_program
+from pullback.recording import (
+    Limits,
+    Locator,
+    RecordedCall,
+    RecordedFunction,
+    Recording,
+    load_call,
+    record_program,
+)
 from pullback.recording._spool import Spool
+from pullback.recording.codec import Encoder
 
 # Files ----------------------------------------------------------------------------------------
 
@@ -207,8 +216,34 @@ def test_a_temporary_folder_that_is_full_is_named(tmp_path, monkeypatch):
 
 
 def test_the_counts_have_their_memory_from_the_start(tmp_path):
-    spool = Spool(str(tmp_path), list, contextlib.nullcontext)
+    spool = Spool(str(tmp_path))
     spool.recorder = types.SimpleNamespace(tally=[0] * 4096, records={})
     spool.renew()
     (tally,) = tmp_path.glob("tally-*")
     assert tally.stat().st_blocks * 512 >= 4096 * 8  # a hole would end the program on a full disk
+
+
+def test_a_module_named_as_a_script_may_define_what_is_handed_over(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "package_of_mine"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "functions.py").write_text(
+        "import torch\n\n\n"
+        "class Applied(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x, f):\n"
+        "        return f(x)\n\n\n"
+        "def twice():\n"
+        "    return lambda x: 2 * x\n"
+    )
+    with monkeypatch.context() as here:
+        here.syspath_prepend(str(tmp_path))
+        module = importlib.import_module("package_of_mine.functions")
+        call = Encoder(2**20).encode_call((torch.ones(2), module.twice()), {})
+        recorded = RecordedFunction(Locator.of(module.Applied), calls=[RecordedCall(**call)])
+        Recording(["python"], [recorded]).save(tmp_path / "calls.pt")
+    for name in ("package_of_mine", "package_of_mine.functions"):
+        monkeypatch.delitem(sys.modules, name)
+    [item] = Recording.load(tmp_path / "calls.pt", scripts=[folder / "functions.py"])
+    args, _ = item.arguments(0)
+    assert args[1](3) == 6

@@ -3,6 +3,8 @@
 import math
 import os
 import signal
+import sys
+import time
 
 import numba
 import pytest
@@ -160,6 +162,43 @@ def test_a_file_that_cannot_take_results_is_refused_before_any_work(
     assert main([*words, "--results", file]) == 2
     assert "results" in capsys.readouterr().err
     assert (tmp_path / "source.py").read_text() == "print(1)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no copies of the process")
+def test_a_kernel_that_kills_its_process_at_each_call_is_judged_once() -> None:
+    def kernel(x):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    report = verify(kernel, plain, (torch.randn(2, 3),))
+    assert report["outputs"].verdict == "crashes"
+    assert report["outputs"].hint.startswith("Call it by itself")
+    assert report["gradients"].detail == "its outputs are wrong as given"
+    assert report.environment["speed"] == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no copies of the process")
+def test_what_was_known_before_a_kernel_killed_its_process_stays_known() -> None:
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.softmax(x, -1)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    report = verify(Kernel, plain, (torch.randn(2, 3),))
+    assert [f.clause for f in report.problems] == ["gradients"]
+    assert report.problems[0].verdict == "crashes"
+
+
+def test_a_slow_kernel_takes_more_of_the_time_than_its_reference() -> None:
+    def kernel(x):
+        time.sleep(0.01)
+        return torch.softmax(x, -1)
+
+    report = verify(kernel, plain, (torch.randn(2, 3),), isolate=False)
+    assert float(report.environment["speed"].partition(" x the reference's")[0]) > 2
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from rich.markup import escape
 
 from pullback.cli._files import KEPT, write_file
 from pullback.cli._inside import check_inside
-from pullback.cli._options import Options
+from pullback.cli._options import CheckOptions
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
-from pullback.cli._signals import Ended, ended_by, note, stopping_gently
+from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
     package_tasks,
@@ -34,14 +34,14 @@ from pullback.internal._secrets import mask_secrets
 from pullback.recording import Limits, record_program
 from pullback.report import Baseline, make_console
 
-__all__ = ["Options", "run_check"]
+__all__ = ["run_check"]
 
 _BROKEN, _UNCHECKED, _SIGNALLED = 1, 3, 128
 _SHOWN = 10  # modules that cannot be imported
 _INTERRUPTED = "The program was interrupted; what it applied until then is checked."
 
 
-def run_check(options: Options) -> int:
+def run_check(options: CheckOptions) -> int:
     """Check what the options name.
 
     Returns:
@@ -69,7 +69,7 @@ def run_check(options: Options) -> int:
     return _status(outcomes, problems, options)
 
 
-def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[str], float]:
+def _outcomes(options: CheckOptions, console: Console) -> tuple[list[Outcome], list[str], float]:
     """What was checked, what could not be looked into, and how many seconds the checks took."""
     started = time.perf_counter()
     if options.inside:
@@ -93,7 +93,7 @@ def _outcomes(options: Options, console: Console) -> tuple[list[Outcome], list[s
 def _run(
     tasks: Sequence[Task],
     problems: Sequence[str],
-    options: Options,
+    options: CheckOptions,
     console: Console,
 ) -> list[Outcome]:
     chosen = [task for task in tasks if options.only is None or options.only in task.name]
@@ -141,7 +141,7 @@ def _accepted(outcome: Outcome, baseline: Baseline) -> Outcome:
     return replace(outcome, accepted=baseline.accepts_unchecked(outcome.name))
 
 
-def _offer_inside(outcomes: Sequence[Outcome], options: Options, console: Console) -> None:
+def _offer_inside(outcomes: Sequence[Outcome], options: CheckOptions, console: Console) -> None:
     """Say how the objects of a program are had that no recording can hold."""
     missing = [item.name for item in outcomes if item.report is None and not item.accepted]
     if options.program is not None and not options.inside and missing and not STOP.is_set():
@@ -155,7 +155,7 @@ def _offer_inside(outcomes: Sequence[Outcome], options: Options, console: Consol
 
 
 def _keep_baseline(
-    baseline: Baseline, outcomes: Sequence[Outcome], options: Options, console: Console
+    baseline: Baseline, outcomes: Sequence[Outcome], options: CheckOptions, console: Console
 ) -> None:
     """Name what is stale, or write the baseline anew."""
     reports = [outcome.report for outcome in outcomes if outcome.report is not None]
@@ -179,7 +179,7 @@ def _keep_baseline(
         console.print(f"[yellow]{word}[/] {place} {said}", soft_wrap=True)
 
 
-def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Options) -> int:
+def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: CheckOptions) -> int:
     if STOP.is_set() or ended_by():
         return _SIGNALLED + ended_by()
     if options.update_baseline:
@@ -191,7 +191,7 @@ def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: Optio
     return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
 
 
-def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[str]]:
+def _find_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], list[str]]:
     if not options.targets:
         return shipped_tasks(), []
     timeout = options.how["timeout"]
@@ -211,7 +211,7 @@ def _find_tasks(options: Options, console: Console) -> tuple[list[Task], list[st
     return tasks, problems
 
 
-def _program_tasks(options: Options, console: Console) -> tuple[list[Task], list[Outcome]]:
+def _program_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], list[Outcome]]:
     """The Functions that a program applied, and what is known of its training already."""
     path = options.output or KEPT
     recording, failure = record_program(
@@ -227,7 +227,6 @@ def _program_tasks(options: Options, console: Console) -> tuple[list[Task], list
     if interrupted:
         note(signal.SIGINT)
         console.print(f"[bold yellow]{_INTERRUPTED}[/]")
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     say_recorded(recording, console)
     return tasks_of_recording(recording, str(path)), known

@@ -8,7 +8,16 @@ from pathlib import Path
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable, write_whole
 
-__all__ = ["KEPT", "make_kept_folder", "refuse_kept", "refuse_recording", "write_file"]
+__all__ = [
+    "KEPT",
+    "make_kept_folder",
+    "refuse_kept",
+    "refuse_other",
+    "refuse_recording",
+    "write_file",
+]
+
+_HEAD = 256  # bytes: after blanks, what the file begins with
 
 KEPT = Path(".pullback") / "calls.pt"
 """Where the calls of a program are kept unless another place is named."""
@@ -29,6 +38,24 @@ def refuse_recording(path: Path) -> None:
             f"{path} is no recording and is not overwritten.",
             mend="Name another file with --output, or remove this one.",
         )
+
+
+def refuse_other(path: Path, begins: str) -> None:
+    """Refuse a place for a text that cannot be written, or holds one that begins otherwise.
+
+    Raises:
+        ArgumentError: it cannot be opened for writing, or is not what we write there.
+    """
+    refuse_unwritable(path)
+    if path.is_file():
+        with path.open("rb") as stream:
+            found = stream.read(_HEAD).lstrip()
+        if found and not found.startswith(begins.encode()):
+            raise ArgumentError(
+                f"{path} holds something else and is not overwritten.",
+                given=found[:40].decode(errors="replace"),
+                mend="Name another file, or remove this one.",
+            )
 
 
 def refuse_kept() -> None:

@@ -12,16 +12,12 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-
-from pullback.cli._options import Options
+from pullback.cli._options import CheckOptions
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import Ended, note
+from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
-from pullback.internal._processes import STOP
 from pullback.internal._secrets import mask_secrets
 from pullback.recording import Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
@@ -32,7 +28,7 @@ _REQUEST = "PULLBACK_INSIDE"
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
-def check_inside(options: Options) -> list[Outcome]:
+def check_inside(options: CheckOptions) -> list[Outcome]:
     """Run the program of the options, which checks at its end what it has applied.
 
     Arguments:
@@ -60,26 +56,24 @@ def check_inside(options: Options) -> list[Outcome]:
         raise failure
     if failure is not None:
         note(signal.SIGINT)
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     if not len(recording):
         raise ProgramError("The program applied no custom torch.autograd.Function.")
     return _outcomes(recording, {item["name"]: item for item in answers}, options)
 
 
 def _outcomes(
-    recording: Recording, answers: dict[str, dict[str, str]], options: Options
+    recording: Recording, answers: dict[str, dict[str, str]], options: CheckOptions
 ) -> list[Outcome]:
     outcomes = []
     for item in recording:
         if options.only is not None and options.only not in item.name:
             continue
-        task = Task(item.name, lambda: (None, []), ())
         answer = answers.get(item.name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
         words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
         again = shlex.join([*words, *mask_secrets(options.program or [])])
-        outcomes.append(Outcome(task, report, answer["reason"], again))
+        outcomes.append(Outcome(item.name, report, answer["reason"], again))
     return outcomes
 
 
@@ -97,8 +91,9 @@ def finish(records: dict[type, Record]) -> None:
     for record in records.values():
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
-            task = _task(record)
-            _answer(folder, name, _check(task, request, console))
+            sys.stdout.flush()
+            [outcome] = run_tasks([_task(record)], console, isolate="copy", **request["how"])
+            _answer(folder, name, outcome)
 
 
 def _claim(folder: Path, name: str) -> bool:
@@ -122,12 +117,6 @@ def _task(record: Record) -> Task:
         return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
 
     return Task(name, load, (), reason=reason)
-
-
-def _check(task: Task, request: dict[str, Any], console: Console) -> Outcome:
-    sys.stdout.flush()
-    [outcome] = run_tasks([task], console, isolate="copy", **request["how"])
-    return outcome
 
 
 def _answer(folder: Path, name: str, outcome: Outcome) -> None:

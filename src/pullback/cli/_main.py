@@ -1,9 +1,11 @@
 """`main`: run a command, and turn every expected failure into one line and its mend."""
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import IO
 
 from pullback.cli import _state
 from pullback.cli._app import app
@@ -33,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["--help"]) == 0  # doctest: +SKIP
         True
     """
+    # Where who started us has closed them, Python has none.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     words = list(sys.argv[1:] if arguments is None else arguments)
     _state.program = None
     if "--" in words:
@@ -50,23 +54,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Ended:
         say("Asked to end.")
         return 128 + (ended_by() or signal.SIGTERM)
-    except BrokenPipeError:  # the reader, for example `head`, has gone
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-        return _USAGE_ERROR
-    except PullbackError as error:
+    except Exception as error:
         if debug:
             raise
+        return _tell(error)
+    return status if isinstance(status, int) else 0
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong, and what to do; returns the status."""
+    if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC):
+        # What is left of the output is written nowhere; of a pipe the reader, as `head`, has gone.
+        sys.stdout = _nowhere()
+        if error.errno == errno.ENOSPC:
+            say(f"{error.strerror}; not all was printed.")
+        return _USAGE_ERROR
+    if isinstance(error, PullbackError):
         say(str(error))
         return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR
-    except Exception as error:
-        # click's own errors, which typer may carry under a private name: known by what they can do.
-        describe = getattr(error, "format_message", None)
-        if debug:
-            raise
-        if describe is None:
-            say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
-        elif describe():  # without a message the help has been printed
-            command = getattr(getattr(error, "ctx", None), "command_path", "pullback")
-            say(f"{describe()}\n  mend:     See: {command} --help")
-        return _USAGE_ERROR
-    return status if isinstance(status, int) else 0
+    # click's own errors, which typer may carry under a private name: known by what they can do.
+    describe = getattr(error, "format_message", None)
+    if describe is None:
+        say(f"A fault of pullback: {type(error).__name__}: {error}\n{_REPORT}")
+    elif describe():  # without a message the help has been printed
+        command = getattr(getattr(error, "ctx", None), "command_path", "pullback")
+        say(f"{describe()}\n  mend:     See: {command} --help")
+    return _USAGE_ERROR
+
+
+def _nowhere() -> IO[str]:
+    return open(os.devnull, "w", encoding="utf-8")

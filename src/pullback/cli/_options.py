@@ -1,165 +1,203 @@
-"""The options of ``pullback check``, and which of them cannot go together."""
+"""The options of the commands that check, verify and record, and which cannot go together."""
+
+# ruff: noqa: RUF009 - what the defaults call makes fields
 
 import inspect
 import math
+import shlex
 import sys
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pullback.cli._files import KEPT, refuse_recording
+from pullback.cli import _state
+from pullback.cli._files import KEPT, refuse_other, refuse_recording
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
 
-__all__ = ["TIMEOUT", "Options", "options_signature"]
+__all__ = [
+    "TIMEOUT",
+    "CheckOptions",
+    "Found",
+    "RecordOptions",
+    "Recorded",
+    "VerifyOptions",
+    "signature_of",
+]
 
 _INTENTS = ("exact", "surrogate", "nonlinear")
-
 TIMEOUT = 60.0
-"""Seconds that a Function may take unless another time is asked for."""
+"""Seconds of work for a Function or a promise, unless another time is asked for."""
+_AGAIN = ("clauses", "without", "gradient", "seed", "ranks", "timeout", "baseline", "thorough",
+          "isolate")  # fmt: skip
+_NEEDED: Any = inspect.Parameter.empty
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of ``pullback check``: their defaults, and what the command line says of them."""
+def _option(default: Any, text: str, *names: str, **how: Any) -> Any:
+    """A field that the command line offers, under its own name or others."""
+    return _offered(default, lambda own: typer.Option(*(names or (own,)), help=text, **how))
 
-    program: list[str] | None = None
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            help="package.module:Function, script.py:Function, package, or a recording (calls.pt). "
-            "Nothing: what pullback ships. After --: a program to run and record.",
-            show_default=False,
-        ),
-    ] = field(default_factory=list)
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            "-i",
-            help="Positional arguments as a Python expression; torch and math are known.",
-        ),
-    ] = None
-    clauses: Annotated[
-        str | None, typer.Option(help="Only these clauses, separated by commas.")
-    ] = None
-    without: Annotated[
-        str | None,
-        typer.Option(help="Leave these clauses out, for example compile, which takes longest."),
-    ] = None
-    thorough: Annotated[
-        bool,
-        typer.Option("--thorough", help="Compile with inductor and with shapes that change too."),
-    ] = False
-    gradient: Annotated[
-        str | None, typer.Option(help="The intent: exact, surrogate or nonlinear.")
-    ] = None
-    seed: Annotated[int, typer.Option(help="The seed of every random choice.")] = 0
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds of work (CPU time, or sleep) that a Function may take, and the search "
-            "for its inputs.  [default: 60]",
-            show_default=False,
-        ),
-    ] = None
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            help="Check the clause distributed, and no other, on so many processes.",
-            show_default=False,
-        ),
-    ] = None
-    isolate: Annotated[
-        bool | None,
-        typer.Option(
-            "--isolate/--no-isolate",
-            help="Survive crashes and hangs; the default but for what pullback ships.",
-            show_default=False,
-        ),
-    ] = None
-    only: Annotated[str | None, typer.Option(help="Only Functions whose name contains this.")] = (
-        None
+
+def _argument(default: Any, text: str) -> Any:
+    """A field that is given by its place on the command line."""
+    return _offered(default, lambda own: typer.Argument(help=text, show_default=False))
+
+
+def _offered(default: Any, offer: Callable[[str], Any]) -> Any:
+    if default is list:
+        return field(default_factory=list, metadata={"offer": offer})
+    return field(default=default, metadata={"offer": offer})
+
+
+def signature_of(kind: type) -> inspect.Signature:
+    """What typer reads: a parameter for each field that is offered, a command's own first."""
+    hints = get_type_hints(kind)
+    own = inspect.get_annotations(kind)
+    return inspect.Signature([
+        inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY,
+            # Of a list typer wants none: the class makes it.
+            default=None if item.default_factory is list else item.default,
+            annotation=Annotated[
+                hints[item.name],
+                item.metadata["offer"](f"--{item.name.replace('_', '-')}"),
+            ],
+        )
+        for item in sorted(fields(kind), key=lambda item: item.name not in own)
+        if "offer" in item.metadata
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """How findings are told and written: what `check` and `verify` have in common."""
+
+    seed: int = _option(0, "The seed of every random choice.")
+    json: str | None = _option(None, "Write the reports as JSON; - for stdout.")
+    html: Path | None = _option(None, "Write one self-contained HTML page.")
+    junit: Path | None = _option(None, "Write JUnit XML.")
+    sarif: Path | None = _option(None, "Write SARIF, for code scanning.")
+    annotations: bool = _option(False, "Print a GitHub annotation for each finding.")
+    verbose: bool = _option(False, "Print every finding, with its tables and its script.")
+    debug: bool = _option(False, "Show tracebacks.")
+
+    def refuse_files(self) -> None:
+        """Refuse, before anything is run, a file that cannot be written.
+
+        Raises:
+            ArgumentError: it names the file.
+        """
+        json_path = None if self.json in (None, "-") else Path(self.json or "")
+        written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
+        for path, begins in written:
+            if path is not None:
+                refuse_other(path, begins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """How much of a program is recorded: what `check` and `record` have in common."""
+
+    program: list[str] | None = field(default_factory=lambda: _state.program)
+    calls: int = _option(3, "Calls kept for each Function.", min=1)
+    max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001)
+    eager: bool = _option(False, "Run the program without torch.compile, to see inside it.")
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The arguments of `pullback.recording.Limits`."""
+        return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(Recorded):
+    """The options of ``pullback record``."""
+
+    output: Path = _option(Path("calls.pt"), "The recording to write.", "--output", "-o")
+    debug: bool = _option(False, "Show tracebacks.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(Found):
+    """The options of ``pullback verify``."""
+
+    kernels: list[str] = _argument(_NEEDED, "package.module:kernel, or script.py:kernel; several.")
+    reference: str = _option(_NEEDED, "module:plain, of plain torch.", "--reference", "-r")
+    inputs: str = _option(
+        _NEEDED, "module:make, a function that makes positional arguments, or they themselves as "
+        "a Python expression; torch and math are known.", "--inputs", "-i",
+    )  # fmt: skip
+    forbid: list[str] = _option(list, "A function or operator that a kernel must not call.")
+    timeout: float = _option(TIMEOUT, "Seconds of work for each promise.")
+    isolate: bool = _option(True, "Survive crashes and hangs.", "--isolate/--no-isolate")
+    results: Path | None = _option(
+        None, "Add each report to this file of JSON lines; go on from what it holds."
     )
-    json: Annotated[
-        str | None, typer.Option("--json", help="Write the reports as JSON; - for stdout.")
-    ] = None
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")] = None
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None
-    sarif: Annotated[Path | None, typer.Option(help="Write SARIF, for code scanning.")] = None
-    annotations: Annotated[
-        bool, typer.Option("--annotations", help="Print a GitHub annotation for each finding.")
-    ] = False
-    baseline: Annotated[
-        Path | None, typer.Option(help="Accept the findings that this TOML file lists.")
-    ] = None
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Accept what is found now, in that file.")
-    ] = False
-    allow_unchecked: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unchecked", help="Exit with 0 also where a Function could not be checked."
-        ),
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Where the calls of a program are kept.  [default: .pullback/calls.pt]",
-            show_default=False,
-        ),
-    ] = None
-    calls: Annotated[int, typer.Option(min=1, help="Calls kept for each Function.")] = 3
-    max_mebibytes: Annotated[
-        float, typer.Option(min=0.001, help="Tensors kept for one call, in MiB.")
-    ] = 32.0
-    eager: Annotated[
-        bool,
-        typer.Option("--eager", help="Run the program without torch.compile, to see inside it."),
-    ] = False
-    inside: Annotated[
-        bool,
-        typer.Option(
-            "--inside", help="Check in the program's own process at its end, with its objects."
-        ),
-    ] = False
-    scripts: Annotated[
-        list[Path],
-        typer.Option(
-            "--script",
-            help="A program of yours: a recording may load what it and its folder define.",
-            show_default=False,
-        ),
-    ] = field(default_factory=list)
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Load whatever a recording names; only for one that you made."
-        ),
-    ] = False
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Print every finding, with a table of entries and its script."
-        ),
-    ] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The options of `pullback.verify`, as plain data."""
+        return {
+            "forbid": tuple(self.forbid), "seed": self.seed, "timeout": self.timeout,
+            "isolate": self.isolate,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Found, Recorded):
+    """The options of ``pullback check``."""
+
+    targets: list[str] = _argument(
+        list, "package.module:Function, script.py:Function, package, or a recording (calls.pt). "
+        "Nothing: what pullback ships. After --: a program to run and record.",
+    )  # fmt: skip
+    inputs: str | None = _option(
+        None, "Positional arguments as a Python expression; torch and math are known.",
+        "--input", "-i",
+    )  # fmt: skip
+    clauses: str | None = _option(None, "Only these clauses, separated by commas.")
+    without: str | None = _option(
+        None, "Leave these clauses out, for example compile, which takes longest."
+    )
+    thorough: bool = _option(False, "Compile with inductor and with shapes that change too.")
+    gradient: str | None = _option(None, f"The intent: {', '.join(_INTENTS)}.")
+    timeout: float | None = _option(
+        None, "Seconds of work (CPU time, or sleep) that a Function may take, and the search for "
+        f"its inputs; {TIMEOUT:g} by default.",
+    )  # fmt: skip
+    ranks: int | None = _option(
+        None, "Check the clause distributed, and no other, on so many processes."
+    )
+    isolate: bool | None = _option(
+        None, "Survive crashes and hangs; the default but for what pullback ships.",
+        "--isolate/--no-isolate",
+    )  # fmt: skip
+    only: str | None = _option(None, "Only Functions whose name contains this.")
+    baseline: Path | None = _option(None, "Accept the findings that this TOML file lists.")
+    update_baseline: bool = _option(False, "Accept what is found now, in that file.")
+    allow_unchecked: bool = _option(
+        False, "Exit with 0 also where a Function could not be checked."
+    )
+    output: Path | None = _option(
+        None, f"Where the calls of a program are kept; {KEPT} by default.", "--output", "-o"
+    )
+    inside: bool = _option(
+        False, "Check in the program's own process at its end, with its objects."
+    )
+    scripts: list[Path] = _option(
+        list, "A program of yours: a recording may load what it and its folder define.", "--script"
+    )
+    trust: bool = _option(False, "Load whatever a recording names; only for one that you made.")
 
     @property
     def given(self) -> str:
         """What is to be checked, as it was typed."""
         words = [*self.targets, *(["--", *self.program] if self.program else [])]
-        return " ".join(words) or "no target"
-
-    @property
-    def kept(self) -> dict[str, int]:
-        """How much of a program is recorded: the arguments of `pullback.recording.Limits`."""
-        return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
+        return shlex.join(words) or "no target"
 
     @property
     def program_output(self) -> int | None:
@@ -179,21 +217,13 @@ class Options:
     def rerun(self) -> tuple[str, ...]:
         """The options that another check of the same Function needs to find the same."""
         words: list[str] = []
-        for flag, value in (
-            ("--clauses", self.clauses),
-            ("--without", self.without),
-            ("--gradient", self.gradient),
-            ("--seed", self.seed or None),
-            ("--ranks", self.ranks),
-            ("--timeout", None if self.timeout is None else f"{self.timeout:g}"),
-            ("--baseline", self.baseline),
-        ):
-            if value is not None:
-                words += [flag, str(value)]
-        if self.thorough:
-            words.append("--thorough")
-        if self.isolate is not None:
-            words.append("--isolate" if self.isolate else "--no-isolate")
+        usual = {item.name: item.default for item in fields(self)}
+        for name in _AGAIN:
+            value = getattr(self, name)
+            if value != usual[name]:
+                flag = name if value is not False else f"no-{name}"
+                told = f"{value:g}" if isinstance(value, float) else str(value)
+                words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
         return tuple(words)
 
     def refuse_values(self) -> None:
@@ -202,16 +232,14 @@ class Options:
         Raises:
             ArgumentError: the intent is unknown, or the time is none.
         """
-        if self.gradient not in (None, *_INTENTS):
-            raise ArgumentError(
-                "The gradient intent is unknown.",
-                given=self.gradient, expected=", ".join(_INTENTS),
-            )  # fmt: skip
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise ArgumentError(
-                "The timeout is not positive.", given=f"{self.timeout:g} s",
-                expected="a number of seconds",
-            )  # fmt: skip
+        _refuse(
+            self.gradient not in (None, *_INTENTS), "The gradient intent is unknown.",
+            self.gradient, f"--gradient {', '.join(_INTENTS)}",
+        )  # fmt: skip
+        _refuse(
+            self.timeout is not None and not 0 < self.timeout < math.inf,
+            "The timeout is not positive.", f"{self.timeout} s", "Give a number of seconds.",
+        )  # fmt: skip
 
     def refuse_conflicts(self) -> None:
         """Refuse, before anything is run, what cannot be done.
@@ -219,61 +247,52 @@ class Options:
         Raises:
             ArgumentError: two options do not go together, or a file cannot be written.
         """
-        if self.program is not None and self.targets:
-            raise ArgumentError(
-                "A target and a program were both given.",
-                given=f"{' '.join(self.targets)} -- {' '.join(self.program)}",
-                expected="one of them",
-                mend="Check them one after the other.",
-            )
         single = len(self.targets) == 1 and ":" in self.targets[0]
-        if self.inputs is not None and not single:
-            raise ArgumentError(
-                "--input goes with one Function.",
-                given=self.given,
-                mend='pullback check package.module:Function --input "torch.randn(3, 4)"',
-            )
-        self._refuse_for_programs()
-        if (self.scripts or self.trust) and not any(map(is_recording, self.targets)):
-            raise ArgumentError(
-                "--script and --trust go with a recording.",
-                given=self.given,
-                mend="pullback check calls.pt --script train.py",
-            )
-        if self.timeout is not None and self.isolate is False:
-            raise ArgumentError(
-                "--timeout needs a process of its own for each check.",
-                given="--timeout with --no-isolate",
-                mend="Leave out one of the two.",
-            )
-        if self.update_baseline and self.baseline is None:
-            raise ArgumentError(
-                "--update-baseline needs a file.",
-                mend="pullback check ... --baseline pullback.toml --update-baseline",
-            )
-        self._refuse_files()
+        _refuse(
+            self.program is not None and self.targets, "A target and a program were both given.",
+            self.given, "Check them one after the other.",
+        )  # fmt: skip
+        _refuse(
+            self.inputs is not None and not single,
+            "--input goes with one Function.", self.given,
+            'pullback check package.module:Function --input "torch.randn(3, 4)"',
+        )  # fmt: skip
+        _refuse(
+            self.program is None and (self.output is not None or self.eager or self.inside),
+            "--output, --eager and --inside go with a program.", self.given,
+            "pullback check -o calls.pt -- python train.py",
+        )  # fmt: skip
+        _refuse(
+            self.inside and (self.output is not None or self.isolate is not None),
+            "--inside keeps no recording, and checks in copies of the program.",
+            "--inside with --output, --isolate or --no-isolate", "Leave out one of the two.",
+        )  # fmt: skip
+        _refuse(
+            (self.scripts or self.trust) and not any(map(is_recording, self.targets)),
+            "--script and --trust go with a recording.", self.given,
+            "pullback check calls.pt --script train.py",
+        )  # fmt: skip
+        _refuse(
+            self.timeout is not None and self.isolate is False,
+            "--timeout needs a process of its own for each check.",
+            "--timeout with --no-isolate", "Leave out one of the two.",
+        )  # fmt: skip
+        _refuse(
+            self.update_baseline and self.baseline is None, "--update-baseline needs a file.", None,
+            "pullback check ... --baseline pullback.toml --update-baseline",
+        )  # fmt: skip
+        self.refuse_files()
 
-    def _refuse_for_programs(self) -> None:
-        if self.program is None and (self.output is not None or self.eager or self.inside):
-            raise ArgumentError(
-                "--output, --eager and --inside go with a program.",
-                given=self.given,
-                mend="pullback check -o calls.pt -- python train.py",
-            )
-        if self.inside and (self.output is not None or self.isolate is not None):
-            raise ArgumentError(
-                "--inside keeps no recording, and checks in copies of the program.",
-                given="--inside with --output, --isolate or --no-isolate",
-                mend="Leave out one of the two.",
-            )
+    def refuse_files(self) -> None:
+        """Refuse, before anything is run, a file that cannot be read or written.
 
-    def _refuse_files(self) -> None:
-        json_path = None if self.json in (None, "-") else Path(self.json or "")
-        written = self.baseline if self.update_baseline else None
-        for path in (self.html, self.junit, self.sarif, json_path, written):
-            if path is not None:
-                refuse_unwritable(path)
-        if self.baseline is not None and not self.update_baseline and not self.baseline.is_file():
+        Raises:
+            ArgumentError: it names the file.
+        """
+        super().refuse_files()
+        if self.baseline is not None and self.update_baseline:
+            refuse_unwritable(self.baseline)
+        elif self.baseline is not None and not self.baseline.is_file():
             raise ArgumentError(
                 f"There is no baseline {self.baseline}.",
                 mend="Write one with --update-baseline, or check the spelling.",
@@ -282,15 +301,6 @@ class Options:
             refuse_recording(self.output or KEPT)
 
 
-def options_signature(kind: type) -> inspect.Signature:
-    """A parameter for each field that has something to say to typer."""
-    hints = get_type_hints(kind, include_extras=True)
-    return inspect.Signature([
-        inspect.Parameter(
-            item.name, inspect.Parameter.KEYWORD_ONLY,
-            default=None if item.default is MISSING else item.default,
-            annotation=hints[item.name],
-        )
-        for item in fields(kind)
-        if get_origin(hints[item.name]) is Annotated
-    ])  # fmt: skip
+def _refuse(wrong: object, what: str, given: str | None, mend: str) -> None:
+    if wrong:
+        raise ArgumentError(what, given=given, mend=mend)

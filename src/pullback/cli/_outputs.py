@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pullback.cli._files import write_file
-from pullback.cli._options import Options
+from pullback.cli._options import Found
 from pullback.cli._tasks import Outcome
 from pullback.internal._secrets import mask_secrets
 from pullback.report import (
@@ -25,7 +25,7 @@ __all__ = ["aside", "write_outputs"]
 
 
 def write_outputs(
-    options: Options,
+    options: Found,
     outcomes: Sequence[Outcome],
     problems: Sequence[str],
     console: Console,

@@ -1,8 +1,12 @@
-"""Run jobs side by side in threads that nothing waits for when the command is interrupted."""
+"""Run jobs side by side in threads that nothing waits for when the command is interrupted.
+
+Those of a `concurrent.futures.ThreadPoolExecutor` are waited for when Python ends.
+"""
 
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,36 +57,24 @@ def run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
         for job in jobs:
             yield None if STOP.is_set() else job()
         return
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in range(len(jobs)):
-        waiting.put(number)
-    done = [threading.Event() for _ in jobs]
-    answers: list[tuple[Any, BaseException | None]] = [(None, None)] * len(jobs)
+    waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+    futures: list[Future[Any]] = [Future() for _ in jobs]
+    for pair in zip(futures, jobs, strict=True):
+        waiting.put(pair)
 
     def work() -> None:
-        while not STOP.is_set():
-            try:
-                number = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                answers[number] = (jobs[number](), None)
-            except BaseException as error:
-                answers[number] = (None, error)
-            done[number].set()
+        while not (STOP.is_set() or waiting.empty()):
+            with suppress(queue.Empty):  # another thread was first
+                future, job = waiting.get_nowait()
+                try:
+                    future.set_result(job())
+                except BaseException as error:
+                    future.set_exception(error)
 
     for _ in range(workers):
         threading.Thread(target=work, daemon=True).start()
-    for number in range(len(jobs)):
-        _wait(done[number])
-        answer, error = answers[number]
-        if error is not None:
-            raise error
-        yield answer
-
-
-def _wait(done: threading.Event) -> None:
-    while not done.wait(0.1):
-        if STOP.is_set():
-            done.wait(_GRACE)
-            return
+    for future in futures:
+        while not (future.done() or STOP.is_set()):
+            wait([future], 0.1)
+        wait([future], _GRACE)
+        yield future.result() if future.done() else None

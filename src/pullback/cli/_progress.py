@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 from rich.markup import escape
@@ -58,8 +58,7 @@ class Doing:
         return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
-@contextmanager
-def working(what: str, console: Console) -> Iterator[None]:
+def working(what: str, console: Console) -> AbstractContextManager[object]:
     """Show that something takes its time.
 
     Arguments:
@@ -67,11 +66,8 @@ def working(what: str, console: Console) -> Iterator[None]:
         console: a spinner turns there, if it is a terminal.
     """
     if console.is_interactive:
-        with console.status(escape(what)):
-            yield
-        return
-    with _lines(_EVERY, lambda: what):
-        yield
+        return console.status(escape(what))
+    return _lines(_EVERY, lambda: what)
 
 
 def with_progress(
@@ -85,17 +81,26 @@ def with_progress(
         console: where the bar goes, if it is a terminal; lines go to standard error.
         doing: what the workers are at.
     """
-    if console.is_interactive:
-        yield from _with_bar(outcomes, tasks, console, doing)
-        return
-    done = 0
+    columns = (
+        TextColumn("Checking"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        _DoingColumn(doing),
+    )
+    drawn = console.is_interactive
+    progress = Progress(*columns, console=console, transient=True, disable=not drawn)
+    bar = progress.add_task("", total=len(tasks))
 
     def line() -> str:
-        return f"{done} of {len(tasks)} Functions checked, now {doing}"
+        done = progress.tasks[bar].completed
+        return f"{done:g} of {len(tasks)} Functions checked, now {doing}"
 
-    with _lines(_FIRST, line):
+    with progress, nullcontext() if drawn else _lines(_FIRST, line):
         for outcome in outcomes:
-            done += 1
+            progress.advance(bar)
             yield outcome
 
 
@@ -108,25 +113,6 @@ class _DoingColumn(ProgressColumn):
 
     def render(self, task: Bar) -> Text:
         return Text(str(self._doing))
-
-
-def _with_bar(
-    outcomes: Iterable[Outcome | None], tasks: Sequence[Task], console: Console, doing: Doing
-) -> Iterator[Outcome | None]:
-    columns = (
-        TextColumn("Checking"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        _DoingColumn(doing),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for outcome in outcomes:
-            progress.advance(bar)
-            yield outcome
 
 
 @contextmanager

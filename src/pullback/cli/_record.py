@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
-from pullback.cli._signals import Ended
+from pullback.cli._options import RecordOptions
+from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
@@ -17,10 +18,8 @@ from pullback.report import make_console
 __all__ = ["keep", "run_record", "say_recorded"]
 
 
-def run_record(
-    program: list[str], output: Path, calls: int, call_bytes: int, *, eager: bool
-) -> int:
-    """Record ``program`` into the file ``output``; returns the status that the program ended with.
+def run_record(options: RecordOptions) -> int:
+    """Record a program into a file; returns the status that the program ended with.
 
     Where it fails, what it applied before is kept, and the failure is said.
 
@@ -29,18 +28,18 @@ def run_record(
         ProgramError: the program does not exist, or applied no custom Function.
         RecordingError: the file cannot be written after all.
     """
-    refuse_recording(output)
-    limits = Limits(calls=calls, call_bytes=call_bytes)
-    recording, failure = record_program(program, limits, eager=eager)
+    refuse_recording(options.output)
+    recording, failure = record_program(
+        options.program or [], Limits(**options.kept), eager=options.eager
+    )
     try:
-        keep(recording, output, failure)
+        keep(recording, options.output, failure)
     except ProgramError as error:
         if error is not failure or STOP.is_set():
             raise
         say(str(error))
         return error.status
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     say_recorded(recording, make_console(stderr=True))
     return 0
 
@@ -63,7 +62,7 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
     if not len(recording):
         raise ProgramError(
             "The program applied no custom torch.autograd.Function.",
-            given=" ".join(recording.program),
+            given=shlex.join(recording.program),
             mend="Run a part that does; inside torch.compile they are seen only with --eager.",
         )
 
@@ -75,6 +74,10 @@ def _check_command(recording: Recording, output: Path) -> str:
     return shlex.join(["pullback", "check", str(output), *words])
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def say_recorded(recording: Recording, console: Console) -> None:
     """Print what was recorded, one line for each Function."""
     calls = sum(len(item.calls) for item in recording)
@@ -83,7 +86,7 @@ def say_recorded(recording: Recording, console: Console) -> None:
     for item in recording:
         kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
         console.print(
-            f"  {escape(item.name)}: applied {item.applied} times, {kept}", highlight=False
+            f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}", highlight=False
         )
         for reason, count in item.reasons.items():
             console.print(

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from rich.console import Console
 
-from pullback.cli._guessed import guessed_report
+from pullback.cli._guessed import guessed_report, paste_inputs
 from pullback.cli._pool import run_jobs, side_by_side
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
@@ -59,7 +59,8 @@ def run_tasks(
     def run(task: Task) -> Outcome:
         doing.start(task.name, "starts")
         alone = task.isolated if isolate is None else isolate
-        outcome = Outcome(task, reason=task.reason, rerun=task.rerun_line(rerun))
+        outcome = Outcome(task.name, reason=task.reason, rerun=task.rerun_line(rerun))
+        outcome.guessed = paste_inputs(task) if task.guessed else ""
         if not task.reason:
             limits = {"isolate": alone, "timeout": timeout if alone else None}
             intent = gradient or task.gradient
@@ -84,7 +85,7 @@ def run_tasks(
             outcomes.append(outcome)  # one by one: what is known stays known
     outcomes += [None] * (len(tasks) - len(outcomes))
     return [
-        outcome or Outcome(task, reason="interrupted before it was checked")
+        outcome or Outcome(task.name, reason="interrupted before it was checked")
         for task, outcome in zip(tasks, outcomes, strict=True)
     ]
 
@@ -111,7 +112,8 @@ def _check_task(
                 # The intent belongs to the Function. One call may look exact where another shows
                 # that it is not meant to be (a scale of one): the weakest intent goes for all.
                 weakest = max(report.gradient, reports[0].gradient, key=_INTENTS.index)
-                return _check_inferred(task, weakest, options)
+                report, fault = _check_task(task, weakest, options)
+                return None if report is None else replace(report, inferred=True), fault
         except PullbackError as error:
             fault = _one_line(error)
             continue
@@ -153,13 +155,6 @@ def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -
 def _has_hung(report: Report) -> bool:
     crashes = (finding for finding in report if finding.verdict is Verdict.CRASHES)
     return any("no answer within" in finding.detail for finding in crashes)
-
-
-def _check_inferred(
-    task: Task, gradient: str, options: dict[str, Any]
-) -> tuple[Report | None, str]:
-    report, fault = _check_task(task, gradient, options)
-    return None if report is None else replace(report, inferred=True), fault
 
 
 def _one_line(error: PullbackError) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from pullback.cli._guessed import paste_inputs
 from pullback.cli._tasks import Outcome
 from pullback.report import Report, Verdict, clean, print_problems, print_table
 
@@ -59,8 +58,14 @@ def show(
                 + (f" [dim](accepted: {escape(outcome.accepted)})[/]" if outcome.accepted else ""),
                 soft_wrap=True,
             )
-            if outcome.task.guessed and not outcome.accepted:
+            if outcome.guessed and not outcome.accepted:
                 _ask_for_inputs(outcome, console)
+    for item, report in checked:
+        for finding in report if item.training else ():
+            if finding.verdict is Verdict.UNTIDY:
+                console.print(
+                    f"[yellow]{finding.clause}[/] {escape(finding.detail)}", soft_wrap=True
+                )
     for problem in problems:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if partial:
@@ -70,7 +75,7 @@ def show(
 
 def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
     """One line to paste, with the arguments that were guessed, to be put right."""
-    line = f"{outcome.rerun} --input {shlex.quote(paste_inputs(outcome.task))}"
+    line = f"{outcome.rerun} --input {shlex.quote(outcome.guessed)}"
     if "<locals>" in outcome.name:  # nobody but a program that makes it can hand it over
         line = shlex.join(["pullback", "check", "--inside", "--only", outcome.name])
         line += " -- python a_program_that_applies_it.py"

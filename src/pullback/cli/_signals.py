@@ -3,18 +3,33 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 
 from pullback.internal._processes import STOP
 
-__all__ = ["Ended", "ended_by", "interrupting", "note", "stopping_gently", "stopping_on_request"]
+__all__ = [
+    "Ended",
+    "end_if_asked",
+    "ended_by",
+    "interrupting",
+    "note",
+    "stopping_gently",
+    "stopping_on_request",
+]
 
 _received: list[int] = []
 
 
 class Ended(BaseException):
     """Somebody asked the command to end."""
+
+
+def end_if_asked() -> None:
+    """Raise `Ended` where we were asked to end, and the program has ended as it would."""
+    if STOP.is_set():
+        raise Ended
 
 
 def note(number: int) -> None:
@@ -32,55 +47,44 @@ def stopping_on_request() -> Iterator[None]:
     """Let SIGTERM and SIGHUP run every clean-up, where they would end us at once."""
     STOP.clear()
     _received.clear()
-    with _handling(("SIGTERM", "SIGHUP"), _end):
+    with _handling(("SIGTERM", "SIGHUP"), lambda number, again: Ended):
         yield
 
 
-@contextlib.contextmanager
-def stopping_gently() -> Iterator[None]:
+def stopping_gently() -> AbstractContextManager[None]:
     """The first signal stops what runs and lets us say what is known; the second ends us."""
-    with _handling(("SIGINT", "SIGTERM", "SIGHUP"), _stop):
-        yield
+
+    def answer(number: int, again: bool) -> type[BaseException] | None:
+        return (KeyboardInterrupt if number == signal.SIGINT else Ended) if again else None
+
+    return _handling(("SIGINT", "SIGTERM", "SIGHUP"), answer)
+
+
+def interrupting() -> AbstractContextManager[None]:
+    """For a check in this very process: any signal ends it at once."""
+    return _handling(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, again: KeyboardInterrupt)
 
 
 @contextlib.contextmanager
-def interrupting() -> Iterator[None]:
-    """For a check in this very process: any signal ends it at once."""
+def _handling(
+    names: tuple[str, ...], answer: Callable[[int, bool], type[BaseException] | None]
+) -> Iterator[None]:
+    """Note a signal, and raise what answers it, told whether it is one of several."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         del frame
+        raised = answer(number, STOP.is_set())
         _received.append(number)
         STOP.set()
-        raise KeyboardInterrupt
+        if raised is not None:
+            raise raised
 
-    with _handling(("SIGINT", "SIGTERM", "SIGHUP"), interrupt):
-        yield
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    del frame
-    _received.append(number)
-    STOP.set()
-    raise Ended
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    del frame
-    again = STOP.is_set()
-    _received.append(number)
-    STOP.set()
-    if again:
-        raise KeyboardInterrupt if number == signal.SIGINT else Ended
-
-
-@contextlib.contextmanager
-def _handling(names: tuple[str, ...], handler: object) -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         for name in names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)  # type: ignore[arg-type]
+                before[number] = signal.signal(number, handle)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
     """
     function = find_target(target)
     if inputs is None:
-        if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
+        if not _is_function(function):
             raise ArgumentError(
                 f"Inputs for {target} are needed.",
                 given="a callable that is not a torch.autograd.Function, and no --input",
@@ -64,32 +64,31 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
         module, _, qualname = target.rpartition(":")
         if module.endswith(".py"):
             module = function.__module__  # what stands for the script, which is not run
-        found = discover(module, only=qualname, timeout=timeout)
-        tasks = tasks_of_recording(found.recording, "")
-        return (
-            _named_again(tasks[0], (target,))
-            if tasks
-            else Task(
-                target, lambda: (function, []), (target,), reason="it has no forward and backward"
-            )
+        tasks, _ = package_tasks(module, timeout, only=qualname)
+        nothing = Task(
+            target, lambda: (function, []), (target,), reason="it has no forward and backward"
         )
+        return replace(tasks[0], rerun=(target,)) if tasks else nothing
     args = evaluate(inputs)
     return Task(target, lambda: (function, [args]), (target, "--input", inputs))
 
 
-def package_tasks(package: str, timeout: float) -> tuple[list[Task], list[str]]:
+def package_tasks(
+    package: str, timeout: float, only: str | None = None
+) -> tuple[list[Task], list[str]]:
     """The tasks of every Function of an installed package, and what could not be looked into.
 
     Arguments:
         package: its name.
         timeout: seconds that looking for the inputs of one Function may take.
+        only: the qualified name of the one Function that is meant.
 
     Raises:
         ArgumentError: there is no such package.
     """
-    found = discover(package, timeout=timeout)
-    tasks = [_named_again(task, (task.name,)) for task in tasks_of_recording(found.recording, "")]
-    return tasks, found.problems
+    found = discover(package, only=only, timeout=timeout)
+    tasks = tasks_of_recording(found.recording, "")
+    return [replace(task, rerun=(task.name,), guessed=True) for task in tasks], found.problems
 
 
 def shipped_tasks() -> list[Task]:
@@ -127,11 +126,6 @@ def _case_task(case: Case) -> Task:
     return Task(case.name, load, rerun, gradient=case.gradient, isolated=False)
 
 
-def _named_again(task: Task, rerun: tuple[str, ...]) -> Task:
-    """The task of a Function whose arguments were found by trial."""
-    return replace(task, rerun=rerun, guessed=True)
-
-
 def find_target(target: str) -> Any:
     """What ``package.module:name`` or ``script.py:name`` names.
 
@@ -167,7 +161,7 @@ def _is_function(value: Any) -> bool:
 
 
 def evaluate(text: str) -> tuple[Any, ...]:
-    """Evaluate the expression of ``--input``, which the user typed for this very purpose."""
+    """Evaluate the expression of the inputs, which the user typed for this very purpose."""
     names: dict[str, Any] = {"torch": torch, "math": math}
     if importlib.util.find_spec("numpy") is not None:
         import numpy
@@ -178,14 +172,14 @@ def evaluate(text: str) -> tuple[Any, ...]:
         return tuple(eval(f"({text},)", names))  # noqa: S307 - the user's own expression
     except SyntaxError as error:
         raise ArgumentError(
-            "The --input expression does not parse.",
+            "The expression of the inputs does not parse.",
             given=text,
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
             mend=f"{error.msg}; check quotes and parentheses.",
         ) from error
     except Exception as error:
         raise ArgumentError(
-            "The --input expression cannot be evaluated.",
+            "The expression of the inputs cannot be evaluated.",
             given=f"{text}  ({type(error).__name__}: {error})",
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
         ) from error

@@ -58,28 +58,25 @@ class Outcome:
     """What became of a task: a report, or the reason why there is none.
 
     Arguments:
-        task: the task.
+        name: of the Function.
         report: what the check found.
         reason: why there is no report.
         rerun: the command line that checks it alone again.
+        guessed: the arguments that were found by trial, as an expression; else an empty text.
         accepted: why it is known that it cannot be checked, from a baseline.
         training: whether it is of a program's training, not of a Function.
     """
 
-    task: Task
+    name: str
     report: Report | None = None
     reason: str = ""
     rerun: str = ""
+    guessed: str = ""
     accepted: str = ""
     training: bool = False
 
     def __post_init__(self) -> None:
-        self.reason = clean(self.reason)
-
-    @property
-    def name(self) -> str:
-        """The name of the Function."""
-        return clean(self.task.name)
+        self.name, self.reason = clean(self.name), clean(self.reason)
 
     @property
     def unchecked(self) -> str:
@@ -103,7 +100,9 @@ def tasks_of_recording(recording: Recording, path: str) -> list[Task]:
 def _task(item: RecordedFunction, path: str) -> Task:
     reason = ""
     if not item.calls:
-        counted = [f"{text} ({count} calls)" for text, count in item.reasons.items()]
+        counted = [
+            f"{text} ({count} calls)" if count > 1 else text for text, count in item.reasons.items()
+        ]
         reason = "; ".join(counted) or "no call of it succeeded"
     # A call that the program never differentiates says less than one that it does.
     # Every rank shows the same of what it does by itself.

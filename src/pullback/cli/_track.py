@@ -11,13 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
-from pullback.cli._signals import Ended
+from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
-from pullback.internal._processes import STOP
 from pullback.internal._program import run_program
 from pullback.internal._secrets import mask_secrets
 
@@ -79,8 +78,7 @@ def _run(
         [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
         os.environ,
     )
-    if STOP.is_set():  # we were asked to end, and the program has ended as it would
-        raise Ended
+    end_if_asked()
     if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
         _say_unrecorded(program, code, names)
         raise typer.Exit(code if code >= 0 else 128 - code)

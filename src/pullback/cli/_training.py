@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Sequence
 
-from pullback.cli._tasks import Outcome, Task
+from pullback.cli._tasks import Outcome
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import KINDS, ParameterFinding, Training
+from pullback.recording import KINDS, STEPS, ParameterFinding, Training
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["training_outcome"]
@@ -20,6 +20,7 @@ _MENDS = {
     "not finite": "Keep that operation away from where its derivative is infinite.",
     "not held": "Give it to an optimiser, or freeze it: requires_grad_(False).",
     "replaced": "Make the optimiser after the last change of the model.",
+    "no gradient": "Call backward() before the step, and zero_grad() before backward().",
 }
 
 
@@ -36,12 +37,14 @@ def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome
     found = tuple(_finding(kind, training) for kind in KINDS)
     rerun = shlex.join(["pullback", "check", "--", *mask_secrets(list(program))])
     report = Report(name, "", False, found, 0, unjudged=training.fault)
-    return [Outcome(Task(name, lambda: (None, []), ()), report, rerun=rerun, training=True)]
+    return [Outcome(name, report, rerun=rerun, training=True)]
 
 
 def _finding(kind: str, training: Training) -> Finding:
     clause = kind.replace(" ", "-")
     items = [item for item in training.findings if item.kind == kind]
+    if not items and training.steps < STEPS[kind]:
+        return Finding(clause, Verdict.SKIPPED, f"it takes {STEPS[kind]} steps to tell")
     if not items:
         return Finding(clause, Verdict.HOLDS, f"no parameter in {training.steps} steps")
     places: dict[str, list[ParameterFinding]] = {}

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.markup import escape
 
-from pullback.cli._options import Options
+from pullback.cli._options import TIMEOUT, VerifyOptions
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._show import show
 from pullback.cli._targets import evaluate, find_target
-from pullback.cli._tasks import Outcome, Task
+from pullback.cli._tasks import Outcome
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import refuse_inputs, verify
@@ -25,20 +25,8 @@ __all__ = ["run_verify"]
 _BROKEN, _UNCHECKED = 1, 3
 
 
-def run_verify(
-    kernels: Sequence[str], reference: str, inputs: str, options: Options, *,
-    forbid: Sequence[str], timeout: float, results: Path | None = None,
-) -> int:  # fmt: skip
+def run_verify(options: VerifyOptions) -> int:
     """Verify each kernel, print the table and write the files that were asked for.
-
-    Arguments:
-        kernels: ``package.module:name`` of each.
-        reference: of plain torch with the same signature.
-        inputs: of a function that makes inputs, or inputs as a Python expression.
-        options: the files, and whether to isolate.
-        forbid: names of functions and operators that a kernel must not call.
-        timeout: seconds of work for one promise.
-        results: a file of JSON lines, from which an interrupted run goes on.
 
     Returns:
         0 if every kernel keeps its promises, 1 if one breaks one, 3 if one could not be verified.
@@ -47,20 +35,20 @@ def run_verify(
         PullbackError: the only kernel or another name cannot be found, or the inputs do not fit the
             reference.
     """
-    options.refuse_conflicts()
+    kernels, reference, inputs = options.kernels, options.reference, options.inputs
     console = make_console(stderr=options.json == "-")
     plain, made = find_target(reference), _inputs(inputs)  # refused before anything runs
-    how = {"forbid": tuple(forbid), "seed": options.seed, "timeout": timeout,
-           "isolate": options.isolate is not False}  # fmt: skip
     judged: Iterable[tuple[str, Report | Exception]]
-    if len(kernels) == 1 and results is None:
-        judged = ((name, verify(find_target(name), plain, made, **how)) for name in kernels)
+    if len(kernels) == 1 and options.results is None:
+        judged = ((name, verify(find_target(name), plain, made, **options.how)) for name in kernels)
     else:  # each in a process of its own
-        refuse_inputs(plain, made, seed=options.seed, timeout=timeout)
-        work = partial(_verified, reference=reference, inputs=inputs, **how)
-        judged = gather_reports(work, kernels, results=results, asked=partial(_asked, work))
+        refuse_inputs(plain, made, seed=options.seed, timeout=options.timeout)
+        work = partial(_verified, reference=reference, inputs=inputs, **options.how)
+        asked = partial(_asked, work)
+        judged = gather_reports(work, kernels, results=options.results, asked=asked)
     words = ["--reference", reference, "--inputs", inputs]
-    words += [word for item in forbid for word in ("--forbid", item)]
+    words += [word for item in options.forbid for word in ("--forbid", item)]
+    words += ["--timeout", f"{options.timeout:g}"] if options.timeout != TIMEOUT else []
     found: dict[str, Outcome] = {}
     with aside(when=options.json == "-"):
         for name, outcome in judged:
@@ -107,7 +95,6 @@ def _is_name(text: str) -> bool:
 
 def _outcome(name: str, found: Report | Exception, words: list[str], seed: int) -> Outcome:
     rerun = shlex.join(["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])])
-    task = Task(name, lambda: (None, []), ())
     if isinstance(found, Report):
-        return Outcome(task, replace(found, function=name), rerun=rerun)
-    return Outcome(task, reason=" ".join(str(found).split()), rerun=rerun)
+        return Outcome(name, replace(found, function=name), rerun=rerun)
+    return Outcome(name, reason=" ".join(str(found).split()), rerun=rerun)

@@ -2,38 +2,37 @@
 
 import os
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from pullback.errors import ArgumentError
 
 __all__ = ["refuse_unwritable", "write_whole"]
 
 
-def write_whole(path: Path, content: str | Callable[[IO[bytes]], object]) -> None:
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Write a file beside the one that is there, and put it in its place when all is on the disk.
 
     A disk that is full, or a program that is killed, leaves what was there before.
 
     Arguments:
         path: the file; a link stays one, and a pipe or a device is written as it is.
-        content: a text, or what writes into the open file.
+        content: a text, or bytes.
 
     Raises:
         OSError: it cannot be written; what was there is as it was.
     """
+    data = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(target.parent, os.W_OK)):
         with target.open("wb") as stream:
-            _write(stream, content)
+            stream.write(data)
         return
     part = target.with_name(f".{target.name[:64]}.{os.getpid()}.part")
     try:
         with part.open("wb") as stream:
-            _write(stream, content)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         if mode is not None:
@@ -43,37 +42,6 @@ def write_whole(path: Path, content: str | Callable[[IO[bytes]], object]) -> Non
         with suppress(OSError):
             part.unlink()
         raise
-
-
-def _write(stream: IO[bytes], content: str | Callable[[IO[bytes]], object]) -> None:
-    if isinstance(content, str):
-        stream.write(content.encode())
-        return
-    told = _Told(stream)
-    try:
-        content(told)  # type: ignore[arg-type]
-    except RuntimeError as error:  # torch says of a full disk that a position is unexpected
-        raise told.refused or error from None
-
-
-class _Told:
-    """A stream that keeps what the system said where nothing could be written."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.refused: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write, as the stream does."""
-        try:
-            return self._stream.write(data)
-        except OSError as error:
-            self.refused = error
-            raise
-
-    def flush(self) -> None:
-        """Hand what is buffered to the system."""
-        self._stream.flush()
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -5,7 +5,6 @@ to the controlling process, which merges them and prints the table.
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -23,8 +22,6 @@ from pullback.report import Report, clean, merge_reports, print_problems, print_
 from pullback.tensor import Function
 
 __all__ = ["Controller", "Session", "refuse_options"]
-
-_FAILED = pytest.ExitCode.TESTS_FAILED
 
 
 def refuse_options(config: pytest.Config) -> None:
@@ -48,8 +45,8 @@ def refuse_options(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--pullback-html: {error}") from error
 
 
-class Session:
-    """Records and checks in one process; also in each worker of pytest-xdist.
+class _Face:
+    """What is said at the end, whoever has checked.
 
     Arguments:
         config: the configuration of the run.
@@ -57,11 +54,70 @@ class Session:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self.reports: list[Report] = []
+        self.missing: dict[str, str] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A broken Function fails the run."""
+        passed = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if passed and not all(report.ok for report in self.reports):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the broken Functions and the table, and write the page."""
+        if not self.reports and not self.missing:
+            terminalreporter.write_line("pullback: the tests applied no custom Function.")
+            return
+        terminalreporter.section("pullback: custom Functions")
+        writer, buffer = terminalreporter._tw, StringIO()
+        console = Console(
+            width=max(writer.fullwidth, 100), force_terminal=writer.hasmarkup, highlight=False,
+            emoji=False, file=buffer,
+        )  # fmt: skip
+        for report in sorted(self.reports, key=lambda report: report.rank):
+            if not report.ok:
+                print_problems(report, "", console)
+        print_table(self.reports, console)
+        for name, reason in self.missing.items():
+            said = f"not checked {clean(name)}: {clean(reason)}"
+            console.print(said, markup=False, soft_wrap=True)
+        terminalreporter.write(buffer.getvalue())
+        self._write_page(terminalreporter)
+
+    def _write_page(self, reporter: Any) -> None:
+        path = self._config.getoption("--pullback-html")
+        if not path:
+            return
+        missing = list(self.missing.items())
+        page = render_page(self.reports, not_checked=missing, command="pytest --pullback")
+        try:
+            write_whole(Path(path), page)
+            reporter.write_line(f"pullback: wrote {path}")
+        except OSError as error:
+            reporter.write_line(f"pullback: {path} cannot be written: {error.strerror}", red=True)
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Say below the last line of pytest why a run with no failed test has failed."""
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        bad = [report.function for report in self.reports if not report.ok]
+        if reporter is None or hasattr(config, "workerinput") or not (bad or self.missing):
+            return
+        named = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
+        broken = f"{len(bad)} of {len(self.reports)} Functions broken ({named}): the run fails"
+        parts = [broken] if bad else []
+        parts += [f"{len(self.missing)} not checked"] if self.missing else []
+        reporter.write_line(f"pullback: {'; '.join(parts)}.", red=bool(bad), yellow=not bad)
+
+
+class Session(_Face):
+    """Records and checks in one process; also in each worker of pytest-xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
         self._recorder = Recorder(copy_call, limits=Limits(calls=2))
         for base in (torch.autograd.Function, Function):
             self._recorder.install(base, torch.Tensor)
-        self.reports: list[Report] = []
-        self.missing: dict[str, str] = {}
         clauses = config.getoption("--pullback-clauses")
         self._clauses = clauses.split(",") if clauses else None
 
@@ -73,12 +129,11 @@ class Session:
             return
         self._check_all()
         output = getattr(self._config, "workeroutput", None)
-        if output is not None:
-            output["pullback"] = json.dumps(
-                {"reports": [r.to_json() for r in self.reports], "missing": self.missing}
-            )
+        if output is None:
+            super().pytest_sessionfinish(session)
             return
-        _fail_if_broken(session, self.reports)
+        reports = [report.to_json() for report in self.reports]
+        output["pullback"] = json.dumps({"reports": reports, "missing": self.missing})
 
     def _check_all(self) -> None:
         only = self._config.getoption("--pullback-only")
@@ -108,27 +163,13 @@ class Session:
             timeout=self._config.getoption("--pullback-timeout") if apart else None,
         )
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table."""
-        _summarize(self._config, terminalreporter, self.reports, self.missing)
 
-    def pytest_unconfigure(self, config: pytest.Config) -> None:
-        """Say below the last line of pytest why a run with no failed test has failed."""
-        if not hasattr(config, "workerinput"):
-            _conclude(config, self.reports, self.missing)
-
-
-class Controller:
-    """Collects what the workers of pytest-xdist have found.
-
-    Arguments:
-        config: the configuration of the run.
-    """
+class Controller(_Face):
+    """Collects what the workers of pytest-xdist have found."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+        super().__init__(config)
         self._found: dict[str, list[Report]] = {}
-        self._missing: dict[str, str] = {}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -141,74 +182,7 @@ class Controller:
         for item in data["reports"]:
             report = Report.from_json(item)
             self._found.setdefault(report.function, []).append(report)
-        self._missing.update(data["missing"])
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A broken Function fails the run."""
-        _fail_if_broken(session, self._reports())
-
-    def _reports(self) -> list[Report]:
-        return [merge_reports(reports) for reports in self._found.values()]
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table."""
-        missing = {k: v for k, v in self._missing.items() if k not in self._found}
-        _summarize(self._config, terminalreporter, self._reports(), missing)
-
-    def pytest_unconfigure(self, config: pytest.Config) -> None:
-        """Say below the last line of pytest why a run with no failed test has failed."""
-        _conclude(config, self._reports(), self._missing)
-
-
-def _fail_if_broken(session: pytest.Session, reports: list[Report]) -> None:
-    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not all(
-        report.ok for report in reports
-    ):
-        session.exitstatus = _FAILED
-
-
-def _conclude(config: pytest.Config, reports: Sequence[Report], missing: Mapping[str, str]) -> None:
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    bad = [report.function for report in reports if not report.ok]
-    if reporter is None or not (bad or missing):
-        return
-    parts = []
-    if bad:
-        named = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
-        parts.append(f"{len(bad)} of {len(reports)} Functions broken ({named}): the run fails")
-    if missing:
-        parts.append(f"{len(missing)} not checked")
-    reporter.write_line(f"pullback: {'; '.join(parts)}.", red=bool(bad), yellow=not bad)
-
-
-def _summarize(
-    config: pytest.Config, reporter: Any, reports: list[Report], missing: Mapping[str, str]
-) -> None:
-    if not reports and not missing:
-        reporter.write_line("pullback: the tests applied no custom Function.")
-        return
-    reporter.section("pullback: custom Functions")
-    writer, buffer = reporter._tw, StringIO()
-    console = Console(
-        width=max(writer.fullwidth, 100),
-        force_terminal=writer.hasmarkup,
-        highlight=False,
-        emoji=False,
-        file=buffer,
-    )
-    for report in sorted(reports, key=lambda report: report.rank):
-        if not report.ok:
-            print_problems(report, "", console)
-    print_table(reports, console)
-    for name, reason in missing.items():
-        console.print(f"not checked {clean(name)}: {clean(reason)}", markup=False, soft_wrap=True)
-    reporter.write(buffer.getvalue())
-    path = config.getoption("--pullback-html")
-    if path:
-        page = render_page(reports, not_checked=list(missing.items()), command="pytest --pullback")
-        try:
-            write_whole(Path(path), page)
-            reporter.write_line(f"pullback: wrote {path}")
-        except OSError as error:
-            reporter.write_line(f"pullback: {path} cannot be written: {error.strerror}", red=True)
+        self.reports = [merge_reports(reports) for reports in self._found.values()]
+        known = {**self.missing, **data["missing"]}
+        # What one worker could not check another may have.
+        self.missing = {name: why for name, why in known.items() if name not in self._found}

@@ -58,22 +58,21 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
         folder = Path(name)
         said = folder / "said.jsonl"
         said.touch()
+        tried: dict[str, dict[str, int]] = {}  # and why it was found no arguments
         while True:
-            heads, tried = _functions_in(said)
-            end = _run_explorer(
-                folder, {"package": package, "only": only, "skip": [*tried]}, timeout
-            )
-            heads, tried = _functions_in(said)
+            request = {"package": package, "only": only, "skip": [*tried]}
+            end = _run_explorer(folder, request, timeout)
+            messages = _messages(said)
+            heads = {m["trying"]: m["head"] for m in messages if "trying" in m}
+            tried |= {m["tried"]: m["reasons"] for m in messages if "tried" in m}
             ended = [name for name in heads if name not in tried]  # the process, by its calls
             if not (end and ended):
                 break
-            with said.open("a", encoding="utf-8") as stream:
-                lost = {"tried": ended[0], "reasons": {f"its trial calls {end}": 1}}
-                stream.write(f"{json.dumps(lost)}\n")
-        _refuse_faults(package, said, end)
+            tried[ended[0]] = {f"its trial calls {end}": 1}
+        _refuse_faults(package, [m for m in messages if "fault" in m], end)
         counts = [{**heads[name], "reasons": reasons} for name, reasons in tried.items()]
         (folder / "counts-0.json").write_text(json.dumps(counts), encoding="utf-8")
-        problems = dict.fromkeys(m["problem"] for m in _messages(said) if "problem" in m)
+        problems = dict.fromkeys(m["problem"] for m in messages if "problem" in m)
         return Discovery(Recording.collect(folder, ["trial", package]), [*problems])
 
 
@@ -83,16 +82,8 @@ def _messages(said: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _functions_in(said: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, int]]]:
-    """Name to what a recording holds of each Function begun, and to the reasons of each tried."""
-    messages = _messages(said)
-    heads = {m["trying"]: m["head"] for m in messages if "trying" in m}
-    return heads, {m["tried"]: m["reasons"] for m in messages if "tried" in m}
-
-
-def _refuse_faults(package: str, said: Path, end: str) -> None:
+def _refuse_faults(package: str, faults: list[dict[str, Any]], end: str) -> None:
     """Say what kept the package from being imported."""
-    faults = [m for m in _messages(said) if "fault" in m]
     if not (faults or end):
         return
     fault = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}

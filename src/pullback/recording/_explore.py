@@ -100,25 +100,25 @@ def _missing(error: BaseException) -> str:
 
 
 def _functions(package: str, only: str | None) -> list[Any]:
+    """The Functions of a package, or the one of that name; then the operators."""
+
+    def is_meant(value: Any, home: str) -> bool:
+        if only is not None:
+            return value is _named(package, only)
+        return f"{home}.".startswith(f"{package}.")
+
     pending: list[Any] = [torch.autograd.Function]
-    found = []
+    found = set()
     while pending:
         kind = pending.pop()
         pending.extend(kind.__subclasses__())
-        inside = kind.__module__ == package or kind.__module__.startswith(f"{package}.")
-        if only is not None:
-            inside = kind is _named(package, only)
-        if inside and "forward" in dir(kind) and _is_written(kind):
-            found.append(kind)
-    operators = [
-        op
-        for _, op in sorted(OPERATORS.items())
-        if f"{function_behind(op).__module__}.".startswith(f"{package}.")
-        and (only is None or op is _named(package, only))
-    ]
+        # Bases that others complete have no forward of their own.
+        if kind.forward is not torch.autograd.Function.forward and is_meant(kind, kind.__module__):
+            found.add(kind)
+    operators = [op for _, op in sorted(OPERATORS.items())]
     return [
-        *sorted(set(found), key=lambda kind: (kind.__module__, kind.__qualname__)),
-        *operators,
+        *sorted(found, key=lambda kind: (kind.__module__, kind.__qualname__)),
+        *(op for op in operators if is_meant(op, function_behind(op).__module__)),
     ]
 
 
@@ -127,11 +127,6 @@ def _named(module: str, qualname: str) -> Any:
     for part in qualname.split("."):
         value = getattr(value, part, None)
     return value
-
-
-def _is_written(kind: Any) -> bool:
-    """Whether the class has a forward of its own; bases that others complete have none."""
-    return kind.forward is not torch.autograd.Function.forward
 
 
 def _head(locator: Locator) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Run a program unchanged and record the custom Functions that it applies."""
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -80,7 +81,7 @@ def record_program(
     if not started:
         raise ProgramError(
             "The program ran, but its Python did not start the recorder.",
-            given=" ".join(mask_secrets(command)),
+            given=shlex.join(mask_secrets(command)),
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
         )
@@ -123,7 +124,7 @@ def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
     found = found or shutil.which(name, path=variables.get("PATH"))
     if found is None:
         mend = (
-            f"pullback check -- python {name}"
+            f"pullback check -- python {shlex.quote(name)}"
             if name.endswith(".py")
             else "Give a program that is on PATH, for example: pullback check -- python train.py"
         )
@@ -139,7 +140,7 @@ def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -
         raise ProgramError(
             f"The program {command[0]} cannot be started.",
             given=str(error),
-            mend=f"pullback check -- python {command[0]}",
+            mend=f"pullback check -- python {shlex.quote(command[0])}",
         ) from error
 
 
@@ -147,7 +148,7 @@ def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramErro
     how = f"was ended by {_signal(-code)}" if code < 0 else f"exited with status {code}"
     failure = ProgramError(
         f"The program {how}.",
-        given=" ".join(mask_secrets(command)),
+        given=shlex.join(mask_secrets(command)),
         expected="status 0",
         mend="Make it run by itself first; its own message is above.",
     )

@@ -213,13 +213,13 @@ def _kind(value: Any, tensor: type) -> Any:
     return kind
 
 
-def _plain_torch(torch: Any) -> Any:
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
-    stack, inside = contextlib.ExitStack(), _inside_torch()
-    stack.enter_context(inside.temporarily_clear_interpreter_stack())
-    stack.enter_context(torch.no_grad())
-    stack.enter_context(inside.disable_current_modes())
-    return stack
+    inside = _inside_torch()
+    alone, silent = inside.temporarily_clear_interpreter_stack(), sys.modules["torch"].no_grad()
+    with alone, silent, inside.disable_current_modes():
+        yield
 
 
 def record_this_process(directory: str, limits: Limits, inside: str = "") -> None:
@@ -231,13 +231,17 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
         inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
             its ``copy_call`` has kept here; an empty text to write the calls instead.
     """
-    spool = _sibling("_spool.py").Spool(directory, _paths, _plain)
-
+    spool = _sibling("_spool.py").Spool(directory)
     if inside:
         recorder = Recorder(_copies_of(inside), limits=limits, changed=spool.describe)
         atexit.register(_finish, recorder, inside)
     else:
-        recorder = Recorder(_encode, spool.keep, limits, spool.describe)
+
+        def keep(record: Record, call: Call) -> None:
+            with _plain_torch():
+                spool.keep(record, call)
+
+        recorder = Recorder(_encode, keep, limits, spool.describe)
     spool.recorder = recorder
     spool.renew()
 
@@ -254,7 +258,7 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
 
     def start(torch: Any) -> None:
         install(torch.autograd)
-        _watch_to_the_end(directory)
+        _watch_training(directory)
 
     when_imported("torch", start)
     when_imported(_OWN_BASE, install)
@@ -262,12 +266,10 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
 
 def _encode(args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
     """A call as plain data, for a file."""
-    import torch
-
     _inside_torch()
     codec = _sibling("codec/_encode.py")
     encoder = codec.Encoder(limit)
-    with _plain_torch(torch):
+    with _plain_torch():
         try:
             call = encoder.encode_call(args, kwargs)
         except codec.Traced:
@@ -290,11 +292,11 @@ def _finish(recorder: Recorder, module: str) -> None:
         importlib.import_module(module).finish(recorder.records)
 
 
-def _watch_training(directory: str) -> tuple[Any, Callable[[], None]] | None:
+def _watch_training(directory: str) -> Any:
     """Watch how this process trains, and write it as it is known: its end may not come.
 
     Returns:
-        The watch, and what writes; ``None`` where it cannot be watched.
+        The watch, or ``None`` where there is none.
     """
     training = _sibling("training/_finding.py").Training
 
@@ -312,23 +314,10 @@ def _watch_training(directory: str) -> tuple[Any, Callable[[], None]] | None:
         training(fault=str(error)).write(directory)
         return None
     watch.__enter__()
-    return watch, write
-
-
-def _watch_to_the_end(directory: str) -> None:
-    watched = _watch_training(directory)
-    if watched is not None:
-        atexit.register(watched[1])
-        if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
-            os.register_at_fork(after_in_child=watched[0].leave)
-
-
-def _plain() -> Any:
-    return _plain_torch(sys.modules["torch"])
-
-
-def _paths() -> list[str]:
-    return [os.path.abspath(entry) for entry in sys.path]
+    atexit.register(write)
+    if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
+        os.register_at_fork(after_in_child=watch.leave)
+    return watch
 
 
 def _inside_torch() -> Any:

@@ -5,6 +5,7 @@ The file is what ``torch.save`` makes of plain containers and tensors. It is rea
 executes nothing.
 """
 
+import io
 import json
 import pickle
 import sys
@@ -160,9 +161,11 @@ class Recording:
             "program": list(self.program),
             "functions": functions,
         }
+        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
+        torch.save(data, written)
         try:
-            write_whole(Path(path), lambda stream: torch.save(data, stream))
-        except (OSError, RuntimeError) as error:
+            write_whole(Path(path), written.getbuffer())
+        except OSError as error:
             raise RecordingError(
                 f"The recording cannot be written to {path}; what was there is as it was.",
                 given=getattr(error, "strerror", None) or str(error),

@@ -14,8 +14,7 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["Spool"]
@@ -28,19 +27,10 @@ class Spool:
 
     Arguments:
         directory: where to; who started the program reads it.
-        paths: ``sys.path`` of this process.
-        plain: leaves every mode of torch while a call is written.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        paths: Callable[[], list[str]],
-        plain: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._paths = paths
-        self._plain = plain
         self._number = 0
         self.recorder: Any = None
         if hasattr(os, "register_at_fork"):
@@ -60,7 +50,7 @@ class Spool:
         self.describe()
 
     def keep(self, record: Any, call: Any) -> None:
-        """Write one call.
+        """Write one call, while no mode of torch is on.
 
         Raises:
             OSError: the disk is full, for example; a file that is empty says so.
@@ -85,17 +75,16 @@ class Spool:
         self._number += 1
         path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
-        with self._plain():
-            torch.save(
-                {
-                    **self._head(record),
-                    "arguments": call.arguments,
-                    "keywords": call.keywords,
-                    "tensors": call.tensors,
-                    "place": _place(int(self.recorder.tally[record.slot])),
-                },
-                written,
-            )
+        torch.save(
+            {
+                **_head(record),
+                "arguments": call.arguments,
+                "keywords": call.keywords,
+                "tensors": call.tensors,
+                "place": _place(int(self.recorder.tally[record.slot])),
+            },
+            written,
+        )
         with open(path + ".part", "wb") as file:
             file.write(written.getbuffer())
         os.replace(path + ".part", path)
@@ -109,7 +98,7 @@ class Spool:
 
     def _describe(self) -> None:
         found = [
-            {**self._head(record), "slot": record.slot, "reasons": record.reasons}
+            {**_head(record), "slot": record.slot, "reasons": record.reasons}
             for record in self.recorder.records.values()
             if not record.ignored
         ]
@@ -118,12 +107,10 @@ class Spool:
             json.dump(found, file)
         os.replace(path + ".part", path)
 
-    def _head(self, record: Any) -> dict[str, Any]:
-        return {
-            "locator": record.locator.to_data(),
-            "paths": self._paths(),
-            "script": record.script,
-        }
+
+def _head(record: Any) -> dict[str, Any]:
+    paths = [os.path.abspath(entry) for entry in sys.path]
+    return {"locator": record.locator.to_data(), "paths": paths, "script": record.script}
 
 
 def _place(number: int) -> tuple[int, int, int] | None:

@@ -108,20 +108,17 @@ class Judge:
             self._lengths[shapes] = self._length(arguments)
         length = self._lengths[shapes]
         kernel = reference = 0.0
-        for number, (name, true) in enumerate(truth.named()):
-            if number >= len(list(got.named())):
-                break  # no gradients: said elsewhere
-            found, plain = (list(answer.named())[number][1] for answer in (got, own))
-            beside = [list(answer.named())[number][1] for answer in moved if not answer.fault]
-            entry = _Entries(
-                true, found, plain, own_error=errors[number], moved=beside, dtype=dtype,
-                length=length, typical=self._typical_at(number),
+        # Shorter where the kernel gives no gradients, which is said elsewhere.
+        answers = zip(truth.named(), got.named(), own.named(), strict=False)
+        for number, ((name, true), (_, found), (_, plain)) in enumerate(answers):
+            entries = _compare_entries(
+                name, true, found, plain, own_error=errors[number],
+                moved=[list(answer.named())[number][1] for answer in moved if not answer.fault],
+                dtype=dtype, length=length, typical=self._typical_at(number),
             )  # fmt: skip
-            kernel, reference = max(kernel, entry.kernel), max(reference, entry.reference)
-            if entry.worst is not None:
-                fault = f"{name} is wrong at {entry.place}: {entry.said}"
-                return Comparison(fault, entry.expected, entry.found, kernel=entry.kernel,
-                                  reference=entry.reference)  # fmt: skip
+            if entries.fault:
+                return entries
+            kernel, reference = max(kernel, entries.kernel), max(reference, entries.reference)
         return Comparison(kernel=kernel, reference=reference, history=got.history)
 
     def silent(self) -> "Judge":
@@ -193,64 +190,55 @@ class Judge:
         return longest
 
 
-class _Entries:
+def _compare_entries(
+    name: str, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, *,
+    own_error: torch.Tensor, moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int,
+    typical: float,
+) -> Comparison:  # fmt: skip
     """One tensor of a kernel beside the truth, entry by entry."""
+    if not true.numel():
+        return Comparison()
+    if not (true.is_floating_point() or true.is_complex()):
+        unequal = (got.to(true.dtype) != true).double()
+        nothing = torch.zeros_like(unequal)
+        return _worst(name, true, got, excess=2 * unequal, error=unequal, own=nothing)
+    limits = torch.finfo(dtype)
+    got, own = got.to(true.dtype), own.to(true.dtype)
+    judged = true.isfinite() & own.isfinite()  # an overflow of the reference judges nobody
+    error = torch.where(judged, (got - true).abs(), 0.0)
+    error = torch.where(error.isnan(), math.inf, error)
+    own_error = torch.where(judged & own_error.isfinite(), own_error, 0.0)
+    delta = torch.zeros_like(error)
+    for other in moved:
+        delta = torch.maximum(delta, torch.where(judged, (other - true).abs(), 0.0))
+    delta = torch.where(delta.isfinite(), delta, 0.0)
+    delta = delta + _AROUND * delta.square().mean().sqrt()
+    size = true.abs().nan_to_num().clamp(min=typical)
+    rounding = math.sqrt(length) * (limits.eps * size + delta)
+    allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
+    unit = limits.eps * true.abs().clamp(min=limits.tiny)
+    unit = torch.where(unit.isfinite(), unit, 1.0)
+    error, excess = error / unit, error / allowed
+    return _worst(name, true, got, excess=excess, error=error, own=own_error / unit)
 
-    def __init__(
-        self, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, *, own_error: torch.Tensor,
-        moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int, typical: float,
-    ) -> None:  # fmt: skip
-        self.worst: int | None = None
-        self.kernel = self.reference = 0.0
-        self.place = self.expected = self.found = self.said = ""
-        if not true.numel():
-            return
-        if not (true.is_floating_point() or true.is_complex()):
-            self._compare_exactly(true, got)
-            return
-        wide = true.dtype
-        limits = torch.finfo(dtype)
-        got, own = got.to(wide), own.to(wide)
-        judged = true.isfinite() & own.isfinite()  # an overflow of the reference judges nobody
-        error = torch.where(judged, (got - true).abs(), 0.0)
-        error = torch.where(error.isnan(), math.inf, error)
-        own_error = torch.where(judged & own_error.isfinite(), own_error, 0.0)
-        delta = torch.zeros_like(error)
-        for other in moved:
-            delta = torch.maximum(delta, torch.where(judged, (other - true).abs(), 0.0))
-        delta = torch.where(delta.isfinite(), delta, 0.0)
-        delta = delta + _AROUND * delta.square().mean().sqrt()
-        size = true.abs().nan_to_num().clamp(min=typical)
-        rounding = math.sqrt(length) * (limits.eps * size + delta)
-        allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
-        unit = limits.eps * true.abs().clamp(min=limits.tiny)
-        unit = torch.where(unit.isfinite(), unit, 1.0)
-        self.kernel, self.reference = float((error / unit).max()), float((own_error / unit).max())
-        excess = error / allowed
-        if float(excess.max()) > 1:
-            self._tell(int(excess.argmax()), true, got, error / unit, own_error / unit)
 
-    def _compare_exactly(self, true: torch.Tensor, got: torch.Tensor) -> None:
-        unequal = got.to(true.dtype) != true
-        if bool(unequal.any()):
-            one = torch.ones_like(true, dtype=torch.float64)
-            self._tell(int(unequal.to(torch.uint8).argmax()), true, got, one, one)
-
-    def _tell(
-        self, worst: int, true: torch.Tensor, got: torch.Tensor, error: torch.Tensor,
-        own: torch.Tensor,
-    ) -> None:  # fmt: skip
-        self.worst = worst
-        shape = true.shape
-        index = [int(i) for i in torch.unravel_index(torch.tensor(worst), shape)] if shape else []
-        self.place = f"entry {tuple(index)}" if index else "its one entry"
-        self.expected = _number(true.flatten()[worst])
-        self.found = _number(got.flatten()[worst])
-        self.said = (
-            f"off by {float(error.flatten()[worst]):.3g} units in the last place, where the "
-            f"reference itself is off by {float(own.flatten()[worst]):.3g} there, and by "
-            f"{float(own.max()):.3g} at most"
-        )
+def _worst(
+    name: str, true: torch.Tensor, got: torch.Tensor, *, excess: torch.Tensor, error: torch.Tensor,
+    own: torch.Tensor,
+) -> Comparison:  # fmt: skip
+    """Where the error is larger than allowed, the entry where it is so most."""
+    most = {"kernel": float(error.max()), "reference": float(own.max())}
+    k = int(excess.argmax())
+    if float(excess.flatten()[k]) <= 1:
+        return Comparison(**most)
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), true.shape))
+    return Comparison(
+        f"{name} is wrong at {f'entry {index}' if index else 'its one entry'}: "
+        f"off by {float(error.flatten()[k]):.3g} units in the last place, where the "
+        f"reference itself is off by {float(own.flatten()[k]):.3g} there, and by "
+        f"{most['reference']:.3g} at most",
+        _number(true.flatten()[k]), _number(got.flatten()[k]), **most,
+    )  # fmt: skip
 
 
 def _kind(got: Answer, own: Answer) -> Comparison | None:

@@ -8,60 +8,58 @@ from typing import Any
 
 import torch
 
+from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 from pullback.verification._work import Result
 
 __all__ = ["isolated"]
 
-_Steps = Callable[[frozenset[str]], Iterator[tuple[str, Result | None]]]
-_PATIENCE = 3.0  # times the timeout, by the clock, for what blocks without using the CPU
+_Results = dict[str, Result]
+_Steps = Callable[[_Results], Iterator[tuple[str, Result | None]]]
+_PATIENCE = 3.0  # times the timeout, of work or sleep: the copy itself stops what computes
+_POLL = 0.1
 
 
-def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> Iterator[tuple[str, Result]]:
+def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
     """The results of steps, each named before it begins, in copies of this process.
 
     Arguments:
-        steps: given the names that are done, yields ``(name, None)`` before a step and
+        steps: given what is known, yields ``(name, None)`` before each other step and
             ``(name, result)`` after it.
         timeout: seconds of work for one step.
         isolate: whether to; without, or where no copy can be made, the steps run here.
 
-    Yields:
-        The name of each step and its result; one that ended the copy crashes.
+    Returns:
+        The result of each step; one that ended the copy crashes.
     """
-    if not isolate or sys.platform != "linux" or torch.cuda.is_initialized():
-        yield from ((name, result) for name, result in steps(frozenset()) if result is not None)
-        return
-    done: set[str] = set()
+    known: _Results = {}
+    apart = isolate and sys.platform == "linux" and not torch.cuda.is_initialized()
     while True:
         began = ""
-        for name, result in _copy(steps, frozenset(done), timeout):
-            if result is None:
-                began = name
-                continue
-            began = ""
-            done.add(name)
-            yield name, result
+        for name, result in _copy(steps, known, timeout) if apart else steps(known):
+            began = name if result is None else ""
+            if result is not None:
+                known[name] = result
         if not began:
-            return
-        done.add(began)
-        yield began, Result(Verdict.CRASHES, "the process died, or gave no answer in time")
+            return known
+        known[began] = Result(Verdict.CRASHES, "the process died, or gave no answer in time")
 
 
-def _copy(
-    steps: _Steps, done: frozenset[str], timeout: float
-) -> Iterator[tuple[str, Result | None]]:
+def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str, Result | None]]:
     """What one copy says until it ends."""
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads: torch's
-        copy = context.Process(target=_tell, args=(steps, done, writer), daemon=True)
+        copy = context.Process(target=_tell, args=(steps, known, writer), daemon=True)
         copy.start()
     writer.close()
+    work, since = WorkTime(copy.pid or 0), 0.0
     try:
-        while reader.poll(_PATIENCE * timeout):
-            yield reader.recv()
+        while work.seconds - since < _PATIENCE * timeout:
+            if reader.poll(_POLL):
+                yield reader.recv()
+                since = work.seconds
     except EOFError:
         return
     finally:
@@ -70,7 +68,7 @@ def _copy(
         reader.close()
 
 
-def _tell(steps: _Steps, done: frozenset[str], writer: Any) -> None:
+def _tell(steps: _Steps, known: _Results, writer: Any) -> None:
     torch.set_num_threads(1)  # those of the original are not in a copy
-    for item in steps(done):
+    for item in steps(known):
         writer.send(item)

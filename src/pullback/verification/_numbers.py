@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import Placing, outputs_of
 from pullback.verification._error import Judge
-from pullback.verification._work import Result, Work, broken, holds, wrong
+from pullback.verification._work import Result, Work, broken, holds, raises, wrong
 
 __all__ = ["dtypes", "gradients", "layouts", "outputs", "second", "sizes", "values"]
 
@@ -22,23 +23,8 @@ _Trials = Iterator[tuple[str, Arguments, Placing | None]]
 
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
-    silent = work.judge.silent()
-    worst = 0.0, 0.0
-    for name, arguments in (("", work.given), *((f"draw {k}", work.fresh(k)) for k in (1, 2))):
-        found = silent.compare(arguments)
-        if found.skipped:
-            return Result(Verdict.SKIPPED, found.skipped)
-        if found.refused:
-            return Result(
-                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
-            )
-        if found.fault:
-            return wrong(name, found)
-        worst = max(worst[0], found.kernel), max(worst[1], found.reference)
-    return holds(
-        f"off by {worst[0]:.3g} units in the last place at most; the reference in that dtype "
-        f"by {worst[1]:.3g}"
-    )
+    trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
+    return _agreement(work.judge.silent(), trials)
 
 
 def gradients(work: Work) -> Result:
@@ -46,21 +32,25 @@ def gradients(work: Work) -> Result:
     truth = work.judge.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
+    return _agreement(work.judge, (("", work.given), ("draw 1", work.fresh(1))))
+
+
+def _agreement(judge: Judge, trials: Sequence[tuple[str, Arguments]]) -> Result:
     worst = 0.0, 0.0
-    for name, arguments in (("", work.given), ("draw 1", work.fresh(1))):
-        found = work.judge.compare(arguments)
+    for name, arguments in trials:
+        found = judge.compare(arguments)
+        if found.skipped:
+            return Result(Verdict.SKIPPED, found.skipped)
         if found.refused:
-            return Result(
-                Verdict.CRASHES, f"It raises where the reference answers: {found.refused}"
-            )
+            return raises(found.refused)
         if found.fault:
             return wrong(name, found)
-        if not found.history:
+        if judge.runner.gradients and not found.history:
             return Result(Verdict.LACKING, "it gives no gradient, where its reference does")
         worst = max(worst[0], found.kernel), max(worst[1], found.reference)
     return holds(
-        f"off by {worst[0]:.3g} units in the last place at most; those of the reference by "
-        f"{worst[1]:.3g}"
+        f"off by {worst[0]:.3g} units in the last place at most; the reference in that dtype "
+        f"by {worst[1]:.3g}"
     )
 
 
@@ -164,8 +154,8 @@ def layouts(work: Work) -> Result:
         return result
     runner = work.judge.runner
     for name, place in placings.items():
-        if place is not _expanded:
-            strided = type(runner)(runner.seed, cotangents=place)
+        if place is not _expanded and runner.gradients:
+            strided = replace(runner, cotangents=place)
             judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
             found = judge.compare(work.given)
             if found.fault:

@@ -17,7 +17,7 @@ _ROUNDS = 9
 
 
 def speed(work: Work) -> Result:
-    """The median time of the reference over that of the kernel, forward alone.
+    """The median time of the kernel over that of the reference, forward alone.
 
     Each round has fresh inputs, and takes the two in turn; a GPU has ended before time is read.
     """
@@ -32,7 +32,7 @@ def speed(work: Work) -> Result:
     except Exception as error:
         return Result(Verdict.SKIPPED, f"not measured: {error}")
     plain, kernel = (statistics.median(taken[1:]) for taken in times)
-    return Result(Verdict.HOLDS, f"{plain / kernel:.2f} x the reference's")
+    return Result(Verdict.HOLDS, f"{kernel / plain:.2f} x the reference's")
 
 
 def _seconds(function: Callable[..., Any], arguments: Arguments) -> float:

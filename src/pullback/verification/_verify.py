@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,9 @@ from pullback.verification._work import Promise, Result, Work
 __all__ = ["refuse_inputs", "verify"]
 
 _SEED_BITS = 63
+_CRASH_MEND = "Call it by itself: where its reference answers, it raises, hangs or dies."
+_SPEED = "speed"
+_SPEED_OF_IT = Promise(_SPEED, "it is no promise, and tested as one", "", speed)
 
 
 def verify(
@@ -56,7 +59,7 @@ def verify(
 
     Returns:
         A report with one finding for each of `PROMISES`; it is ok if none is broken or crashes. Its
-        ``environment["speed"]`` is the time of the reference over that of the kernel.
+        ``environment["speed"]`` is the time of the kernel over that of the reference.
 
     Raises:
         ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
@@ -76,19 +79,11 @@ def verify(
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
     _refuse_misfits(work)
     load_modes()
-    found: dict[str, Finding] = {}
-    named = {promise.id: promise for promise in PROMISES}
-    ratio = ""
-    for name, result in isolated(lambda done: _run(work, timeout, done), timeout, isolate=isolate):
-        if name == "speed":
-            ratio = result.detail
-        else:
-            found[name] = _finding(named[name], result, seed)
-    findings = tuple(
-        found.get(promise.id, Finding(promise.id, Verdict.SKIPPED, "not run", seed=seed))
-        for promise in PROMISES
-    )
-    environment = {"torch": str(torch.__version__), "speed": ratio}
+    known = isolated(lambda known: _run(work, timeout, known), timeout, isolate=isolate)
+    taken = known.pop(_SPEED)
+    findings = tuple(_finding(promise, known[promise.id], seed) for promise in PROMISES)
+    speed = taken.detail if taken.verdict is Verdict.HOLDS else ""
+    environment = {"torch": str(torch.__version__), "speed": speed}
     return Report(work.judge.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
 
@@ -151,31 +146,30 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     return Work(judge, arguments, make, forbid, seed)
 
 
-def _run(work: Work, timeout: float, done: frozenset[str]) -> Iterator[tuple[str, Result | None]]:
+def _run(
+    work: Work, timeout: float, known: Mapping[str, Result]
+) -> Iterator[tuple[str, Result | None]]:
     """Each promise and its result; the name alone before it is tested.
 
     Arguments:
         work: what is tested.
         timeout: seconds for each.
-        done: those that are not tested again.
+        known: results of those that are not tested again.
     """
-    wrong = False
-    for promise in PROMISES:
-        if promise.id in done:
-            continue
-        yield promise.id, None
-        result = _test(promise, work, timeout, wrong=wrong)
-        wrong = wrong or (promise.id == "outputs" and result.verdict is not Verdict.HOLDS)
-        if promise.id == "gradients" and result.verdict is not Verdict.HOLDS:
-            work.judge = work.judge.silent()  # said once; the rest is about outputs
-        yield promise.id, result
-    yield "speed", None
-    yield "speed", speed(work)
+    found = dict(known)
+    for promise in (*PROMISES, _SPEED_OF_IT):
+        if promise.id not in known:
+            yield promise.id, None
+            found[promise.id] = _test(promise, work, timeout, found)
+            yield promise.id, found[promise.id]
 
 
-def _test(promise: Promise, work: Work, timeout: float, *, wrong: bool) -> Result:
-    if wrong and not promise.alone:
+def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:
+    bad = {name for name, result in found.items() if result.verdict is not Verdict.HOLDS}
+    if "outputs" in bad and not promise.alone:
         return Result(Verdict.SKIPPED, "its outputs are wrong as given")
+    if "gradients" in bad:
+        work.judge = work.judge.silent()  # said once; the rest is about outputs
     try:
         with guarded(), limited(timeout):
             return promise.test(work)
@@ -187,7 +181,8 @@ def _test(promise: Promise, work: Work, timeout: float, *, wrong: bool) -> Resul
 
 def _finding(promise: Promise, result: Result, seed: int) -> Finding:
     bad = result.verdict.is_bad
+    mend = promise.mend if result.verdict is Verdict.BROKEN else _CRASH_MEND
     return Finding(
         promise.id, result.verdict, result.detail, result.expected, result.got, seed=seed,
-        hint=promise.mend if bad else "", why=promise.promise if bad else "",
+        hint=mend if bad else "", why=promise.promise if bad else "",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Comparison, Judge, dtype_of
 
-__all__ = ["Promise", "Result", "Work", "broken", "holds", "wrong"]
+__all__ = ["Promise", "Result", "Work", "broken", "holds", "raises", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Work:
                 return wrong(name, found)
             tried += 1
         if refused and not refusals:
-            return Result(Verdict.CRASHES, f"It raises where the reference answers: {refused[0]}")
+            return raises(refused[0])
         if refused:
             return Result(Verdict.LACKING, f"{tried} hold; refused: {'; '.join(refused[:3])}")
         if not tried:
@@ -149,6 +149,11 @@ def wrong(name: str, found: Comparison) -> Result:
     """A comparison that went wrong, for a report."""
     where = f"{name}: " if name else ""
     return Result(Verdict.BROKEN, f"{where}{found.fault}.", found.expected, found.got)
+
+
+def raises(said: str) -> Result:
+    """An error of the kernel where the reference has none."""
+    return Result(Verdict.CRASHES, f"It raises where the reference answers: {said}")
 
 
 def broken(detail: str, expected: str = "", got: str = "") -> Result:

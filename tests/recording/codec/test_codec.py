@@ -16,7 +16,7 @@ from tests.fuzzing import examples
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pullback.errors import RecordingError
-from pullback.recording.codec import Encoder, Loader, NotPlain, StrictLoader, decode
+from pullback.recording.codec import Encoder, Loader, NotPlain, StrictLoader, decode_call
 
 
 class Color(enum.Enum):
@@ -38,7 +38,7 @@ class Holder:
 def round_trip(*values):
     encoder = Encoder(2**20)
     encoded = [encoder.encode(value) for value in values]
-    return decode(encoded, encoder.tensors, Loader())
+    return list(decode_call(encoded, [], encoder.tensors, Loader())[0])
 
 
 plain = st.recursive(
@@ -235,13 +235,13 @@ def test_a_tensor_made_of_tensors_comes_back_where_the_recording_is_trusted() ->
     made = TwoTensor(torch.ones(2, 3), torch.zeros(2, 3)).requires_grad_()
     encoder = Encoder(2**20)
     encoded = [encoder.encode(made)]
-    (back,) = decode(encoded, encoder.tensors, Loader())
+    (back,), _ = decode_call(encoded, [], encoder.tensors, Loader())
     assert type(back) is TwoTensor
     assert torch.equal(back.a, made.a)
     assert torch.equal(back.b, made.b)
     assert back.requires_grad
     with pytest.raises(RecordingError, match=r"code of the class[\s\S]*--trust"):
-        decode(encoded, encoder.tensors, StrictLoader(package="torch"))
+        decode_call(encoded, [], encoder.tensors, StrictLoader(package="torch"))
 
 
 def test_the_limit_of_bytes_is_kept() -> None:
@@ -254,7 +254,7 @@ def test_a_class_that_acts_when_dropped_is_neither_taken_nor_remade() -> None:
         Encoder(100).encode(Dangerous())
     node = ("object", 0, __name__, "Dangerous", [])
     with pytest.raises(RecordingError, match="malformed"):
-        decode([node], [], Loader())
+        decode_call([node], [], [], Loader())
 
 
 class Dangerous:
@@ -267,4 +267,4 @@ class Dangerous:
 )
 def test_malformed_nodes_are_refused(node) -> None:
     with pytest.raises(RecordingError):
-        decode([node], [], Loader())
+        decode_call([node], [], [], Loader())

@@ -401,7 +401,7 @@ def tied_by_a_copy_after_the_optimiser() -> None:
     fit(model, optimizer)
 
 
-@dead(replaced="Two.0.weight Two.1.weight")
+@dead(replaced="Two#2.0.weight Two#2.1.weight")
 def copied_after_the_optimiser() -> None:
     model = Two()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -532,4 +532,57 @@ def head_without_a_loss() -> None:
         model.spare(h)  # its answer is in no loss
         optimizer.zero_grad()
         F.cross_entropy(model[1](h), y).backward()
+        optimizer.step()
+
+
+@dead(cut="Low.down")
+def view_where_no_gradients_are_recorded() -> None:
+    class Low(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.last = nn.Parameter(torch.randn(4, 4)), linear()
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                h = x @ self.down.T  # cut
+            return self.last(h)
+
+    fit(Low())
+
+
+@dead(cut="Net.first.weight")
+def sample_without_gradients() -> None:
+    fit(Net(lambda h: torch.distributions.Normal(h, h.exp()).sample()))  # cut
+
+
+@dead(no_gradient="Two.0.weight Two.1.weight")
+def gradients_cleared_before_the_step() -> None:
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in classify():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+@dead(no_gradient="Linear.weight")
+def backward_of_one_of_two_is_forgotten() -> None:
+    encoder, head = linear(), Two()
+    first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (encoder, head))
+    for x, y in classify():
+        loss = F.cross_entropy(head(x), y)
+        second.zero_grad()
+        encoder(x).square().mean()  # its backward is forgotten
+        loss.backward()
+        first.step()
+        second.step()
+
+
+@dead(cut="Linear#1.weight")
+def two_of_one_class() -> None:
+    encoder, head = linear(), linear()
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    for x, y in classify():
+        optimizer.zero_grad()
+        F.cross_entropy(head(encoder(x).detach()), y).backward()  # cut
         optimizer.step()

@@ -644,3 +644,31 @@ def optimisers_of_alternating_parts() -> None:
             decoder.zero_grad()
             F.mse_loss(decoder(encoder(x)), x).backward()
             optimizer.step()
+
+
+@sound
+def optimiser_that_asks_for_no_gradients() -> None:
+    class Evolution(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.data.add_(0.01 * torch.randn_like(p))
+
+    model = Two()
+    optimizer = Evolution(model.parameters(), {})
+    for x, y in classify():
+        with torch.no_grad():
+            F.cross_entropy(model(x), y)
+        optimizer.step()
+
+
+@sound
+def weights_bounded_through_a_view() -> None:
+    model = Two()
+    optimizer = sgd(model)
+    for x, y in classify():
+        with torch.no_grad():
+            model[0].weight.view(-1).clamp_(-1, 1)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

@@ -11,6 +11,7 @@ from tests.recording.training import dead, sound
 from pullback.cli._show import show
 from pullback.cli._training import training_outcome
 from pullback.recording import (
+    KINDS,
     ParameterFinding,
     Training,
     watch_training,
@@ -62,12 +63,11 @@ def test_what_is_sound_is_not_accused(name: str) -> None:
             sound.PROGRAMS[name]()
     assert list(found) == []
     assert found
+    assert not found._flow.fault
 
 
 def test_a_program_without_pullback_writes_what_is_known_of_it(tmp_path: Path) -> None:
-    watched = _watch_training(str(tmp_path))
-    assert watched is not None
-    watch, _ = watched
+    watch = _watch_training(str(tmp_path))
     assert not type(watch).__module__.startswith("pullback.")
     dead.PROGRAMS["detach"][0]()
     watch.leave()
@@ -88,6 +88,27 @@ def test_a_row_of_the_table_tells_of_training() -> None:
     with console.capture() as shown:
         show([outcome], (), console, 1.0)
     assert "0 Functions and the training checked, 1 broken" in shown.get()
+
+
+def shown(training: Training) -> str:
+    console = make_console()
+    with console.capture() as text:
+        show(training_outcome(training, ["python", "train.py"]), (), console, 1.0)
+    return text.get()
+
+
+def test_what_is_in_no_loss_is_named_though_it_breaks_nothing() -> None:
+    text = shown(Training((ParameterFinding("Net.aux", "unused", "at each of 6 steps"),), 6))
+    assert "Net.aux: is in no loss, at each of 6 steps" in " ".join(text.split())
+    assert "ok in 1.0 s" in text
+
+
+@pytest.mark.parametrize(("steps", "told"), [(1, {"not finite"}), (4, set(KINDS) - {"zero"})])
+def test_nothing_is_said_to_hold_before_it_can_be_told(steps: int, told: set[str]) -> None:
+    [outcome] = training_outcome(Training((), steps), ["python", "train.py"])
+    assert outcome.report is not None
+    holding = {item.clause for item in outcome.report if item.verdict == "holds"}
+    assert holding == {kind.replace(" ", "-") for kind in told}
 
 
 def test_nothing_of_the_watch_stays() -> None:

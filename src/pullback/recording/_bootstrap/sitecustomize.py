@@ -26,13 +26,12 @@ def _start() -> None:
     calls, call_bytes, total = os.environ["PULLBACK_RECORD_LIMITS"].split(",")
     limits = recorder.Limits(int(calls), int(call_bytes), int(total))
     inside = os.environ.get("PULLBACK_RECORD_INSIDE", "")
-    if inside and importlib.util.find_spec("pullback") is None:
-        with open(os.path.join(directory, f"failed-{os.getpid()}"), "w", encoding="utf-8") as file:
-            file.write("pullback is not installed for the program's Python, as --inside needs")
-        inside = ""
     with open(os.path.join(directory, f"started-{os.getpid()}"), "w", encoding="utf-8"):
         pass  # tells the parent that this Python starts the recorder
     try:
+        if inside and importlib.util.find_spec("pullback") is None:
+            raise ImportError("pullback is not installed for the program's Python, as --inside "
+                              "needs")  # fmt: skip
         recorder.record_this_process(directory, limits, inside)
     except Exception as error:
         # On a full disk the file is empty: that it is there says enough.

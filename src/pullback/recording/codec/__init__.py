@@ -1,6 +1,6 @@
 """The one codec of arguments: live values as plain data, for a file or a process, and back."""
 
-from pullback.recording.codec._decode import decode, decode_call, describe_fault
+from pullback.recording.codec._decode import decode_call, describe_fault
 from pullback.recording.codec._encode import EXPRESSION, TENSORS, Encoder, NotPlain
 from pullback.recording.codec._loader import Loader, StrictLoader
 
@@ -11,7 +11,6 @@ __all__ = [
     "Loader",
     "NotPlain",
     "StrictLoader",
-    "decode",
     "decode_call",
     "describe_fault",
 ]

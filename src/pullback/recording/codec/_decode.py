@@ -1,4 +1,4 @@
-"""`decode`: live arguments again, from the plain data that `Encoder` wrote.
+"""`decode_call`: live arguments again, from the plain data that `Encoder` wrote.
 
 What the data names, a `Loader` finds or refuses. Objects are remade without calling anything of
 their class, and only where that is all there is to them (`is_plain_class`).
@@ -27,16 +27,20 @@ from pullback.recording.codec._encode import (
 )
 from pullback.recording.codec._loader import Loader
 
-__all__ = ["decode", "decode_call", "describe_fault"]
+__all__ = ["decode_call", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
 
 
-def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
-    """Return the live values of the encoded values in the list ``node``.
+def decode_call(
+    arguments: list[Any], keywords: list[tuple[str, Any]], tensors: list[torch.Tensor],
+    loader: Loader,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+    """The positional and keyword arguments that `Encoder.encode_call` wrote.
 
     Arguments:
-        node: a list of encoded values, as `Encoder.encode` returned them.
+        arguments: encoded values.
+        keywords: names and encoded values.
         tensors: the tensors that they refer to; fresh copies are handed out.
         loader: finds what they name, or refuses to.
 
@@ -46,30 +50,16 @@ def decode(node: Any, tensors: list[torch.Tensor], loader: Loader) -> list[Any]:
     """
     decoder = _Decoder(tensors, loader)
     try:
-        return [decoder.decode(item) for item in node]
+        args = tuple(decoder.decode(item) for item in arguments)
+        return args, {name: decoder.decode(item) for name, item in keywords}
     except RecordingError:
         raise
     except (ImportError, AttributeError, ArgumentError) as error:
-        raise RecordingError(
-            "A recorded call names something that is not there.",
-            given=describe_fault(error),
-            mend=_MEND,
-        ) from error
+        what = "A recorded call names something that is not there."
+        raise RecordingError(what, given=describe_fault(error), mend=_MEND) from error
     except Exception as error:  # data of any other form fails in some way or other
-        raise RecordingError(
-            "A recorded call is malformed.", given=describe_fault(error), mend=_MEND
-        ) from error
-
-
-def decode_call(
-    arguments: list[Any], keywords: list[tuple[str, Any]], tensors: list[torch.Tensor],
-    loader: Loader,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """The positional and keyword arguments that `Encoder.encode_call` wrote; see `decode`."""
-    values = decode([*arguments, *(value for _, value in keywords)], tensors, loader)
-    names = (name for name, _ in keywords)
-    count = len(arguments)
-    return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+        what = "A recorded call is malformed."
+        raise RecordingError(what, given=describe_fault(error), mend=_MEND) from error
 
 
 def describe_fault(error: BaseException) -> str:

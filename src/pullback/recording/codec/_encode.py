@@ -2,7 +2,7 @@
 
 A recording must load without executing anything, so no pickle of live objects is kept. Every
 argument becomes a tree of tuples, lists, strings, numbers and tensors, each tuple tagged with
-what it stands for; `decode` is the way back. What has no such form is
+what it stands for; `decode_call` is the way back. What has no such form is
 refused with its reason, and the call is then reported as not replayable.
 
 This file imports nothing of pullback but `pullback.internal.torch`: it is also loaded by path into

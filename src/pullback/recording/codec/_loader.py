@@ -16,6 +16,7 @@ import ast
 import functools
 import inspect
 import os
+import shlex
 import sys
 import types
 from collections.abc import Iterable, Sequence
@@ -111,10 +112,13 @@ class StrictLoader(Loader):
         super().__init__([os.path.dirname(script) for script in self._scripts], flags)
         self._extend_path()
         self._package = package
+        self._named: dict[str, str] = {}  # a module that is on no path -> the script that it is
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
         home = self._home(locator.script or locator.module, locator.file)
+        if home in self._scripts:
+            self._named[locator.module] = home
         file = self._source(home)
         if not file:
             raise _refused(f"{locator.name} is in a module that cannot be imported here.", locator)
@@ -198,7 +202,11 @@ class StrictLoader(Loader):
 
     def _home(self, home: str, file: str = "") -> str:
         """The path of a script that the user names, whatever it is called; else ``home``."""
-        for place in (home if os.path.isabs(home) else source_of(home), file):
+        for place in (
+            home if os.path.isabs(home) else source_of(home),
+            file,
+            self._named.get(home),
+        ):
             if place and os.path.realpath(place) in self._scripts:
                 return os.path.realpath(place)
         return home
@@ -236,7 +244,7 @@ def _refused(what: str, locator: Locator | None = None) -> RecordingError:
     file = locator.file if locator is not None else ""
     return RecordingError(
         what,
-        given=f"It was defined in {file}; if that is yours, name it: --script {file}"
+        given=f"It was defined in {file}; if that is yours, name it: --script {shlex.quote(file)}"
         if file.endswith(".py")
         else None,
         expected="a Function of an installed module or of a script that you name; plain data, "
@@ -245,9 +253,14 @@ def _refused(what: str, locator: Locator | None = None) -> RecordingError:
     )
 
 
+def _mro(kind: type) -> tuple[type, ...]:
+    """The bases of a class, whatever its metaclass answers."""
+    return type.__dict__["__mro__"].__get__(kind)
+
+
 def _has_call(found: type) -> bool:
     """Whether an instance is a callable."""
-    return any("__call__" in vars(base) for base in type.__dict__["__mro__"].__get__(found))
+    return any("__call__" in vars(base) for base in _mro(found))
 
 
 def _is_operator(found: ast.FunctionDef) -> bool:
@@ -257,15 +270,14 @@ def _is_operator(found: ast.FunctionDef) -> bool:
 
 def _is_function(found: Any) -> bool:
     return isinstance(found, torch.library.CustomOpDef) or (
-        isinstance(found, type)
-        and torch.autograd.Function in type.__dict__["__mro__"].__get__(found)
+        isinstance(found, type) and torch.autograd.Function in _mro(found)
     )
 
 
 def _is_nn_class(found: Any) -> bool:
     return (
         isinstance(found, type)
-        and torch.nn.Module in type.__dict__["__mro__"].__get__(found)
+        and torch.nn.Module in _mro(found)
         and found.__module__.startswith("torch.nn.")
     )
 

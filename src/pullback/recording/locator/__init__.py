@@ -3,7 +3,6 @@
 from pullback.recording.locator._find import find, load_module
 from pullback.recording.locator._locator import Locator
 from pullback.recording.locator._script import global_names, load_script, run_definitions
-from pullback.recording.locator._shims import shim
 from pullback.recording.locator._source import definition, derives_from_function, source_of
 
 __all__ = [
@@ -15,6 +14,5 @@ __all__ = [
     "load_module",
     "load_script",
     "run_definitions",
-    "shim",
     "source_of",
 ]

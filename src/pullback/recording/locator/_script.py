@@ -7,16 +7,21 @@ by following names. What those statements do not define is reported as missing.
 """
 
 import ast
+import atexit
+import functools
+import importlib
 import os
+import shutil
 import symtable
 import sys
+import tempfile
 import types
 import zlib
 from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.recording.locator._shims import shim
+from pullback.recording.locator._locator import SHIM_PREFIX
 
 __all__ = ["global_names", "load_script", "run_definitions"]
 
@@ -45,14 +50,29 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
     # An edited script is another module.
     edition = zlib.crc32(Path(file).read_bytes())
     source = f"from pullback.recording.locator import run_definitions\n\n{call}  # {edition:08x}\n"
+    name = f"{SHIM_PREFIX}{zlib.crc32(source.encode()):08x}"
     try:
-        return shim(source)
+        if name not in sys.modules:
+            folder = _folder()
+            if str(folder) not in sys.path:  # not yet, or somebody has put an earlier path back
+                sys.path.append(str(folder))
+            (folder / f"{name}.py").write_text(source, encoding="utf-8")
+            importlib.invalidate_caches()
+        return importlib.import_module(name)
     except Exception as error:
         raise ArgumentError(
             f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
             given=f"{type(error).__name__}: {error}",
             mend="Move the Function into a module that the script imports.",
         ) from error
+
+
+@functools.cache
+def _folder() -> Path:
+    """Where the modules lie that stand for scripts; workers, which inherit the path, find them."""
+    folder = tempfile.mkdtemp(prefix="pullback-shims-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def run_definitions(file: str, wanted: str | None, namespace: dict[str, Any]) -> None:

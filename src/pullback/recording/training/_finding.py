@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["KINDS", "ParameterFinding", "Training"]
+__all__ = ["KINDS", "STEPS", "ParameterFinding", "Training"]
 
 KINDS = {
     "cut": "is used, and its gradient is cut",
@@ -17,8 +17,16 @@ KINDS = {
     "not finite": "has a gradient that is not finite",
     "not held": "gets gradients, and no optimiser holds it",
     "replaced": "was replaced after the optimiser was made, which holds the old one",
+    "no gradient": "had no gradient at a step, as all that its optimiser holds",
 }
 """Kind -> what it says of a parameter."""
+
+STEPS = {"cut": 2, "unused": 3, "zero": 5, "not finite": 1, "not held": 2, "replaced": 3,
+         "no gradient": 3}  # fmt: skip
+"""Kind -> how many steps it takes to tell.
+
+A gradient may be zero at first: a branch that begins at nothing, a learning rate that does.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,8 @@ class ParameterFinding:
 
     Arguments:
         name: its name from the outermost module, ``"Net.layers.0.weight"``.
-        kind: ``"cut"``, ``"unused"``, ``"zero"``, ``"not finite"``, ``"not held"`` or
-            ``"replaced"``.
+        kind: ``"cut"``, ``"unused"``, ``"zero"``, ``"not finite"``, ``"not held"``,
+            ``"replaced"`` or ``"no gradient"``.
         detail: what was seen.
         operation: what cuts its gradient, or makes it zero; an empty text where that is not known.
         place: ``"file:line"`` of that operation, or an empty text.

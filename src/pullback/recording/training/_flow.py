@@ -203,13 +203,18 @@ class Flow(TorchFunctionMode):
 
     def _record(self, tensor: Any, name: str, live: int, cuts: int) -> None:
         tracked = tensor.requires_grad
-        if live and not tracked:
-            cuts |= self._cut(name, live)
+        lost = 0 if tracked else live
+        node = _node_of(tensor) if tracked else None
+        if tracked and node is None:
+            # A view that is made where no gradients are recorded says that it requires one, and
+            # keeps it for itself: none of it reaches what it is a view of.
+            lost = live & ~self.bit(tensor)
+        if lost:
+            cuts |= self._cut(name, lost)
         number = id(tensor)
-        origin = _Origin(None, live if tracked else 0, cuts, tracked=tracked)
+        origin = _Origin(None, live & ~lost, cuts, tracked=tracked)
         origin.tensor = weakref.ref(tensor, lambda _, origin=origin: self._drop(number, origin))
         self._origins[number] = origin
-        node = tensor.grad_fn if tracked else None
         if node is not None and NOTE not in node.metadata:
             node.metadata[NOTE] = (live, cuts, name, _place()[0])
 
@@ -273,7 +278,8 @@ class Flow(TorchFunctionMode):
         cuts = 0 if origin is None else origin.cuts
         if not tensor.requires_grad:
             return 0, cuts | self._written_to(tensor)
-        if tensor.is_leaf:
+        node = _node_of(tensor)
+        if node is None:
             own = self.bit(tensor)
             others = [n for n in bits(self._written_to(tensor)) if self.cuts[n].leaves & ~own]
             return own, cuts | sum(1 << number for number in others)
@@ -281,7 +287,7 @@ class Flow(TorchFunctionMode):
             return origin.live, cuts
         # It came out of what was not seen: a custom Function, whose forward records nothing.
         kept = sum(1 << number for number in bits(cuts) if not self.cuts[number].quiet)
-        live, more = self._behind(tensor.grad_fn)
+        live, more = self._behind(node)
         return live, kept | more
 
     def _written_to(self, tensor: Any) -> int:
@@ -305,6 +311,18 @@ class Flow(TorchFunctionMode):
             else:
                 waiting.extend(following for following, _ in node.next_functions)
         return live, cuts
+
+
+def _node_of(tensor: Any) -> Any:
+    """The node of the graph that made a tensor; ``None`` of a leaf.
+
+    Of a view that was made where no gradients are recorded, and written to since, torch refuses to
+    say: it is a leaf.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def bits(number: int) -> Iterator[int]:

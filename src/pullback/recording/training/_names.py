@@ -2,7 +2,8 @@
 
 Modules are met when one is put into another, when one is given a parameter, and when one is called.
 A parameter is named from the outermost module that holds it, ``Net.layers.0.weight``, without the
-wrappers of a compiled or distributed model.
+wrappers of a compiled or distributed model; of several of one class by their number, in the order
+in which they were met: ``Net#2.layers.0.weight``.
 
 This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
@@ -26,7 +27,7 @@ class Names:
     """
 
     def __init__(self, modules: tuple[Any, ...] = ()) -> None:
-        self._modules = weakref.WeakSet(modules)
+        self._modules = weakref.WeakKeyDictionary(dict.fromkeys(modules))  # in their order
         self._named: dict[int, tuple[Any, str, Any]] = {}
         self._handles: list[Any] = []
 
@@ -34,7 +35,7 @@ class Names:
         """Meet what is made from now on."""
 
         def registered(module: Any, name: str, value: Any) -> None:
-            self._modules.add(module)
+            self._modules.setdefault(module)
             if value is not None and id(value) not in self._named:
                 kind = type(module).__name__
                 if not hasattr(value, "named_parameters"):
@@ -52,7 +53,7 @@ class Names:
 
     def meet(self, module: Any) -> None:
         """Take a module that is called."""
-        self._modules.add(module)
+        self._modules.setdefault(module)
 
     def update(self) -> list[tuple[str, Any, Any]]:
         """Name every parameter of the modules that are alive, as they are put together now.
@@ -76,19 +77,18 @@ class Names:
     def _walk(self) -> Iterator[tuple[str, Any, Any]]:
         modules = list(self._modules)
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
+        roots = [_unwrapped(module) for module in modules if id(module) not in inner]
+        roots = [root for root in roots if next(root.parameters(), None) is not None]
+        kinds = [type(root).__name__ for root in roots]
         seen: set[int] = set()
-        for root in modules:
-            if id(root) in inner:
-                continue
-            kind = type(_unwrapped(root)).__name__
-            for path, module in root.named_modules():
-                parts = [part for part in path.split(".") if part]
-                while parts and parts[0] in _WRAPPERS:
-                    del parts[0]
+        for k, root in enumerate(roots):
+            several = kinds.count(kinds[k]) > 1
+            prefix = f"{kinds[k]}#{kinds[:k].count(kinds[k]) + 1}" if several else kinds[k]
+            for path, module in root.named_modules(prefix=prefix):
                 for name, parameter in module.named_parameters(recurse=False):
                     if id(parameter) not in seen:
                         seen.add(id(parameter))
-                        yield ".".join([kind, *parts, name]), parameter, module
+                        yield f"{path}.{name}", parameter, module
 
 
 def _unwrapped(module: Any) -> Any:

@@ -12,7 +12,6 @@ import re
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pullback.recording.training._finding import ParameterFinding
+from pullback.recording.training._finding import STEPS, ParameterFinding
 from pullback.recording.training._flow import Cut, Flow, bits
 from pullback.recording.training._names import Names
 from pullback.recording.training._stops import Stops
@@ -32,8 +31,6 @@ __all__ = ["TrainingWatch", "watch_training"]
 _CLOSE = 3  # steps of each optimiser that are followed closely
 _PATIENCE = 20_000  # functions of torch without a step: a program that does not train
 _EVERY = 64
-# A gradient may be zero at first (a branch that begins at nothing, a learning rate that does).
-_STEPS = {"cut": 2, "unused": 3, "zero": 5, "not held": 2}
 _SAMPLE = 16  # entries of a parameter by which one sees that somebody changes it
 
 
@@ -45,11 +42,14 @@ class _Held:
     name: str
     bit: int
     shape: Any
+    optimizer: int
+    sample: Any = None
     steps: int = 0
     nothing: int = 0
     first: int = 0
     lapsed: bool = False
     not_finite: int = 0
+    moved: bool = False  # though it had no gradient: its optimiser asks for none
 
 
 @dataclass
@@ -105,12 +105,7 @@ class TrainingWatch:
         self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         self.leave()
         self._found = tuple(self._find())
 
@@ -212,7 +207,9 @@ class TrainingWatch:
             for held in self._suspects[optimizer]:
                 self._look_at_one(held, count)
             self._suspects[optimizer] = [h for h in self._suspects[optimizer] if not h.first]
-        self._question()
+        # Of those that a backward pass reached, and that had nothing of it: where does it stop?
+        asked = {held.bit for suspects in self._suspects.values() for held in suspects}
+        self._stops.wanted = sum(asked) & self._flow.reached
         # An optimiser that is never used again does not keep the watch awake.
         patient = self.steps - self._opened < 4 * _CLOSE * len(self._counts)
         if patient and any(number < _CLOSE for number in self._counts.values()):
@@ -230,6 +227,8 @@ class TrainingWatch:
             self._look_at_one(held, count)
             if parameter.grad is not None:
                 gradients.append((held, _dense(parameter.grad)))
+            elif type(parameter) is torch.nn.Parameter:  # others may lie on several ranks
+                held.moved = held.moved or not torch.equal(held.sample, _sample(parameter))
         self._suspects[optimizer] = [held for held in every if not held.first]
         known = any(held.not_finite for held in self._every)  # soon all are, for the first's sake
         norm = torch.nn.utils.get_total_norm([gradient for _, gradient in gradients])
@@ -242,7 +241,9 @@ class TrainingWatch:
         if held is None or held.parameter() is not parameter:
             shape = parameter.shape
             label = f"parameter {place} of {type(optimizer).__name__}, of shape {tuple(shape)}"
-            held = _Held(weakref.ref(parameter), label, self._flow.bit(parameter), shape)
+            sample = _sample(parameter) if type(parameter) is torch.nn.Parameter else None
+            bit = self._flow.bit(parameter)
+            held = _Held(weakref.ref(parameter), label, bit, shape, id(optimizer), sample)
             self._held[id(parameter)] = held
             self._every.append(held)
             self._free.pop(id(parameter), None)
@@ -273,24 +274,17 @@ class TrainingWatch:
             same = torch.equal(free.sample, _sample(parameter))
             free.left_alone = free.left_alone and owner.training and same
 
-    def _question(self) -> None:
-        """Ask of those that a backward pass reached, and that had nothing of it, where it stops."""
-        self._stops.wanted = 0
-        for suspects in self._suspects.values():
-            for held in suspects:
-                self._stops.wanted |= held.bit & self._flow.reached
-
     def _find(self) -> Iterator[ParameterFinding]:
         free = [
             item
             for item in self._free.values()
-            if item.left_alone and item.steps >= _STEPS["not held"]
+            if item.left_alone and item.steps >= STEPS["not held"]
         ]
         rare = self._rarely_used()
         for held in self._every:
             if held.not_finite:
                 yield ParameterFinding(held.name, "not finite", f"at step {held.not_finite}")
-            elif not held.first and held.steps and _pattern(held.name) not in rare:
+            elif not (held.first or held.moved) and held.steps and _pattern(held.name) not in rare:
                 yield from self._dead(held, free)
         for item in free:
             yield ParameterFinding(item.name, "not held", f"at {item.steps} of the steps looked at")
@@ -301,15 +295,20 @@ class TrainingWatch:
         cut = self._cut(held.bit)
         stop = self._stops.found.get(held.bit)
         if cut is not None and not self._flow.reached & held.bit:
-            if held.steps >= _STEPS["cut"]:
+            if held.steps >= STEPS["cut"]:
                 yield ParameterFinding(held.name, "cut", detail, cut.operation, cut.place)
             return
         kind = "zero" if held.nothing < held.steps else "cut" if stop is not None else "unused"
-        if held.steps < _STEPS[kind]:
+        others = (item for item in self._every if item.optimizer == held.optimizer)
+        if kind == "unused" and all(item.nothing == item.steps for item in others):
+            kind = "no gradient"
+        if held.steps < STEPS[kind]:
             return
         if not self._flow.roots or self._flow.fault:
             detail += f" (what is computed was not followed: {self._flow.fault or 'not seen'})"
-        taken = _successor(held, free) if kind == "unused" else None
+        if kind == "no gradient" and self._flow.reached & held.bit:
+            detail += " (backward reached it: what it had was cleared before the step)"
+        taken = _successor(held, free) if kind in ("unused", "no gradient") else None
         if taken is not None:
             free.remove(taken)
             yield ParameterFinding(taken.name, "replaced", "so that it does not train")

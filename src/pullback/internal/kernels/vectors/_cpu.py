@@ -216,52 +216,44 @@ def count_bytes(_context: Any, pointer: Any, size: Any, value: Any) -> Any:
     return types.intp(pointer, types.intp, types.uint8), generate
 
 
+def _loading(pointer: Any, vector: _Vector, *, counted: bool = False) -> Any:
+    """Read a vector from a place on; where lanes are counted, zero after the last of them."""
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        found = _place(context, builder, given, arguments, vector)
+        place, _, size = found
+        values = (
+            _load_masked(builder, *found, arguments[2])
+            if counted
+            else builder.load(place, align=size)
+        )
+        return _widen(builder, values, context.get_value_type(vector))
+
+    return vector(pointer, types.intp, *[types.intp] * counted), generate
+
+
 @_intrinsic
 def load(_context: Any, pointer: Any, index: Any) -> Any:
     """``load(pointer, index)``: the vector that begins at ``pointer[index]``."""
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, _, size = _place(context, builder, given, arguments)
-        return builder.load(place, align=size)
-
-    return _Vector(pointer.dtype)(pointer, types.intp), generate
+    return _loading(pointer, _Vector(pointer.dtype))
 
 
 @_intrinsic
 def load_row(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
     """``load_row(pointer, index, count)``: ``count`` numbers, at most `ROW`, and then zeros."""
-    vector = _Vector(pointer.dtype, ROW)
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        found = _place(context, builder, given, arguments, vector)
-        return _load_masked(builder, *found, arguments[2])
-
-    return vector(pointer, types.intp, types.intp), generate
+    return _loading(pointer, _Vector(pointer.dtype, ROW), counted=True)
 
 
 @_intrinsic
 def load_wide(_context: Any, pointer: Any, index: Any) -> Any:
     """``load_wide(pointer, index)``: a vector of float64, of numbers that may be narrower."""
-    wide = _Vector(types.float64)
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, _, size = _place(context, builder, given, arguments, wide)
-        return _widen(builder, builder.load(place, align=size), context.get_value_type(wide))
-
-    return wide(pointer, types.intp), generate
+    return _loading(pointer, _Vector(types.float64))
 
 
 @_intrinsic
 def load_wide_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
     """``load_wide_first(pointer, index, count)``: the same, with zero after ``count`` lanes."""
-    wide = _Vector(types.float64)
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        found = _place(context, builder, given, arguments, wide)
-        values = _load_masked(builder, *found, arguments[2])
-        return _widen(builder, values, context.get_value_type(wide))
-
-    return wide(pointer, types.intp, types.intp), generate
+    return _loading(pointer, _Vector(types.float64), counted=True)
 
 
 def _load_masked(builder: Any, place: Any, vector: Any, size: int, count: Any) -> Any:
