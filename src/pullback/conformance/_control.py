@@ -8,7 +8,7 @@ that accuse it takes arguments of a kind that nobody named.
 from collections.abc import Iterable
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge
 from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
@@ -20,17 +20,13 @@ __all__ = ["already", "dies_in_a_copy", "is_foreign", "is_right", "is_wrong"]
 def is_wrong(probe: Probe) -> bool:
     """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
     count = len(probe.inputs.differentiable)
-    for only in (None, *range(min(count, 8))) if count > 1 else (None,):
-        trial = decide(lambda number, only=only: try_derivative(probe, number, only))
-        if trial is not None and trial.match == "mismatch":
-            return True
-    return False
+    choices = (None, *range(min(count, 8))) if count > 1 else (None,)
+    return any(judge(probe, only).is_wrong for only in choices)
 
 
 def is_right(probe: Probe) -> bool:
     """Whether finite differences tell that backward is right, of all inputs at once."""
-    trial = decide(lambda number: try_derivative(probe, number))
-    return trial is not None and trial.match == "match"
+    return judge(probe).match == "match"
 
 
 def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:

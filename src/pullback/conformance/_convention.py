@@ -126,11 +126,11 @@ class AllRanks:
         alone = [j for j, slot in enumerate(slots) if slot[0][1] == position]
         return replace(probe, inputs=probe.inputs.with_differentiable(alone))
 
-    def _trial(self, probe: Probe, position: int) -> Trial | None:
+    def _trial(self, probe: Probe, position: int) -> Trial:
         """Whether one input has its derivative by this convention; one miss lets the next try."""
         one = self.alone(probe, position)
         found = first = try_derivative(one, 0)
-        if first.match != "mismatch":
+        if not first.is_wrong:
             found = decide(lambda number: try_derivative(one, number) if number else first)
         self._refuse_ended()
         return found
@@ -144,8 +144,8 @@ class AllRanks:
         missed: list[tuple[int, Trial]] = []
         for k in self.moving:
             trial = self._trial(own, k)
-            if trial is None or trial.match != "mismatch":
-                found[k] = "own" if trial is not None else "unsettled"
+            if not trial.is_wrong:
+                found[k] = "own" if trial.is_told else "unsettled"
             elif self._are_copies(values, shared, k):
                 found[k] = "copies"
                 missed.append((k, trial))
@@ -175,10 +175,9 @@ class AllRanks:
         if len(held) < 2 or not (alike or self.ranks.inputs is None):
             return False
         try:
-            trial = self._trial(self.at(values, shared, position), position)
+            return self._trial(self.at(values, shared, position), position).match == "match"
         except Apart:
             return False
-        return trial is not None and trial.match == "match"
 
     def shared(self, values: Sequence[torch.Tensor]) -> frozenset[int]:
         """The outputs that are the same on all ranks that have some."""

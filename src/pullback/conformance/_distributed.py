@@ -15,7 +15,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._convention import LOSSES, AllRanks, said
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge, try_derivative
 from pullback.conformance._guard import environment, guarded
 from pullback.conformance._layouts import broadcast, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
@@ -257,13 +257,13 @@ class _Judge:
     def _not_derivative(self, own: Probe, position: int, detail: str) -> Finding | None:
         """Which rank's input it is, by moving that of each alone, once two trials agree."""
         whole = self.all.alone(own, position)
-        trial = decide(lambda number: try_derivative(whole, number))
-        if trial is None or trial.match != "mismatch":
+        trial = judge(whole)
+        if not trial.is_wrong:
             return None
         for slot in whole.inputs.differentiable:
             alone = replace(own, inputs=own.inputs.with_differentiable([slot]))
             found = try_derivative(alone, 0)
-            if found.match == "mismatch":
+            if found.is_wrong:
                 whole, trial = alone, found
                 break
         places = " and ".join(whole.inputs.names())

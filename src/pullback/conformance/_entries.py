@@ -137,4 +137,4 @@ def _foretold(probe: Probe, entry: _Entry, place: float) -> float:
 def _is_wrong(probe: Probe, entry: _Entry) -> bool:
     """Whether nothing jumps with an entry, and its derivative is not what backward says."""
     trial = try_derivative(probe, 0, step=entry.step)
-    return trial.match == "mismatch" and not jumps_along(probe, entry.step, _FAR)
+    return trial.is_wrong and not jumps_along(probe, entry.step, _FAR)

@@ -56,7 +56,6 @@ __all__ = [
     "Slopes",
     "agreement",
     "compare",
-    "differentiate",
     "inner",
     "slopes",
 ]
@@ -266,29 +265,6 @@ def _settled(  # noqa: PLR0917 - the parts of one tableau
     middle, last = gaps[-3], gaps[-1]
     rounding = 8 * noise * (_RATIO ** (_STEPS - 1) + _RATIO ** (_STEPS - 3)) / step
     return settled & ((last <= 1e-5 * scale + rounding) | (last <= 0.3 * middle))
-
-
-def differentiate(
-    function: Callable[[float], torch.Tensor], weights: torch.Tensor, step: float = FIRST_STEP
-) -> Estimate:
-    """The derivative of ``sum(weights * function(t))`` at ``t = 0``, with entries at edges.
-
-    Arguments:
-        function: maps a real number to a real vector, shape ``(n,)``.
-        weights: real vector, shape ``(n,)``.
-        step: the largest step.
-
-    Returns:
-        The estimate with its error; it is not smooth where an entry is not settled, and its error
-        is infinite when the function is not finite.
-
-    Example:
-        >>> x = torch.tensor([2.0], dtype=torch.float64)
-        >>> found = differentiate(lambda t: (x + t) ** 3, torch.ones(1, dtype=torch.float64))
-        >>> round(found.value, 9)
-        12.0
-    """
-    return slopes(function, step).weigh(weights)
 
 
 def compare(

@@ -73,7 +73,7 @@ def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
     if found is not None:
         how, held, moving = found
         return "surrogate", f"forward {how}, backward is not zero", held, moving
-    if trial.match == "mismatch" and _is_identity(probe):
+    if trial.is_wrong and _is_identity(probe):
         reason = "an output equals an input bit for bit, backward is not the identity"
         return "surrogate", reason, (), ()
     return "exact", "the default: nothing shows that backward differs on purpose", (), ()

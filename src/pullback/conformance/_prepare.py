@@ -196,17 +196,13 @@ def _answered(probe: Probe) -> list[int]:
 
 def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
     """The inputs that one backward answers; none where it fails, for the clauses to report."""
-    pairs = [(k, x) for k, x in zip(probe.inputs.differentiable, leaves, strict=True)
-             if x.requires_grad]  # fmt: skip
     try:
         outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
-        if not outputs or not pairs:
-            return set()
-        gradients = probe.gradients(outputs, [x for _, x in pairs], probe.cotangents(outputs))
+        found = probe.answers(leaves, probe.cotangents(outputs), outputs)
     except (Exception, SystemExit):
         return set()
-    answers = zip(pairs, gradients, strict=True)
-    return {k for (k, _), gradient in answers if gradient is not None}
+    answers = zip(probe.inputs.differentiable, found, strict=True)
+    return {k for k, gradient in answers if gradient is not None}
 
 
 def _fault(probe: Probe) -> Exception | None:

@@ -53,9 +53,9 @@ def double(probe: Probe) -> Finding:
         if only >= count and probe.intent == "nonlinear" and _is_stepped(probe, only):
             continue
         trial = decide(lambda number, only=only: try_second(probe, number, only))
-        if trial is not None and trial.match == "mismatch":
+        if trial.is_wrong:
             return _broken(probe, trial, only, count)
-        settled += trial is not None
+        settled += trial.is_told
     if not settled:
         return probe.skipped(
             "Finite differences of backward do not settle (kinks, noise or rounding)."

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._evidence import differentiate
+from pullback.conformance._derivative import judge
+from pullback.conformance._evidence import slopes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._vectors import flatten, products
@@ -51,8 +51,7 @@ def forward(probe: Probe) -> Finding:
         got, magnitude = products(weights, filled)
         expected, scale = products(probe.backward(points, weights), step)
         if probe.intent == "nonlinear":
-            trial = decide(lambda n: try_derivative(probe, n))
-            if trial is None:
+            if not judge(probe).is_told:
                 return probe.skipped(
                     "A nonlinear backward has no transpose, and forward a kink here."
                 )
@@ -72,7 +71,7 @@ def forward(probe: Probe) -> Finding:
 
 def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tensors) -> float:
     with torch.no_grad():
-        return differentiate(probe.along(probe.evaluate, step, points), flatten(weights)).value
+        return slopes(probe.along(probe.evaluate, step, points)).weigh(flatten(weights)).value
 
 
 def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given) -> Finding:

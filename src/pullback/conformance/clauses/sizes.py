@@ -250,10 +250,10 @@ def _judge(
             ),
             wanted=1, limit=4, singular=finite,
         )  # fmt: skip
-        tried.looks -= trial is None
-        if trial is not None and trial.match == "mismatch" and _counts(trial):
+        tried.looks -= not trial.is_told
+        if trial.is_wrong and _counts(trial):
             return True, trial
-        settled = settled or trial is not None
+        settled = settled or trial.is_told
     return settled, None
 
 
