@@ -69,24 +69,23 @@ class Clause:
 
 
 def clause(
-    id: str,  # noqa: A002 - the word of the contract
-    *,
-    promise: str,
-    why: str,
-    breach: str,
-    mend: str,
-    gradient: bool = True,
+    *, promise: str, why: str, breach: str, mend: str, gradient: bool = True
 ) -> Callable[[Test], Clause]:
-    """Make a `Clause` of the test below.
+    """Make a `Clause` of the test below, whose name is its id.
 
     Example:
-        >>> @clause("kind", promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
+        >>> @clause(promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
         ... def kind(probe):
         ...     return probe.holds("Yes.")
         >>> kind.id
         'kind'
     """
-    return lambda test: Clause(id, promise, why, breach, mend, test, gradient)
+
+    def made(test: Test) -> Clause:
+        id_ = test.__name__.rstrip("_").replace("_", "-")
+        return Clause(id_, promise, why, breach, mend, test, gradient)
+
+    return made
 
 
 def bearer(clauses: Sequence[Clause]) -> str:

@@ -20,7 +20,6 @@ _PLAIN = "print('plain       ', torch.autograd.grad(outs(), xs, w, allow_unused=
 
 
 @clause(
-    "checkpoint",
     promise="It works under activation checkpointing; saved tensors are unpacked once.",
     why="Activation checkpointing runs forward again to save memory. The gradient must be "
     "the same with it as without.",

@@ -12,7 +12,6 @@ __all__ = ["compositions"]
 
 
 @clause(
-    "compositions",
     promise="Each pair of transforms equals its parts, or refuses by itself.",
     why="Gradients of each sample, Hessian-vector products and Laplace approximations are "
     "transforms of transforms. Each level asks other rules of a Function, so that two that are "

@@ -23,7 +23,6 @@ _WRONG = "Backward is not what finite differences of forward are."
 
 
 @clause(
-    "derivative",
     promise="Backward is the transpose of the derivative of forward (intent `exact`).",
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",

@@ -24,7 +24,6 @@ __all__ = ["double"]
 
 
 @clause(
-    "double",
     promise="The second derivative is right, or refused.",
     why="Hessians, gradient penalties, meta-learning and Laplace approximations "
     "differentiate the gradient. They get a wrong number here, without a warning, "

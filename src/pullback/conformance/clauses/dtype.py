@@ -25,7 +25,6 @@ _DEFAULT = (
 
 
 @clause(
-    "dtype",
     promise="Every precision gives the same gradient, as exactly as it can, in its own dtype.",
     why="Mixed precision, bfloat16 training and complex models use other dtypes than the "
     "one it was written with. A gradient of the wrong dtype or far off rounding "

@@ -14,7 +14,6 @@ __all__ = ["fake"]
 
 
 @clause(
-    "fake",
     promise="Fake tensors get the right shapes, dtypes and devices.",
     why="torch.compile, torch.export and memory planners run the Function on tensors "
     "without data. Wrong shapes there become wrong code later.",

@@ -30,7 +30,6 @@ _REPRO = [
 
 
 @clause(
-    "first-call",
     promise="The first call answers as every later one.",
     why="Autotuning runs a kernel several times where the result lies, buffers are made at the "
     "size of the first call, tables are cached by the shape alone: one call in a program is then "

@@ -22,7 +22,6 @@ _WRONG = "The tangent is not the transpose of backward"
 
 
 @clause(
-    "forward",
     promise="Forward mode exists and is the transpose of backward; a tangent is never "
     "silently None.",
     why="Forward mode computes directional derivatives and Jacobian-vector products. When "

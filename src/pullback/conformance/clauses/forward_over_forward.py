@@ -12,7 +12,6 @@ __all__ = ["forward_over_forward"]
 
 
 @clause(
-    "forward-over-forward",
     promise="Nested forward mode is right, or refused.",
     why="Second directional derivatives nest forward mode. torch answers some of these "
     "with zeros in place of an error. `jacfwd(jacfwd(f))` of a torch Function is one: "

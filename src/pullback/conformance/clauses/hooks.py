@@ -16,7 +16,6 @@ __all__ = ["hooks"]
 
 
 @clause(
-    "hooks",
     promise="Saved-tensor hooks see everything; buffers are freed.",
     why="Saved-tensor hooks move activations to the CPU or compress them, and buffers "
     "must be freed after backward. What bypasses the hooks stays in memory.",

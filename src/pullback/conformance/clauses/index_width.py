@@ -73,7 +73,6 @@ _WAYS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 
 @clause(
-    "index-width",
     promise="Right where offsets pass 2^31.",
     why="A kernel that multiplies a row by a stride in 32 bits is right in every test and reads or "
     "writes other memory at the size of a real batch: long sequences, large vocabularies and "

@@ -20,7 +20,6 @@ __all__ = ["layout"]
 
 
 @clause(
-    "layout",
     promise="Any strides, expanded, empty and zero-dimensional tensors give the same numbers.",
     why="Transposed, expanded, empty and zero-dimensional tensors are everyday inputs. A "
     "kernel that assumes contiguous memory reads other numbers than the tensor holds. "

@@ -86,7 +86,6 @@ class _Kept:
 
 
 @clause(
-    "memory",
     promise="What is kept for backward is used by it, once.",
     why="Between forward and backward a training step holds what every layer has saved: that is "
     "what fills a GPU. What backward never reads, what is there twice, and a matrix that is larger "

@@ -27,7 +27,6 @@ class _Counter(TorchDispatchMode):
 
 
 @clause(
-    "needs-input-grad",
     promise="Unneeded gradients are not computed, and the needed ones do not change.",
     why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
     "wastes time and memory; skipping the wrong one loses a gradient. An index that "

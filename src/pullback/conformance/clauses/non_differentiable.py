@@ -24,7 +24,6 @@ __all__ = ["non_differentiable"]
 
 
 @clause(
-    "non-differentiable",
     promise="Outputs marked so carry no history, the others do.",
     why="Integer outputs, masks and indices carry no gradient; every other output must, "
     "or its part of the loss is dropped without a word.",

@@ -17,7 +17,6 @@ __all__ = ["once"]
 
 
 @clause(
-    "once",
     promise="`once_differentiable` is loud, under autograd and under torch.func.",
     why="A Function that does not support second derivatives must say so. Where it stays "
     "silent, the second derivative is taken as zero, and a penalty on the gradient "

@@ -45,7 +45,6 @@ class _Made:
 
 
 @clause(
-    "rank",
     promise="Right at every number of dimensions that forward takes.",
     why="A layer written for the rows of a matrix is handed batches of sequences, or one vector. "
     "Forward takes them, as most operations do, and backward sums over a dimension that it counts "

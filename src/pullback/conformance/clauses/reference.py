@@ -33,7 +33,6 @@ _REPRO = [
 
 
 @clause(
-    "reference",
     promise="A kernel and the plain reference that it was completed with agree.",
     why="First order is the kernel's, all else the reference's. Where they differ, a gradient is "
     "not the one that is differentiated, and a tangent belongs to another function. No run looks "

@@ -60,7 +60,6 @@ class _Tried:
 
 
 @clause(
-    "sizes",
     promise="Right at every size, not at multiples of a block only.",
     why="A kernel takes 4, 64 or 1,024 entries at a time, and its tests have sizes to match. What "
     "lies beyond the last whole block is then forgotten, doubled or never written, at the sizes "

@@ -15,7 +15,6 @@ __all__ = ["structure"]
 
 
 @clause(
-    "structure",
     promise="Dicts, lists, tuples and keyword arguments are differentiated, or refused.",
     why="Tensors inside dicts, lists and keyword arguments look differentiable. torch "
     "passes them through as constants and drops their gradient.",

@@ -32,7 +32,6 @@ _MOST = 1e120  # whose square can be told from infinity, as its inverse's from z
 
 
 @clause(
-    "values",
     promise="Right at special values, or non-finite where the truth is.",
     why="Zeros come from padding and dropout, ties from quantised data, empty masks from short "
     "sentences, large numbers from float16. One NaN in one gradient ends a training run, and a "
