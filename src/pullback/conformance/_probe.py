@@ -18,7 +18,7 @@ from pullback.conformance._structure import keep, keep_step, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close
-from pullback.conformance._vectors import Tensors, flatten
+from pullback.conformance._vectors import Tensors, filled, flatten
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 
@@ -207,11 +207,7 @@ class Probe(Teller):
         **options: Any,
     ) -> Tensors:
         """The gradients of ``sum <cotangent, output>``, zeros where torch answers ``None``."""
-        answered = self.answers(leaves, cotangents, outputs, **options)
-        return [
-            torch.zeros_like(leaf) if gradient is None else gradient
-            for leaf, gradient in zip(leaves, answered, strict=True)
-        ]
+        return filled(leaves, self.answers(leaves, cotangents, outputs, **options))
 
     def answers(
         self,
@@ -263,11 +259,12 @@ class Probe(Teller):
     # Comparisons ------------------------------------------------------------------------------
 
     def differ(
-        self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
-    ) -> int | None:
-        """The position of the first tensor that differs beyond rounding, or ``None``."""
+        self, got: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor],
+        looser: float = 1.0,
+    ) -> int | None:  # fmt: skip
+        """The position of the first tensor that differs beyond rounding; ``None`` is zero in it."""
         least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
-        for k, (one, other) in enumerate(zip(got, expected, strict=True)):
+        for k, (one, other) in enumerate(zip(filled(expected, got), expected, strict=True)):
             if one.shape != other.shape or not close(one, other, looser, least):
                 return k
         return None
@@ -276,7 +273,7 @@ class Probe(Teller):
 
     def unlike(
         self,
-        got: Sequence[torch.Tensor],
+        got: Sequence[torch.Tensor | None],
         expected: Sequence[torch.Tensor],
         detail: str,
         *,

@@ -1,5 +1,6 @@
 """One forward, one backward and one finite difference: enough for most of many points."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import torch
 
 from pullback.conformance._evidence import agreement
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._vectors import flatten, products, unflatten
+from pullback.conformance._vectors import filled, flatten, products, unflatten
 
 __all__ = ["Run", "agrees"]
 
@@ -19,11 +20,13 @@ class Run:
     Arguments:
         outputs: the differentiated outputs, without history.
         cotangents: what backward was given.
-        gradients: what it answered.
+        answered: what it answered.
+        gradients: the same, with zeros for ``None``.
     """
 
     outputs: Tensors
     cotangents: Tensors
+    answered: Sequence[torch.Tensor | None]
     gradients: Tensors
 
     @classmethod
@@ -48,8 +51,9 @@ class Run:
         given = [g.to(y.dtype) for g, y in zip(given, outputs, strict=True)]
         # Backward may write into what it was given, and into what forward gave.
         found, kept = ([t.detach().clone() for t in tensors] for tensors in (outputs, given))
-        gradients = probe.pull(handed if wanted is None else wanted, given, outputs)
-        return cls(found, kept, [g.detach() for g in gradients])
+        asked = handed if wanted is None else wanted
+        answered = probe.answers(asked, given, outputs)
+        return cls(found, kept, answered, [g.detach() for g in filled(asked, answered)])
 
     @classmethod
     def laid(cls, probe: Probe, points: Tensors, cotangents: Tensors) -> "Run":

@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._evidence import inner
 
-__all__ = ["Tensors", "are_finite", "flatten", "products", "unflatten"]
+__all__ = ["Tensors", "are_finite", "filled", "flatten", "products", "unflatten"]
 
 Tensors = list[torch.Tensor]
 
@@ -28,6 +28,12 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 def are_finite(parts: Sequence[torch.Tensor]) -> bool:
     """Whether every entry of every tensor is finite."""
     return all(bool(part.isfinite().all()) for part in parts)
+
+
+def filled(like: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> Tensors:
+    """Tensors with zeros in place of ``None``."""
+    pairs = zip(like, found, strict=True)
+    return [torch.zeros_like(x) if t is None else t for x, t in pairs]
 
 
 def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:

@@ -5,7 +5,7 @@ from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import PAIRS, Batch, Transform
 from pullback.conformance.clauses._hints import SCALAR
-from pullback.conformance.clauses._push import push
+from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["compositions"]

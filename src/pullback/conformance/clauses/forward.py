@@ -9,10 +9,9 @@ from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import slopes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._vectors import flatten, products
+from pullback.conformance._vectors import filled, flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
-from pullback.conformance.clauses._push import push
-from pullback.conformance.clauses._wrong_tangent import say_tangent
+from pullback.conformance.clauses._tangents import push, say_tangent
 from pullback.report import Finding
 
 __all__ = ["forward"]
@@ -43,11 +42,8 @@ def forward(probe: Probe) -> Finding:
             outputs, tangents = push(probe, points, given)
         except Exception as error:  # judged by its type
             return probe.failed(error, "Forward mode refuses", DERIVE, rule="jvp")
-        filled = [
-            torch.zeros_like(y) if t is None else t for y, t in zip(outputs, tangents, strict=True)
-        ]
         weights = probe.cotangents(outputs, number)
-        got, magnitude = products(weights, filled)
+        got, magnitude = products(weights, filled(outputs, tangents))
         expected, scale = products(probe.backward(points, weights), step)
         if probe.intent == "nonlinear":
             if not judge(probe).is_told:

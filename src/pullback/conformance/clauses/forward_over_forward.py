@@ -5,7 +5,7 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._transforms import NESTED, Batch
 from pullback.conformance.clauses._hints import DERIVE, SCALAR
-from pullback.conformance.clauses._push import push
+from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["forward_over_forward"]

@@ -47,14 +47,13 @@ def layout(probe: Probe) -> Finding:
         usual = usual or expected
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
-                got = Run.laid(probe, xs, gs).every
+                run = Run.laid(probe, xs, gs)
             except Exception as error:  # judged by its type
                 return probe.failed(error, f"{what} {kind} are refused")
-            place = _place(probe, got, expected, usual)
+            place = _place(probe, run.every, expected, usual)
             if place is not None:
                 k = place - len(outputs)
-                none = k >= 0 and _is_none(probe, xs, gs, k)
-                pair = expected[place], None if none else got[place]
+                pair = expected[place], [*run.outputs, *run.answered][place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
                 return _broken(there, (what, kind), pair, k, plain[1])
     return _degenerate(probe) or probe.holds(
@@ -77,11 +76,6 @@ def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int
         if one.shape != other.shape or probe.differ(*([t] for t in pair), looser=1e4) is not None:
             return k
     return None
-
-
-def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> bool:
-    leaves = [x.detach().requires_grad_() for x in points]
-    return probe.answers(leaves, cotangents)[place] is None
 
 
 _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
