@@ -9,11 +9,9 @@ from typing import Any
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import (
     Clause,
-    bearer,
     check_timeout,
     limit,
     run_clauses,
-    teller,
 )
 from pullback.conformance._contracts import contract_of, judged_elsewhere
 from pullback.conformance._distributed import check_on_ranks
@@ -150,8 +148,8 @@ def _check_here(
         probe = replace(probe, thorough=thorough)
         found: dict[str, Finding] = {}
         for finding in run_clauses(
-            chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,
-            timeout=timeout, started=lambda clause: on_start and on_start(clause.id),
+            chosen, probe, replaced=replaced, timeout=timeout,
+            started=lambda clause: on_start and on_start(clause.id),
         ):  # fmt: skip
             found[finding.clause] = finding
             if on_finding is not None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, classify, describe
@@ -19,13 +18,11 @@ from pullback.report import Finding, Verdict
 __all__ = [
     "COMPILING",
     "Clause",
-    "bearer",
     "check_timeout",
     "clause",
     "limit",
     "run_clause",
     "run_clauses",
-    "teller",
 ]
 
 # It compiles, which takes as long as all others together.
@@ -88,14 +85,6 @@ def clause(
     return made
 
 
-def bearer(clauses: Sequence[Clause]) -> str:
-    """The id of the clause that reports a plain forward or backward which does not run.
-
-    It is the first of those chosen that need one, or the first of all.
-    """
-    return next((clause.id for clause in clauses if clause.gradient), clauses[0].id)
-
-
 def in_running_order(clauses: Sequence[Clause]) -> list[Clause]:
     """The clauses with those that compile at the end, so that the others are known soon."""
     return sorted(
@@ -138,20 +127,18 @@ def run_clauses(
     clauses: Sequence[Clause],
     probe: Probe,
     *,
-    bearing: str,
-    teller: str,
+    asked: Sequence[Clause] = (),
     replaced: Sequence[str] = (),
     started: Callable[[Clause], object] = lambda clause: None,
     timeout: float | None = None,
-    known: Mapping[Clause, Finding] = MappingProxyType({}),
+    known: Sequence[Finding] = (),
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
 
     Arguments:
         clauses: the clauses.
         probe: the subject with its inputs.
-        bearing: the id of the clause that reports a plain backward which does not run.
-        teller: the id of the clause that reports what of torch the checked code replaces.
+        asked: all that were asked for, some of which another process runs; these if none is named.
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
         timeout: the seconds of work that each clause may take, or ``None`` for no limit.
@@ -163,22 +150,25 @@ def run_clauses(
         scripts have been run.
     """
     found: list[Finding] = []
-    told = any(
-        clause.id == "deterministic" for clause in (*known, *clauses)
-    )  # then by that one alone
-    probe = replace(probe, erratic=probe.erratic and told)
+    asked = asked or clauses
+    ids = [clause.id for clause in asked]
+    # One cause gives one finding: a plain forward or backward that does not run is told by the
+    # first clause that needs one, what of the process is changed by `state`, and that numbers are
+    # others each time by `deterministic` alone.
+    bearing = next((clause.id for clause in asked if clause.gradient), ids[0])
+    teller = "state" if "state" in ids else ids[0]
+    probe = replace(probe, erratic=probe.erratic and "deterministic" in ids)
     for clause in in_running_order(clauses):
         started(clause)
         with unpatched() as more:
             finding = run_clause(clause, probe, timeout, bearing)
         patched = [*replaced, *more]
-        # One cause gives one finding.
         if patched and clause.id == teller:
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
         found.append(finding)
         yield finding
-    yield from _concluded({clause.id: clause for clause in (*known, *clauses)}, probe, found,
-                          tuple(known.values()), timeout)  # fmt: skip
+    by_id = {clause.id: clause for clause in asked}
+    yield from _concluded(by_id, probe, found, known, timeout)
 
 
 def _concluded(
@@ -198,11 +188,6 @@ def _concluded(
             shown = finding if told else verify(finding, probe.patience)
             if shown not in found:
                 yield shown
-
-
-def teller(clauses: Sequence[Clause]) -> str:
-    """The id of the clause that reports what else of the process the checked code has changed."""
-    return "state" if any(clause.id == "state" for clause in clauses) else clauses[0].id
 
 
 def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, Clause, bearer, teller
+from pullback.conformance._clause import COMPILING, Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
@@ -119,7 +119,7 @@ def check_isolated(
             request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
                 "infer": state.infer, "thorough": thorough,
-                "bearing": bearer(clauses), "teller": teller(clauses),
+                "asked": [clause.id for clause in clauses],
             }  # fmt: skip
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
@@ -225,8 +225,7 @@ def _read_answers(folder: Path, state: _State) -> None:
             state.inferred = message["prepared"]["inferred"]
             state.constants = tuple(message["prepared"]["constants"])
         if "finding" in message:
-            fields = message["finding"]
-            state.add(Finding(verdict=Verdict(fields.pop("verdict")), **fields))
+            state.add(Finding(**message["finding"]))
             state.running = ""
         if "misfit" in message:
             raise ArgumentError(

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, Clause, limit, run_clauses
+from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
@@ -30,7 +31,7 @@ from pullback.errors import ArgumentError
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
 from pullback.recording.locator import Locator, find
-from pullback.report import Finding, Verdict
+from pullback.report import Finding
 
 __all__ = ["answer", "main", "warm"]
 
@@ -42,45 +43,26 @@ def main(folder: Path) -> None:
         folder: holds the request and the inputs, and takes the answers.
     """
     request = json.loads((folder / "request.json").read_text())
-    say = _Voice(folder)
     try:
         subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
         arguments = Arguments.of(*unpack(folder / "inputs.pt"))
     except ArgumentError as error:
-        say(misfit=error.what, given=error.given)
-        return
+        _say(folder, misfit=error.what, given=error.given)
     except Exception as error:  # a module that fails to load is the caller's to hear of
-        say(misfit="The function cannot be loaded in another process.", given=describe(error))
-        return
-    _run(subject, arguments, request, say)
-
-
-def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
-    """Answer a request in a copy of the process that made it.
-
-    Arguments:
-        subject: what is checked.
-        arguments: its inputs.
-        request: the clauses and how they are run.
-        folder: takes the answers.
-    """
-    say = _Voice(folder)
-    _run(subject, arguments, request, say)
+        said = "The function cannot be loaded in another process."
+        _say(folder, misfit=said, given=describe(error))
+    else:
+        answer(subject, arguments, request, folder)
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
 _LOADING = ("forward", "transforms", "fake")
 
 
-class _Voice:
-    """Appends messages to the answers."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "answers.jsonl"
-
-    def __call__(self, **message: Any) -> None:
-        with self._path.open("a") as stream:
-            stream.write(json.dumps(message) + "\n")
+def _say(folder: Path, **message: Any) -> None:
+    """Append a message to the answers."""
+    with (folder / "answers.jsonl").open("a") as stream:
+        stream.write(json.dumps(message) + "\n")
 
 
 class _Sine(torch.autograd.Function):
@@ -116,11 +98,20 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
         if clause.id in (_LOADING + COMPILING if compiling else _LOADING)
         and (named is None or clause.id in named)
     ]
-    for _ in run_clauses(chosen, probe, bearing="", teller=""):
+    for _ in run_clauses(chosen, probe):
         yield
 
 
-def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _Voice) -> None:
+def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
+    """Answer a request, in a fresh process or in a copy of the one that made it.
+
+    Arguments:
+        subject: what is checked.
+        arguments: its inputs.
+        request: the clauses and how they are run.
+        folder: takes the answers.
+    """
+    say = partial(_say, folder)
     # Checks run side by side, and the threads of an original are not in its copy: what waits for
     # one would wait for ever. So are the numbers of a check the same on any machine.
     torch.set_num_threads(1)
@@ -144,23 +135,13 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
             "constants": probe.constants,
         }
     )
-    chosen = [clause for clause in CLAUSES if clause.id in request["clauses"]]
+    asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
     for finding in run_clauses(
-        chosen, probe, bearing=request["bearing"], teller=request["teller"], replaced=replaced,
-        started=lambda clause: say(started=clause.id),
-        known=_causes(request),
+        [clause for clause in asked if clause.id in request["clauses"]], probe,
+        asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
+        known=[Finding(**fields) for fields in request["causes"]],
     ):  # fmt: skip
         say(finding=asdict(finding))
-
-
-def _causes(request: dict[str, Any]) -> dict[Clause, Finding]:
-    """What another process has found, by clause."""
-    by_id = {clause.id: clause for clause in CLAUSES}
-    found = {}
-    for fields in request["causes"]:
-        verdict = Verdict(fields.pop("verdict"))
-        found[by_id[fields["clause"]]] = Finding(verdict=verdict, **fields)
-    return found
 
 
 if __name__ == "__main__":

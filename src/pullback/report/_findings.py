@@ -57,6 +57,7 @@ class Finding:
     cause: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", Verdict(self.verdict))  # a text where it was data
         for field_ in fields(self):
             value = getattr(self, field_.name)
             if type(value) is str:

@@ -73,7 +73,7 @@ class Report(Findings):
         try:
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
-            findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
+            findings = tuple(Finding(**fields) for fields in values.pop("findings"))
             for name in ("constants", "without"):
                 values[name] = tuple(values.get(name, ()))
             return cls(findings=findings, **values)
@@ -183,9 +183,3 @@ class Report(Findings):
         if self.unchecked:
             parts.append(self.unchecked)
         return ", ".join(parts)
-
-
-def _read_finding(fields: dict[str, Any]) -> Finding:
-    """Build a finding from its JSON object."""
-    verdict = Verdict(fields.pop("verdict"))
-    return Finding(verdict=verdict, **fields)
