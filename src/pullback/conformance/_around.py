@@ -8,10 +8,10 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._derivative import aligned
-from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
+from pullback.conformance._vectors import scale
 
 __all__ = ["EVERY", "Around", "step_of"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pullback.conformance._arguments import Arguments
+from pullback.conformance._arguments import Arguments, refuse_data, without_nan
 from pullback.conformance._clause import (
     Clause,
     check_timeout,
@@ -19,7 +19,6 @@ from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._held import own_generators
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
-from pullback.conformance._numbers import refuse_data, without_nan
 from pullback.conformance._prepare import prepare
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject

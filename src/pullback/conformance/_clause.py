@@ -10,7 +10,7 @@ from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, classi
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
-from pullback.conformance._verify import verify
+from pullback.conformance._repro import verify
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict

@@ -17,8 +17,7 @@ from pullback.conformance._clause import COMPILING, Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import locate, pack
-from pullback.conformance._worker import answer
+from pullback.conformance._worker import answer, locate, pack
 from pullback.errors import ArgumentError
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime

@@ -9,7 +9,6 @@ from functools import cache, partial
 import torch
 
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._directions import KINDS
 from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
@@ -21,6 +20,7 @@ from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
 from pullback.conformance._unwritten import run_filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
+from pullback.conformance._vectors import KINDS
 from pullback.errors import ArgumentError, PullbackError
 
 __all__ = ["prepare"]

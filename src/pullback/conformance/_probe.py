@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
@@ -18,7 +17,7 @@ from pullback.conformance._structure import keep, keep_step, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close
-from pullback.conformance._vectors import Tensors, filled, flatten
+from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 

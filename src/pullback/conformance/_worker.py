@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from dataclasses import replace as with_fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,16 @@ from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import unpack
+from pullback.conformance._tree import replace
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
-__all__ = ["answer", "main", "warm"]
+__all__ = ["answer", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
@@ -127,7 +129,7 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
-    probe = replace(probe, thorough=request["thorough"])
+    probe = with_fields(probe, thorough=request["thorough"])
     say(
         prepared={
             "gradient": probe.intent,
@@ -147,3 +149,71 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
 if __name__ == "__main__":
     die_with(int(os.environ.get("PULLBACK_PARENT", os.getppid())))
     main(Path(sys.argv[1]))
+
+
+_UNLIMITED = 2**63
+
+
+def locate(subject: Subject) -> Locator:
+    """Where another process finds the subject.
+
+    Arguments:
+        subject: a subject under a module and name, or in a script.
+
+    Returns:
+        Its locator.
+
+    Raises:
+        ArgumentError: no other process can find it.
+    """
+    if not subject.importable():
+        raise ArgumentError(
+            f"{subject.name} cannot be found by another process.",
+            given="a local, unnamed or replaced object",
+            expected="a Function or callable at the top level of a module or script",
+            mend="Move it to the top level, or pass isolate=False.",
+        )
+    if subject.locator.module == "__main__" and not subject.locator.file:
+        raise ArgumentError(
+            f"{subject.name} was defined at a prompt, where no other process finds it.",
+            mend="Save it to a file, or pass isolate=False.",
+        )
+    return subject.locator
+
+
+def pack(arguments: Arguments, path: Path) -> None:
+    """Write arguments so that they are read without executing code.
+
+    Arguments:
+        arguments: the arguments.
+        path: the file to write.
+
+    Raises:
+        ArgumentError: an argument is neither a tensor nor plain data.
+    """
+    chosen = set(arguments.differentiable if arguments.declared else ())
+    values = [
+        arguments.owned[k] if k in arguments.owned else value.clone().requires_grad_(k in chosen)
+        for k, value in enumerate(arguments.values)
+    ]
+    slots = iter(values)
+    parts = (replace(part, slots) for part in (arguments.args, dict(arguments.kwargs)))
+    try:
+        call = Encoder(_UNLIMITED, expressions=True).encode_call(*parts)
+    except NotPlain as reason:
+        raise ArgumentError(
+            "An argument cannot be handed to another process.",
+            given=str(reason),
+            expected="tensors, plain data, and what is found by its name",
+            mend="Pass isolate=False.",
+        ) from reason
+    torch.save(call, path)
+
+
+def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read what `pack` wrote.
+
+    Returns:
+        Positional and keyword arguments; the chosen tensors require a gradient.
+    """
+    return decode_call(**torch.load(path, weights_only=True), loader=Loader())

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pullback.conformance._clause import clause
-from pullback.conformance._linearity import linearity_gap
+from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.report import Finding
 

@@ -11,16 +11,14 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._control import already, is_foreign
-from pullback.conformance._directions import spread
-from pullback.conformance._ends import REPRO, at_the_ends
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees
 from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._special import specials
+from pullback.conformance._special import REPRO, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
-from pullback.conformance._vectors import are_finite, flatten, products, unflatten
+from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
