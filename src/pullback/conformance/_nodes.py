@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from pullback.internal.torch import function_of, metadata_of
+from pullback.recording.locator import Locator
+from pullback.tensor import Function, reference_of
 
 __all__ = [
     "Marks",
@@ -17,6 +20,7 @@ __all__ = [
     "call_backward",
     "custom_nodes",
     "edges",
+    "is_once",
     "lacks_rule",
     "needed",
     "returned",
@@ -113,6 +117,22 @@ def edges(node: Any) -> list[tuple[int, Any]]:
     return [
         (k, metadata_of(child)[number]) for k, (child, number) in zip(wanted, targets, strict=True)
     ]
+
+
+def is_once(functions: Sequence[Any]) -> bool:
+    """Whether any Function is marked once_differentiable, so that it refuses a second derivative.
+
+    A completed one is not: what it computes below the mark has a derivative, which it derives.
+    """
+
+    def marked(cls: Any) -> bool:
+        if issubclass(cls, Function) and (Locator.of(cls).completed or reference_of(cls)):
+            return False
+        made_by = [getattr(rule, "__globals__", None) for rule in (cls.backward, cls.vjp)
+                   if hasattr(rule, "__wrapped__")]  # fmt: skip
+        return any(names is vars(function) for names in made_by)
+
+    return any(map(marked, functions))
 
 
 def accumulated(

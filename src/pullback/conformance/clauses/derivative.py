@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import is_right
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import is_right
 from pullback.conformance._structure import bound_rows
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE

@@ -11,13 +11,12 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, ask_second, decide, try_second
 from pullback.conformance._evidence import inner
 from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._nodes import lacks_rule
+from pullback.conformance._nodes import is_once, lacks_rule
 from pullback.conformance._operations import Backward, edited
 from pullback.conformance._pair import CLOSE
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.conformance.clauses._second import is_once
 from pullback.report import Finding, Verdict
 
 __all__ = ["double"]
@@ -37,7 +36,7 @@ __all__ = ["double"]
 )
 def double(probe: Probe) -> Finding:
     """Compare autodiff of <B(g), u> with finite differences of B, by inputs and by cotangent."""
-    if is_once(probe):
+    if is_once(probe.functions()):
         return probe.lacking(
             "Backward is marked once_differentiable; `once` says how loudly.", COMPLETE
         )

@@ -3,10 +3,10 @@
 from contextlib import suppress
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import dies_in_a_copy
 from pullback.conformance._forked import ProcessDied, Stuck
 from pullback.conformance._fresh import GIVEN, Answers, Fresh
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import dies_in_a_copy
 from pullback.report import Finding
 
 __all__ = ["first_call"]

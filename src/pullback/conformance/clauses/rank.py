@@ -8,14 +8,13 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._control import is_foreign, is_right
 from pullback.conformance._derivative import judge
 from pullback.conformance._failure import describe
 from pullback.conformance._items import changed, data, sharings
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import Run, agrees
+from pullback.conformance._screen import Run, agrees, is_foreign, is_right
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding

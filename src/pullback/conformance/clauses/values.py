@@ -10,10 +10,9 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._control import already, is_foreign
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run, agrees
+from pullback.conformance._screen import Run, agrees, already, is_foreign
 from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import REPRO, at_the_ends, specials
