@@ -229,7 +229,9 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
         return probe.skipped("Nothing can be shown: every input is empty.")
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
-        return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
+        said = ("no output carries a gradient" if probe.inputs.differentiable
+                else "no input that the function takes has a gradient")  # fmt: skip
+        return probe.skipped(f"Nothing is differentiated here: {said}.")
     try:
         with guarded(), limit(timeout):
             return clause.test(probe)
@@ -279,9 +281,3 @@ def check_timeout(timeout: float | None, isolate: bool) -> None:
             given=f"timeout={timeout!r}, isolate=False",
             mend="Pass isolate=True.",
         )
-
-
-def _nothing(probe: Probe) -> str:
-    if not probe.inputs.differentiable:
-        return "no input that the function takes has a gradient"
-    return "no output carries a gradient"

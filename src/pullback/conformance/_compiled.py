@@ -57,20 +57,28 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
     def eager() -> Tensors:
         return _both(probe, probe.subject.call, cotangents)
 
-    yield Way("torch.compile(fullgraph=True)", lambda: _once(probe, cotangents, "aot_eager"), eager)
+    def once(backend: str) -> Tensors:
+        return _both(probe, _compiled(probe, backend), cotangents)
+
+    def resized(other: Probe) -> Tensors:
+        """Compile for shapes that may change, and change them."""
+        call = _compiled(probe, dynamic=True)
+        return [*_both(probe, call, cotangents), *_both(other, call)]
+
+    yield Way("torch.compile(fullgraph=True)", lambda: once("aot_eager"), eager)
     if not probe.thorough:
         return
     other = _other_size(probe)
     if other is not None:
         yield Way(
             "torch.compile(dynamic=True)",
-            lambda: _resized(probe, other, cotangents),
+            lambda: resized(other),
             lambda: [*eager(), *_both(other, other.subject.call)],
         )
     if has_compiler():
         yield Way(
             "torch.compile(backend='inductor')",
-            lambda: _once(probe, cotangents, "inductor"),
+            lambda: once("inductor"),
             eager,
         )
 
@@ -180,28 +188,14 @@ def _compile(function: Callable[..., Any], backend: str = "aot_eager", **options
     return torch.compile(again, fullgraph=True, backend=backend, **options)
 
 
-def _caller(probe: Probe) -> Callable[..., Any]:
+def _compiled(probe: Probe, *how: str, **options: Any) -> Callable[..., Any]:
     call = probe.subject.call
 
     def run(args: Any, kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    return run
-
-
-def _once(probe: Probe, cotangents: Tensors, backend: str) -> Tensors:
-    compiled = _compile(_caller(probe), backend)
-    return _both(probe, lambda *args, **kwargs: compiled(args, kwargs), cotangents)
-
-
-def _resized(probe: Probe, other: Probe, cotangents: Tensors) -> Tensors:
-    """Compile for shapes that may change, and change them."""
-    compiled = _compile(_caller(probe), dynamic=True)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return compiled(args, kwargs)
-
-    return [*_both(probe, call, cotangents), *_both(other, call)]
+    compiled = _compile(run, *how, **options)
+    return lambda *args, **kwargs: compiled(args, kwargs)
 
 
 def _both(probe: Probe, call: Callable[..., Any], cotangents: Tensors | None = None) -> Tensors:

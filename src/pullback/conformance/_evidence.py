@@ -58,6 +58,7 @@ __all__ = [
     "compare",
     "inner",
     "slopes",
+    "wide",
 ]
 
 FIRST_STEP = 2.0**-6
@@ -170,7 +171,7 @@ def inner(first: torch.Tensor, second: torch.Tensor) -> float:
     """
     if first.numel() == 0:
         return 0.0
-    return float((_wide(first).conj() * _wide(second)).sum().real)
+    return float((wide(first).conj() * wide(second)).sum().real)
 
 
 def slopes(
@@ -308,5 +309,6 @@ def _root(terms: torch.Tensor) -> float:
     return float(terms.square().sum().sqrt())
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64, or its complex partner."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)

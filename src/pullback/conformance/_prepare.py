@@ -79,11 +79,14 @@ def _once_only(probe: Probe, said: str) -> Probe:
 
 def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
-    probe = replace(probe, patience=_patience(probe))
+    started = time.process_time()
+    probe.run(probe.leaves())
+    probe = replace(probe, patience=patience_for(time.process_time() - started))
     leaves = probe.leaves()
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
-    frees = any(map(is_freed, leaves))
-    probe = replace(probe, frees=frees, accumulates=_accumulates(carrying))
+    # Whether ``.backward()`` works where `torch.autograd.grad` is refused.
+    refuses = _fault(carrying) is not None and _fault(replace(carrying, accumulates=True)) is None
+    probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
         kept = _answered(probe)
@@ -98,12 +101,6 @@ def _look(probe: Probe) -> Probe:
     probe = _put_back(replace(probe, fault=_fault(probe), random=_is_random(probe)))
     probe = replace(probe, kin=_kin(probe))
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
-
-
-def _patience(probe: Probe) -> float:
-    started = time.process_time()
-    probe.run(probe.leaves())
-    return patience_for(time.process_time() - started)
 
 
 def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
@@ -134,11 +131,6 @@ def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
         expected="inputs that the function accepts",
         mend="Pass the inputs that you would pass to apply().",
     )
-
-
-def _accumulates(probe: Probe) -> bool:
-    """Whether ``.backward()`` works where `torch.autograd.grad` is refused."""
-    return _fault(probe) is not None and _fault(replace(probe, accumulates=True)) is None
 
 
 def _widen(probe: Probe) -> Arguments:

@@ -13,7 +13,7 @@ from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
 from pullback.conformance._nodes import accumulated, custom_nodes
-from pullback.conformance._structure import keep, keep_step, tangent
+from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close
@@ -148,7 +148,7 @@ class Probe(Teller):
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""
-        return keep_step(point, step) if self.free else tangent(point, step)
+        return stepping(point)(step) if self.free else tangent(point, step)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """The differentiated outputs of a fresh run, without history."""

@@ -108,8 +108,6 @@ def _rounding(level: torch.dtype) -> float:
 
 
 def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
-    if probe.inputs.points()[0].dtype.is_complex and level.itemsize < 4:
-        return None
     points = low.inputs.points()
     leaves = low.leaves()
     outputs = low.evaluate(leaves)
