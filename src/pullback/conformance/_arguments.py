@@ -253,9 +253,6 @@ def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
 
     A NaN makes every number that it reaches NaN, right or wrong: nothing is judged there.
 
-    Arguments:
-        arguments: as they were given.
-
     Returns:
         The arguments, and what was not judged; an empty text where they hold no NaN.
 

@@ -31,11 +31,6 @@ class _Cause:
 def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:
     """Find causes, the fewest, of what failed.
 
-    Arguments:
-        probe: the subject with its inputs.
-        findings: one for each clause that was run.
-        again: tests a clause, by its id, with another probe.
-
     Yields:
         The findings that have changed: those of consequences name the clause of their cause, that
         of the cause its own mend.

@@ -45,9 +45,6 @@ def has_compiler() -> bool:
 def plain_ways(probe: Probe) -> Iterator[Way]:
     """The Function itself, forward and backward.
 
-    Arguments:
-        probe: the subject.
-
     Yields:
         aot_eager first: what it refuses the others refuse too. Where all is asked for, then shapes
         that may change, then inductor, the slowest.
@@ -107,9 +104,6 @@ _INSIDE: dict[str, tuple[Callable[..., Any], bool, str]] = {
 def composed_ways(probe: Probe) -> list[Way]:
     """Transforms of the Function, and compositions of them, where eager code answers.
 
-    Arguments:
-        probe: the subject.
-
     Returns:
         First all of them compiled at once, then each alone: to be asked only if that is refused.
     """
@@ -131,9 +125,6 @@ def refused_way(probe: Probe) -> Way | None:
 
     torch's compiler may answer all the same: it differentiates what it sees of forward. Where that
     gives the same numbers there is nothing to see, and nothing is compiled for it.
-
-    Arguments:
-        probe: the subject.
     """
     batch = Batch.of(probe)
     if _is_derivative(probe, batch):

@@ -191,9 +191,6 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         number: 0 and 1 are at the given point, others close to it.
         only: the position of the input to move; the number of inputs for the cotangent.
 
-    Returns:
-        The comparison.
-
     Raises:
         RuntimeError: the function refuses a second derivative.
     """

@@ -46,10 +46,6 @@ class _Entry:
 def steps_by_entry(probe: Probe, only: int) -> bool:
     """Whether outputs jump with single entries of an input, which backward passes straight through.
 
-    Arguments:
-        probe: the subject.
-        only: the position of the input.
-
     Returns:
         Whether one entry tried stands still between its jumps, or half of them move mostly by
         jumps; not where an entry that nothing jumps with has a wrong derivative.

@@ -138,9 +138,6 @@ class Slopes:
             weights: real vector, shape ``(n,)``; entries that are not settled need a zero.
             coherent: the direction was chosen so that the terms add up; errors then may add up too,
                 those of rounding aside, where they otherwise walk at random.
-
-        Returns:
-            The estimate.
         """
         used = weights != 0
         if weights.numel() and not used.any():
@@ -183,9 +180,6 @@ def slopes(
         function: maps a real number to a real vector, shape ``(n,)``.
         step: the largest step.
         grain: the precision of its values, where that is less than their dtype's.
-
-    Returns:
-        The estimates with their errors.
 
     Raises:
         ArgumentError: how many values there are depends on ``t``.

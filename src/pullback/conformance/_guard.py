@@ -230,9 +230,6 @@ _PATCHABLE = {
 def environment() -> dict[str, str]:
     """Versions of Python, torch, numpy and pullback, and the devices.
 
-    Returns:
-        Name to text.
-
     Example:
         >>> "torch" in environment()
         True

@@ -35,14 +35,7 @@ Positions = tuple[int, ...]
 
 
 def infer_intent(probe: Probe) -> Probe:
-    """The probe with its intent, and the reason where it was inferred.
-
-    Arguments:
-        probe: prepared, without intent.
-
-    Returns:
-        The same probe with ``intent``, ``inferred`` and ``reason``.
-    """
+    """The probe with its intent, and the reason where it was inferred."""
     declared = probe.subject.gradient
     if declared is not None:
         return replace(probe, intent=declared, inferred=False, reason="declared")

@@ -45,12 +45,7 @@ class Mend:
 
 
 def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
-    """The same Function with other methods, as without a breach; ``None`` where it cannot be had.
-
-    Arguments:
-        subject: what is checked.
-        steps: each makes of a Function the methods of another one.
-    """
+    """The same Function with other methods, step by step; ``None`` where it cannot be had."""
     kind = subject.function
     if kind is None and reference_of(subject.target) is not None:
         kind = subject.target.function

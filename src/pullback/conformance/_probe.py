@@ -135,9 +135,6 @@ class Probe(Teller):
         Arguments:
             label: what the direction is for; other labels give other directions.
             only: the position of the one input to move, or ``None`` to move all.
-
-        Returns:
-            One tensor for each differentiated input.
         """
         generator = self.generator(f"direction {label}")
         found = []

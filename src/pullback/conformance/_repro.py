@@ -75,9 +75,6 @@ def write_repro(
         accumulates: whether gradients come by ``.backward()`` alone.
         given: the tensors judged with, by the names under which ``body`` finds them.
 
-    Returns:
-        Python source.
-
     Example:
         >>> script = write_repro(Subject.of(torch.sin), Arguments.of((torch.ones(1),)), [0], 0,
         ...                      ["print(outs())"])
@@ -276,12 +273,7 @@ _TINY = 1e-12
 
 
 def verify(finding: Finding, patience: float) -> Finding:
-    """The finding with a script that was run, or that says in a comment what it does not show.
-
-    Arguments:
-        finding: what failed.
-        patience: the seconds of CPU time that the script may take.
-    """
+    """The finding with a script that was run, or that says in a comment what it does not show."""
     if not finding.repro or finding.verdict is not Verdict.BROKEN:
         return finding
     printed, fault = _run(finding.repro, patience)

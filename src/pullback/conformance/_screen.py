@@ -87,11 +87,6 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
 
     Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
     none is left, nothing agrees.
-
-    Arguments:
-        probe: the subject with its inputs.
-        run: what it gives there.
-        step: the direction.
     """
     rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
     h = 2.0**-6 if rough else 2.0**-10

@@ -31,14 +31,9 @@ def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str
 
 
 def window(expected: torch.Tensor, got: torch.Tensor) -> range:
-    """The flat indices that are shown: the first, or those around the largest difference.
+    """At most six flat indices: the first, or those around the largest difference.
 
-    Arguments:
-        expected: the right numbers.
-        got: the numbers seen, of the same shape; NaN where a number is not known.
-
-    Returns:
-        At most six consecutive indices.
+    A number that is not known is NaN.
 
     Example:
         >>> one = torch.zeros(100)

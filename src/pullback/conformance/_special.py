@@ -27,12 +27,6 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 
     Each is tried in all differentiated inputs at once, then in each input alone. Masks are tried
     empty and full. Other integers are left as they are: a kernel may read what they point to.
-
-    Arguments:
-        arguments: as given.
-
-    Yields:
-        Pairs of a name and arguments.
     """
     for name, made in _specials(arguments):
         pairs = zip(made.values, arguments.values, strict=True)

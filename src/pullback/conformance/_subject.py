@@ -61,9 +61,6 @@ class Subject:
                 or its name ``"ns::op"``.
             gradient: the intent the caller declares, which wins over the class's own.
 
-        Returns:
-            The subject.
-
         Raises:
             ArgumentTypeError: the target cannot be called.
             ArgumentError: the intent is unknown, or there is no such operator.

@@ -39,11 +39,7 @@ __all__ = ["answer", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
-    """Answer the request in ``folder``, in a fresh process.
-
-    Arguments:
-        folder: holds the request and the inputs, and takes the answers.
-    """
+    """Answer the request in ``folder``, in a fresh process."""
     request = json.loads((folder / "request.json").read_text())
     try:
         subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
@@ -157,12 +153,6 @@ _UNLIMITED = 2**63
 def locate(subject: Subject) -> Locator:
     """Where another process finds the subject.
 
-    Arguments:
-        subject: a subject under a module and name, or in a script.
-
-    Returns:
-        Its locator.
-
     Raises:
         ArgumentError: no other process can find it.
     """
@@ -183,10 +173,6 @@ def locate(subject: Subject) -> Locator:
 
 def pack(arguments: Arguments, path: Path) -> None:
     """Write arguments so that they are read without executing code.
-
-    Arguments:
-        arguments: the arguments.
-        path: the file to write.
 
     Raises:
         ArgumentError: an argument is neither a tensor nor plain data.
