@@ -97,7 +97,9 @@ class Arguments:
             )
         found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
         pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
-        reached = {id(tensor) for _, leaf in found for tensor in _tensors_of(leaf)}
+        # What a module, a closure or an object among the arguments reaches by itself.
+        others = [leaf for _, leaf in found if not isinstance(leaf, torch.Tensor)]
+        reached = {id(tensor) for tensor, _ in tensors_within(others)}
         owned = {
             k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached or _is_other(leaf)
         }
@@ -202,13 +204,6 @@ class Arguments:
         """The same arguments with other tensors differentiated."""
         kept = self.detached if detached is None else detached
         return with_fields(self, differentiable=tuple(positions), detached=kept)
-
-
-def _tensors_of(leaf: Any) -> list[torch.Tensor]:
-    """The tensors that an argument reaches by itself: of a module, a closure, an object."""
-    if isinstance(leaf, torch.Tensor):
-        return []
-    return [tensor for tensor, _ in tensors_within([leaf])]
 
 
 def _is_other(tensor: torch.Tensor) -> bool:

@@ -13,15 +13,26 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
 from pullback.conformance._vectors import scale
 
-__all__ = ["EVERY", "Around", "step_of"]
+__all__ = ["EVERY", "Around", "slopes_along", "step_of"]
 
 EVERY = 256
 """The entries of an input up to which each of them is moved."""
 
 
-def _relative(rough: bool) -> float:
+def _relative(probe: Probe) -> float:
     """A step as a part of what moves, where f computes in float32 or in float64."""
-    return 2.0**-6 if rough else 2.0**-17
+    return 2.0**-6 if probe.rough else 2.0**-17
+
+
+def slopes_along(
+    probe: Probe, points: Tensors, step: Tensors, base: Tensors, size: float | None = None
+) -> Tensors:
+    """How each output changes along a step, by one central difference."""
+    size = _relative(probe) if size is None else size
+    with torch.no_grad():
+        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), base)
+                    for t in (size, -size))  # fmt: skip
+    return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -46,16 +57,11 @@ class Around:
 
     def change(self, only: int, step: torch.Tensor) -> Tensors | None:
         """How much each output changes with one input along a step, half of it to either side."""
-        sides = []
-        for sign in (1, -1):
-            moved = [x.clone() for x in self.points]
-            moved[only] = moved[only] + sign * step
-            try:
-                with torch.no_grad():
-                    sides.append(aligned(self.probe.evaluate(moved), self.base))
-            except Exception:  # refused there
-                return None
-        return [(up - down) / 2 for up, down in zip(*sides, strict=True)]
+        alone = [step if k == only else torch.zeros_like(x) for k, x in enumerate(self.points)]
+        try:
+            return slopes_along(self.probe, self.points, alone, self.base, 1.0)
+        except Exception:  # refused there
+            return None
 
     def weighed(self, only: int, step: torch.Tensor) -> float | None:
         """The same, of <w, f>."""
@@ -67,7 +73,7 @@ class Around:
     def slope(self, only: int, place: int) -> complex | float | None:
         """d<w, f> by one entry; of a complex entry as autograd has it."""
         point = self.points[only]
-        size = step_of(point, place, self.probe.rough)
+        size = step_of(self.probe, point, place)
         found = []
         for unit in (1.0, 1j) if point.is_complex() else (1.0,):
             change = self.weighed(only, self.unit(only, place, size * unit))
@@ -94,7 +100,7 @@ class Around:
     @property
     def size(self) -> float:
         """How far what moves as a whole does so, as a part of a step."""
-        return _relative(self.probe.rough)
+        return _relative(self.probe)
 
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
@@ -135,7 +141,7 @@ class Around:
         return found if bool(known.all()) else None
 
 
-def step_of(point: torch.Tensor, place: int, rough: bool) -> float:
+def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
     """How far one entry moves."""
-    step = float(scale(point).abs().reshape(-1)[place]) * _relative(rough)
+    step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe)
     return float(f"{step:.0e}")  # short to write down

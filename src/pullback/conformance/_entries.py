@@ -53,7 +53,11 @@ def steps_by_entry(probe: Probe, only: int) -> bool:
     numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
     tried = [entry for number in numbers if (entry := _entry(probe, only, number))]
     if any(_is_passed(probe, entry) for entry in tried):
-        return not any(_is_wrong(probe, entry) for entry in tried)
+        return not any(
+            try_derivative(probe, 0, step=entry.step).is_wrong
+            and not jumps_along(probe, entry.step, _FAR)
+            for entry in tried
+        )
     return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
 
 
@@ -128,9 +132,3 @@ def _foretold(probe: Probe, entry: _Entry, place: float) -> float:
     gradients = probe.backward(moved, unflatten(unit, outputs))
     gradient, step = (found[entry.only].reshape(-1) for found in (gradients, entry.step))
     return inner(gradient[entry.number], step[entry.number])
-
-
-def _is_wrong(probe: Probe, entry: _Entry) -> bool:
-    """Whether nothing jumps with an entry, and its derivative is not what backward says."""
-    trial = try_derivative(probe, 0, step=entry.step)
-    return trial.is_wrong and not jumps_along(probe, entry.step, _FAR)

@@ -67,7 +67,9 @@ def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
         around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``;
             ``jvp``.
     """
-    names = {"forward": "forward", "fill": _context(kind), "back": _backward(kind), "jvp": "jvp"}
+    own = kind.backward is not torch.autograd.Function.backward
+    names = {"forward": "forward", "fill": _context(kind), "back": "backward" if own else "vjp",
+             "jvp": "jvp"}  # fmt: skip
     made: dict[str, Any] = {}
     for does, outer in around.items():
         name = names[does]
@@ -81,10 +83,6 @@ def _through(outer: Callable[..., Any], method: Callable[..., Any]) -> Callable[
         return outer(method, *args, **kwargs)
 
     return called
-
-
-def _backward(kind: _Kind) -> str:
-    return "backward" if kind.backward is not torch.autograd.Function.backward else "vjp"
 
 
 def _context(kind: _Kind) -> str:

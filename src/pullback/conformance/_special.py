@@ -10,6 +10,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._limits import NoEnd
+from pullback.conformance._pair import is_alike
 from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import keep
@@ -37,7 +38,7 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     positions = [k for k in arguments.differentiable if arguments.values[k].numel()]
     first = arguments.values[positions[0]] if positions else None
-    alike = [k for k in positions if first is not None and _alike(arguments.values[k], first)]
+    alike = [k for k in positions if first is not None and is_alike(arguments.values[k], first)]
     if len(alike) > 1:
         yield "equal inputs", _changed(arguments, alike, lambda value: arguments.values[alike[0]])
     choices = [positions, *([[k] for k in positions[:3]] if len(positions) > 1 else [])]
@@ -54,10 +55,6 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
                 full = torch.full_like(value, fill)
                 values = [full if j == k else v for j, v in enumerate(arguments.values)]
                 yield f"an {name} mask in {arguments.paths[k]}", arguments.with_values(values)
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arguments:

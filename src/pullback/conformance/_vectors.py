@@ -95,16 +95,12 @@ def scale(point: torch.Tensor) -> torch.Tensor:
     return (size + 0.1 * (typical or 10.0)).to(point.dtype)
 
 
-def _positive(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """A step in proportion to each entry, so that zeros stay."""
-    return point * torch.sign(step.real if step.is_complex() else step) / 2
-
-
 # Ways to move that keep to what a forward which validates its values may accept, the freest first.
 KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "any": lambda point, step: step,
     "kept": lambda point, step: step,  # and what has left a curved set is brought back
-    "in proportion": _positive,
+    # So that zeros stay.
+    "in proportion": lambda point, step: point * torch.sign(step.real) / 2,
     "scaled": lambda point, step: point * 0.5,
     "none": lambda point, step: torch.zeros_like(step),
 }

@@ -111,7 +111,7 @@ def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Findi
     there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
     got = torch.zeros_like(found.expected) if found.got is None else found.got
     shown = window(found.expected, got)
-    sizes = {k: step_of(at.points[only], k, at.probe.rough) for k in shown}
+    sizes = {k: step_of(at.probe, at.points[only], k) for k in shown}
     move, entry, ties = "x.view(-1)[i] += h", "got.reshape(-1)[i].item()", {}
     for k in shown:
         unit = at.unit(only, k).reshape(-1)

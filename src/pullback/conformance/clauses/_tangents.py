@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.autograd import forward_ad
 
-from pullback.conformance._derivative import aligned
+from pullback.conformance._around import slopes_along
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, explain
 from pullback.conformance._hand import at_hand
@@ -67,8 +67,10 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
     moving = [k for k, v in enumerate(step) if v is not None]
     hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
     jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
-    expected = _change(probe, points, whole, outputs)
-    terms = {names[k]: _change(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]}
+    expected = slopes_along(probe, points, whole, outputs)
+    terms = {
+        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
+    }
     for k, got in enumerate(filled(outputs, tangents)):
         parts = {name: term[k] for name, term in terms.items()}
         difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
@@ -81,12 +83,3 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             jvp, k, difference, until
         )  # fmt: skip
     return ""
-
-
-def _change(probe: Probe, points: Tensors, step: Tensors, outputs: Tensors) -> Tensors:
-    """How outputs change along a step, by finite differences."""
-    size = 2.0**-6 if probe.rough else 2.0**-17
-    with torch.no_grad():
-        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), outputs)
-                    for t in (size, -size))  # fmt: skip
-    return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]

@@ -1,6 +1,5 @@
 """`dtype`: every precision gives the same gradient, as exactly as it can, in its own dtype."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -112,7 +111,9 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     leaves = low.leaves()
     outputs = low.evaluate(leaves)
     cotangents = low.cotangents(outputs)
-    wrong = _raw_dtype(low.evaluate(low.leaves()))  # of another run: some backward runs once
+    raw = returned(low.evaluate(low.leaves()))  # of another run: some backward runs once
+    others = ((entry.dtype, getattr(value, "dtype", entry.dtype)) for _, _, entry, value in raw)
+    wrong = next((_name(found) for wanted, found in others if found != wanted), "")
     handed = [g.clone() for g in cotangents]  # which backward may write into
     got = [g.detach() for g in low.pull(leaves, handed, outputs)]
     wide = _widest(probe)
@@ -193,14 +194,6 @@ def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> l
         if gradients is not None:
             found.append(gradients)
     return found
-
-
-def _raw_dtype(outputs: Sequence[torch.Tensor]) -> str:
-    """The dtype of a gradient that backward returns in another dtype than its input's."""
-    for _, _, entry, value in returned(outputs):
-        if isinstance(value, torch.Tensor) and value.dtype != entry.dtype:
-            return _name(value.dtype)
-    return ""
 
 
 def _repro(level: torch.dtype) -> list[str]:

@@ -7,7 +7,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import slopes
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe
 from pullback.conformance._repro import Given
 from pullback.conformance._vectors import filled, flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
@@ -50,7 +50,9 @@ def forward(probe: Probe) -> Finding:
                 return probe.skipped(
                     "A nonlinear backward has no transpose, and forward a kink here."
                 )
-            expected = _true_derivative(probe, points, step, weights)
+            with torch.no_grad():
+                along = slopes(probe.along(probe.evaluate, step, points))
+            expected = along.weigh(flatten(weights)).value
         tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
         missing = any(t is None for t in tangents)
         if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
@@ -62,11 +64,6 @@ def forward(probe: Probe) -> Finding:
             detail = f"{what}: <w, Jv> is not <J'w, v>.{said}"
             return _broken(there, expected, got, detail, {"vs": step, "ws": weights})
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
-
-
-def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tensors) -> float:
-    with torch.no_grad():
-        return slopes(probe.along(probe.evaluate, step, points)).weigh(flatten(weights)).value
 
 
 def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given) -> Finding:

@@ -123,7 +123,10 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
             settled, wrong = _judge(other, run, resizing.places, tried)
-            if wrong is not None and _wrong_as_given(probe, resizing, size):
+            # What is made as arguments of another size are is wrong at the given one too.
+            if wrong is not None and (
+                is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
+            ):
                 tried.foreign = True
                 return None
             if wrong is not None:
@@ -165,11 +168,6 @@ def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
         settled, wrong = _judge(other, Run.of(other), tried.resizing.places, tried)
         return settled and wrong is None
     return False
-
-
-def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
-    """Whether what is made as arguments of another size are is wrong at the given one too."""
-    return is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
 
 
 def _wrong_in_a_part(probe: Probe, resizing: Resizing, size: int) -> bool:
