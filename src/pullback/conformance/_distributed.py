@@ -53,16 +53,9 @@ def check_on_ranks(  # noqa: PLR0917 - what `check` was given
     timeout: float | None,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Report:
-    """Check the clause `distributed`.
+    """Check the clause `distributed`, with the options of `check`.
 
-    Arguments:
-        subject: what is checked.
-        arguments: what `check` was given.
-        ranks: the processes, and what else each is given.
-        asked: the ids of the clauses that were asked for by name.
-        seed: seeds every random choice.
-        timeout: seconds of work, or of sleep, that one pass on all ranks may take.
-        on_finding: called with the finding.
+    The timeout is that of one pass on all ranks, in seconds of work, or of sleep.
 
     Raises:
         ArgumentError: other clauses were asked for, or no ranks can be started here.

@@ -126,13 +126,8 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
             say(started="infer")
             probe = infer_intent(probe)
     probe = with_fields(probe, thorough=request["thorough"])
-    say(
-        prepared={
-            "gradient": probe.intent,
-            "inferred": probe.inferred,
-            "constants": probe.constants,
-        }
-    )
+    say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
+                  "constants": probe.constants})  # fmt: skip
     asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,

@@ -19,7 +19,7 @@ class Report(Findings):
 
     Arguments:
         function: where the Function is found, for example ``"package.module:Name"``.
-        gradient: the gradient intent it was checked against.
+        gradient: the gradient intent it was checked against, or an empty text where no rule was.
         inferred: whether that intent was inferred rather than declared.
         findings: one finding for each clause that was run, in the order of the contract.
         seed: the seed of every random choice.
