@@ -17,7 +17,6 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._convention import LOSSES, AllRanks, said
 from pullback.conformance._derivative import judge, try_derivative
 from pullback.conformance._guard import environment, guarded
-from pullback.conformance._layouts import broadcast, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._ranks import Failed, Group, Ranks, refuse_here, refuse_misfit
 from pullback.conformance._repro import write_repro
@@ -26,6 +25,7 @@ from pullback.conformance._screen import Run
 from pullback.conformance._steps import motions
 from pullback.conformance._subject import Subject
 from pullback.conformance._together import Place
+from pullback.conformance._values import broadcast, strided, transposed
 from pullback.conformance.clauses.distributed import distributed
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Report, Verdict

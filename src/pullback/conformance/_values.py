@@ -1,10 +1,11 @@
-"""Compare and show the numbers of tensors."""
+"""Compare and show the numbers of tensors, and put the same ones into other memory."""
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
 
-__all__ = ["SHOWN", "close", "is_freed", "same_bits", "show", "show_part"]
+__all__ = ["SHOWN", "broadcast", "close", "expanded", "is_freed", "offset", "same_bits", "show",
+           "show_part", "strided", "transposed"]  # fmt: skip
 
 SHOWN = 6  # entries of a tensor
 
@@ -83,3 +84,30 @@ def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -
         return True
     gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
     return bool(gap <= tolerance * max(float(size), float(a[finite].abs().max()), 1e-300))
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT if x.ndim >= 2 else strided(x)
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    wide = torch.zeros((*x.shape, 2), dtype=x.dtype, device=x.device)
+    wide[..., 1] = x
+    return wide[..., 1]
+
+
+def offset(x: torch.Tensor) -> torch.Tensor:
+    store = torch.zeros(x.numel() + 1, dtype=x.dtype, device=x.device)
+    store[1:] = x.reshape(-1)
+    return store[1:].view(x.shape)
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    """Every row along the first dimension the same memory; square matrices keep their structure."""
+    square = x.ndim >= 2 and x.shape[-1] == x.shape[-2]
+    return x[:1].expand(x.shape) if x.ndim and x.shape[0] > 1 and not square else x
+
+
+def broadcast(x: torch.Tensor) -> torch.Tensor:
+    """Every entry the memory of the first, as the cotangent of a sum has it."""
+    return x.reshape(-1)[:1].expand(x.numel()).view(x.shape) if x.numel() else x

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._layouts import broadcast, expanded, offset, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
+from pullback.conformance._values import broadcast, expanded, offset, strided, transposed
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
