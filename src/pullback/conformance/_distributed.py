@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._convention import LOSSES, AllRanks, said
 from pullback.conformance._derivative import judge, try_derivative
 from pullback.conformance._guard import environment, guarded
 from pullback.conformance._probe import Probe, Tensors
@@ -24,7 +23,7 @@ from pullback.conformance._resize import resizings
 from pullback.conformance._screen import Run
 from pullback.conformance._steps import motions
 from pullback.conformance._subject import Subject
-from pullback.conformance._together import Place
+from pullback.conformance._together import LOSSES, AllRanks, Place, said
 from pullback.conformance._values import broadcast, strided, transposed
 from pullback.conformance.clauses.distributed import distributed
 from pullback.errors import ArgumentError

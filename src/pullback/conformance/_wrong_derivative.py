@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._around import EVERY, Around, step_of
+from pullback.conformance._around import EVERY, Around, at_hand, step_of
 from pullback.conformance._derivative import Trial
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, Difference, explain
-from pullback.conformance._hand import at_hand
 from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe
 from pullback.conformance._shown import window

@@ -7,10 +7,9 @@ from dataclasses import replace
 import torch
 from torch.autograd import forward_ad
 
-from pullback.conformance._around import slopes_along
+from pullback.conformance._around import at_hand, slopes_along
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, explain
-from pullback.conformance._hand import at_hand
 from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
 from pullback.conformance._pair import Pair
