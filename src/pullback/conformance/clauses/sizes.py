@@ -123,10 +123,7 @@ def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
             break  # finite differences keep some twenty of each
         if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
             settled, wrong = _judge(other, run, resizing.places, tried)
-            # What is made as arguments of another size are is wrong at the given one too.
-            if wrong is not None and (
-                is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
-            ):
+            if wrong is not None and _wrong_as_given(probe, resizing, size):
                 tried.foreign = True
                 return None
             if wrong is not None:
@@ -170,12 +167,15 @@ def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
     return False
 
 
-def _wrong_in_a_part(probe: Probe, resizing: Resizing, size: int) -> bool:
-    """Whether so many entries as were given are wrong by themselves, of those of another size.
+def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
+    """Whether what is made as arguments of another size are is wrong at the given one too.
 
-    Halves of what is wrong are looked at, down to the given size: what is wrong for its size is
-    right in its halves.
+    Or so many entries as were given are wrong by themselves, of those of another size: halves of
+    what is wrong are looked at, down to the given size. What is wrong for its size is right in its
+    halves.
     """
+    if is_foreign(probe, resizing.control()):
+        return True
     start, length = 0, size
     while length > resizing.size:
         half = max(resizing.size, -(-length // 2))
