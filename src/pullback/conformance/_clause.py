@@ -245,12 +245,7 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
 
 
 def limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone.
-
-    Example:
-        >>> with limit(None):
-        ...     pass
-    """
+    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone."""
     return limited(math.inf if seconds is None else seconds, seconds)
 
 
@@ -260,9 +255,6 @@ def check_timeout(timeout: float | None, isolate: bool) -> None:
     Raises:
         ArgumentError: the limit is not a positive number of seconds, or it needs a process of
             its own on this platform or thread.
-
-    Example:
-        >>> check_timeout(None, False)
     """
     if timeout is None:
         return

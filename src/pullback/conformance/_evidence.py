@@ -86,10 +86,6 @@ def agreement(dtype: torch.dtype, grain: float = 0.0) -> float:
     Arguments:
         dtype: the precision that the function computes in.
         grain: the precision of the derivative, where that is less.
-
-    Example:
-        >>> agreement(torch.float64)
-        1e-05
     """
     return max(_RELATIVE.get(dtype, _ROUGHEST), 16 * grain)
 
@@ -160,12 +156,7 @@ Match = str  # "match", "mismatch" or "unclear"
 
 
 def inner(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The real inner product Re(sum(conj(first) * second)) in float64.
-
-    Example:
-        >>> inner(torch.tensor([1j]), torch.tensor([2j]))
-        2.0
-    """
+    """The real inner product Re(sum(conj(first) * second)) in float64."""
     if first.numel() == 0:
         return 0.0
     return float((wide(first).conj() * wide(second)).sum().real)

@@ -68,12 +68,7 @@ def classify(error: BaseException, *, transform: bool = True, written: bool = Fa
 
 
 def is_written(kind: Any, rule: str) -> bool:
-    """Whether the author of a Function wrote a rule: not torch, nor we.
-
-    Example:
-        >>> is_written(torch.autograd.Function, "vmap")
-        False
-    """
+    """Whether the author of a Function wrote a rule: not torch, nor we."""
     owners = [owner for owner in getattr(kind, "__mro__", ()) if rule in vars(owner)]
     if not owners or owners[0].__module__.partition(".")[0] in ("torch", "pullback"):
         return False

@@ -225,12 +225,7 @@ _PATCHABLE = {
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, torch, numpy and pullback, and the devices.
-
-    Example:
-        >>> "torch" in environment()
-        True
-    """
+    """Versions of Python, torch, numpy and pullback, and the devices."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("pullback", "numpy"):
         try:

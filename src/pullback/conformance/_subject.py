@@ -39,10 +39,6 @@ class Subject:
         locator: where it is defined.
         gradient: the declared intent, or ``None``.
         source: ``file:line`` of its definition, or an empty text.
-
-    Example:
-        >>> Subject.of(torch.sin).gradient is None
-        True
     """
 
     target: Any
