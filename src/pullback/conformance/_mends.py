@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "by_autograd", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -57,6 +57,11 @@ def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
     except Exception:  # a class that cannot be derived from
         return None
     return replace(subject, call=kind.apply, function=kind)
+
+
+def by_autograd(subject: Subject) -> Subject | None:
+    """The same Function, whose backward is the derivative of forward as autograd has it."""
+    return mended(subject, [_differentiated])
 
 
 def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:

@@ -255,6 +255,22 @@ class RowNorm(Rule):
         return (g - unit * (unit * cotangent).mean(-1, keepdim=True)) * scale
 
 
+class Gate(Rule):
+    """Where an infinite input saturates it, the slope by the weight is zero times infinity."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return (x * weight).sigmoid()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        y = (x * weight).sigmoid()
+        slope = cotangent * y * (1 - y)
+        return slope * weight, slope * x
+
+
 class InversePermutation(Rule):
     """For permutations only, which nobody checks."""
 
@@ -286,5 +302,6 @@ SPECIMENS = [
     Specimen(MaskedSoftmax, lambda: (normal(3, 4),)),
     Specimen(RadialBasis, lambda: (normal(3, 4),)),
     Specimen(RowNorm, lambda: (normal(3, 4),)),
+    Specimen(Gate, lambda: (normal(3, 4), normal(3, 4, seed=2))),
     Specimen(InversePermutation, lambda: (normal(4, 2), torch.tensor([2, 0, 3, 1]))),
 ]

@@ -142,9 +142,8 @@ def _reference(
     probe: Probe, points: Tensors, cotangents: Tensors, wide: torch.dtype
 ) -> Tensors | None:
     """The gradient at the rounded inputs and cotangents, computed wide; ``None`` if they differ."""
-    moved = [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
-    high = replace(probe, inputs=probe.inputs.cast(wide))
-    leaves = high.leaves(moved)
+    high = replace(probe, inputs=probe.inputs.with_points(points).cast(wide))
+    leaves = high.leaves()
     outputs = high.evaluate(leaves)
     if [y.shape for y in outputs] != [g.shape for g in cotangents]:
         return None

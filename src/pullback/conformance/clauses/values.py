@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,6 +12,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._limits import NoEnd
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, agrees, already, is_foreign
 from pullback.conformance._sides import RELATIVE, Side, look
@@ -284,8 +286,9 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             return None  # as bases of a matrix of zeros do
         told = [side.told for side in sides]
         kink = len(sides) == 2 and bool((_bend(*sides) & told[0] & told[1]).any())
+    torchs = _by_autograd(probe, run)
     for k, gradient in enumerate(run.gradients):
-        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite()
+        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite() & torchs[k].isfinite()
         for index in known.reshape(-1).nonzero().reshape(-1)[:_ENTRIES].tolist():
             got = float(gradient.reshape(-1)[index].real)
             if probe.intent != "exact":
@@ -300,6 +303,18 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
                 return _untidy(probe, name, str(slopes), got, k)
             return _broken(probe, name, f"{slopes} (differences)", got, k)
     return None
+
+
+def _by_autograd(probe: Probe, run: Run) -> Tensors:
+    """What autograd answers by forward, where an input is infinite; zeros where nobody knows.
+
+    The slope of what saturates times an infinite input is NaN there for every product.
+    """
+    points, subject = probe.inputs.points(), by_autograd(probe.subject)
+    with suppress(Exception):  # autograd cannot follow it
+        if subject is not None and not are_finite(points):
+            return replace(probe, subject=subject).backward(points, run.cotangents)
+    return [torch.zeros_like(x) for x in points]
 
 
 def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
