@@ -625,7 +625,7 @@ class Frame(Rule):
 
 
 class CosineMargin(Rule):
-    """The cosine of an angle made larger; beyond one it is of none, and its sine is kept from zero."""
+    """The cosine of an angle made larger, by a sine that is kept from zero; not beyond one."""
 
     @staticmethod
     def forward(ctx, cosine, margin):
