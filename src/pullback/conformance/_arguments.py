@@ -165,17 +165,11 @@ class Arguments:
         What is handed out as it is has the dtype that it has.
         """
         partner = torch.complex64 if dtype == torch.float32 else torch.complex128
-        values = [
-            value
-            if k in self.owned
-            else value.to(dtype)
-            if value.is_floating_point()
-            else value.to(partner)
-            if value.is_complex()
-            else value
-            for k, value in enumerate(self.values)
-        ]
-        return self.with_values(values)
+        kept = {k for k, v in enumerate(self.values) if k in self.owned or not is_continuous(v)}
+        return self.with_values([
+            v if k in kept else v.to(partner if v.is_complex() else dtype)
+            for k, v in enumerate(self.values)
+        ])  # fmt: skip
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""

@@ -46,10 +46,7 @@ def infer_intent(probe: Probe) -> Probe:
     try:
         with guarded():
             intent, reason, held, moving = _infer(probe)
-    except (
-        Exception,
-        SystemExit,
-    ):  # a function that fails here fails in its clauses, where it is reported
+    except (Exception, SystemExit):  # what fails here fails in its clauses, where it is reported
         intent, reason = "exact", "the default: backward could not be compared"
         held = moving = ()
     return replace(probe, intent=intent, reason=reason, held=held, moving=moving)

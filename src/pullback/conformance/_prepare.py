@@ -9,7 +9,7 @@ from functools import cache, partial
 import torch
 
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe
+from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe, raised
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -48,16 +48,10 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
     with guarded():
         probe = Probe(subject, arguments, arguments, seed=seed)
         probe = replace(probe, fresh=Fresh.of(probe)) if fresh else probe
-        try:
-            arguments = _settle(subject, arguments, seed)
-        except ArgumentError as error:
-            if isinstance(error.__cause__, PullbackError) or not _takes(subject, arguments):
-                raise
-            if probe.fresh is not None and probe.fresh.first is not None:
-                return _once_only(probe, error.given or error.what)
-            said = f"Plain forward does not run: {error.given}"
-            return replace(probe, fault=NoForward(said))
-        probe = probe.at(arguments)
+        found = _settled(probe)
+        if not isinstance(found, Arguments):
+            return _refused(probe, found)
+        probe = probe.at(found)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
@@ -70,6 +64,24 @@ def _takes(subject: Subject, arguments: Arguments) -> bool:
     own = (getattr(called, "__module__", None) or "").partition(".")[0]
     known = own not in ("torch", "pullback")
     return known and subject.misfit(arguments.args, arguments.kwargs) == ""
+
+
+def _refused(probe: Probe, error: BaseException) -> Probe:
+    """The probe of a forward that fails by its own code; inputs that do not fit are the caller's.
+
+    Raises:
+        ArgumentError: the inputs do not fit.
+    """
+    subject, said = probe.subject, describe(error)
+    if isinstance(error, PullbackError) or not _takes(subject, probe.inputs):
+        raise ArgumentError(
+            f"{subject.name} cannot be called with these inputs.", given=said,
+            expected="inputs that the function accepts",
+            mend="Pass the inputs that you would pass to apply().",
+        ) from error  # fmt: skip
+    if probe.fresh is not None and probe.fresh.first is not None:
+        return _once_only(probe, said)
+    return replace(probe, fault=NoForward(f"Plain forward does not run: {said}"))
 
 
 def _once_only(probe: Probe, said: str) -> Probe:
@@ -103,34 +115,18 @@ def _look(probe: Probe) -> Probe:
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
 
 
-def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
-    """Arguments the function takes: copies that are not leaves, if it takes no leaves.
+def _settled(probe: Probe) -> Arguments | BaseException:
+    """Arguments that the function takes: copies that are no leaves, if it takes none; else why not.
 
     One that changes an input in place is refused a leaf, by torch and so with a RuntimeError.
     """
-
-    def run(given: Arguments) -> Arguments:
-        there = Probe(subject, given, given, seed=seed)
-        there.run(there.leaves())
-        return given
-
-    try:
-        try:
-            return run(arguments)
-        except RuntimeError:
-            kept = arguments.differentiable
-            return run(arguments.with_differentiable(kept, detached=True))
-    except (Exception, SystemExit) as error:
-        raise _misfit(subject, error) from error
-
-
-def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
-    return ArgumentError(
-        f"{subject.name} cannot be called with these inputs.",
-        given=describe(error),
-        expected="inputs that the function accepts",
-        mend="Pass the inputs that you would pass to apply().",
-    )
+    given = probe.inputs
+    other = given.with_differentiable(given.differentiable, detached=True)
+    error = raised(lambda: probe.run(probe.leaves()))
+    if isinstance(error, RuntimeError):
+        given, there = other, probe.at(other)
+        error = raised(lambda: there.run(there.leaves()))
+    return given if error is None else error
 
 
 def _widen(probe: Probe) -> Arguments:
@@ -150,10 +146,7 @@ def _widen(probe: Probe) -> Arguments:
         replace(probe, outputs=_carrying(outputs)).backward(
             wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
         )
-    except (
-        Exception,
-        SystemExit,
-    ):  # any refusal: then the precision it was given is the one to check
+    except (Exception, SystemExit):  # then the precision that it was given is the one to check
         return arguments
     return wide
 
