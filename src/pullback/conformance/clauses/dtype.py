@@ -196,15 +196,11 @@ def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> l
 
 
 def _repro(level: torch.dtype) -> list[str]:
-    cast = (
-        "args = tree_map(lambda a: a.detach().to({}).requires_grad_("
-        "a.requires_grad) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, args)"
-    )
-    low = cast.format(level)
     return [
         "w = [torch.ones_like(y) for y in outs()]",
         "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-        low,
+        f"args = tree_map(lambda a: a.detach().to({level}).requires_grad_("
+        "a.requires_grad) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, args)",
         "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
         "and a.requires_grad]; ys = outs(); node = ys[0].grad_fn",
         "w = [torch.ones_like(y) for y in ys]; print('low ', torch.autograd.grad(ys, xs, w, "

@@ -109,13 +109,8 @@ def _degenerate(probe: Probe) -> Finding | None:
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, transform=False)
-        for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
-            if gradient.shape != x.shape:
-                return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
-        if what == "zero-dimensional":
-            finding = _one_element(there, leaves, outputs, cotangents, gradients)
-            if finding is not None:
-                return finding
+        if what == "zero-dimensional":  # the last one
+            return _one_element(there, leaves, outputs, cotangents, gradients)
     return None
 
 
