@@ -9,9 +9,11 @@ of the CSV, and whether the CSV has every case.
 
 import argparse
 import csv
+import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -79,7 +81,7 @@ def write(paths: Sequence[Path]) -> None:
         {
             "case": report.function, "gradient": str(report.gradient), "clause": finding.clause,
             "verdict": str(finding.verdict),
-            "detail": "" if finding.verdict == "holds" else " ".join(finding.detail.split())[:SAID],
+            "detail": "" if finding.verdict == "holds" else textwrap.shorten(finding.detail, SAID),
         }
         for report in reports if report.function in names for finding in report
     ]  # fmt: skip
@@ -151,7 +153,9 @@ def refusals(rows: Sequence[Row]) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["verdict"] in ("lacking", "untidy"):
-            key = (row["clause"], row["detail"].replace("|", r"\|"))
+            # Functions that are refused for one reason share a line.
+            detail = re.sub(r"\b\w+Function\b", "...", row["detail"])
+            key = (row["clause"], detail.replace("|", r"\|"))
             found.setdefault(key, []).append(function_of(row["case"]))
     lines = ["| clause | said by | what it says |", "|---|---|---|"]
     for (clause, detail), names in sorted(found.items()):

@@ -1,13 +1,14 @@
 """Reverse mode: the value, the gradients, their form, no copy, no mutation."""
 
 import copy
+import weakref
 
 import pytest
 import torch
 from tests.gradients.table import FLOWING, ROWS, STOPPED, each, gradients, with_grad
 from torch.utils.checkpoint import checkpoint
 
-from pullback.gradients import noise_gradient, stop_gradient
+from pullback.gradients import noise_gradient, scale_both, scale_forward, stop_gradient
 
 
 @each(ROWS)
@@ -159,3 +160,15 @@ def test_a_stopped_gradient_has_no_history(row):
 def test_stopping_keeps_the_data():
     x = torch.randn(3)
     assert stop_gradient(x).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "scale", [scale_forward, lambda x, factor: scale_both(x, factor, 2.0)], ids=["forward", "both"]
+)
+def test_a_factor_that_is_not_learnt_keeps_no_input(scale):
+    hidden = torch.randn(3, requires_grad=True) * 1
+    alive = weakref.ref(hidden)
+    output = scale(hidden, torch.tensor([0.5, 2.0, 3.0]))
+    del hidden
+    assert alive() is None
+    output.sum().backward()

@@ -327,6 +327,43 @@ def test_a_root_that_forward_found_by_steps_is_not_taken_for_a_constant(leave):
         torch.autograd.grad((first**2).sum(), x)
 
 
+WITHIN = {
+    "grad": func.grad(lambda s: (s * s / 2).sum()),
+    "grad of grad": lambda t: func.grad(func.grad(lambda s: s**3 / 6))(t[0]).expand(3) + 0 * t,
+    "jacrev": func.jacrev(lambda s: (s * s / 2).sum()),
+    "vmap": func.vmap(lambda s: s * 1.0),
+    "vmap of grad": func.vmap(func.grad(lambda s: s * s / 2)),
+    "functionalize": func.functionalize(lambda s: s * 1.0),
+    "a parameter": lambda t: torch.nn.Parameter(t) * 1.0,
+}
+
+
+@pytest.mark.parametrize("kept", ["saved", "in a list"])
+@pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
+def test_what_is_made_of_a_root_within_a_transform_is_not_a_constant(within, kept):
+    outside = []
+
+    class Root(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = bisected(x)
+            ctx.save_for_backward(*([y * 1] if kept == "saved" else []))
+            outside.append(y * 1)
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (y,) = ctx.saved_tensors or outside[-1:]
+            return cotangent / (1 + 3 * within(y) ** 2)
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(Root.apply(x).sum(), x, create_graph=True)
+    with pytest.raises(PullbackError):
+        torch.autograd.grad((first**2).sum(), x)
+    with pytest.raises(PullbackError):
+        func.jvp(lambda x: func.jvp(Root.apply, (x,), (X,))[1], (X,), (X,))
+
+
 @pytest.mark.parametrize("write", [lambda a, b: a.copy_(b), lambda a, b: a.add_(1).mul_(b)])
 def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(write):
     kept = []

@@ -167,38 +167,39 @@ class ScaleBothFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the backward factor, and what a differentiable forward factor needs."""
+        """Keep the backward factor, and what the derivative of the forward factor needs."""
         x, forward, backward = inputs
-        learned = isinstance(forward, Tensor)
+        learned = ctx.needs_input_grad[1]
         ctx.save_for_backward(
-            x if learned else None,
-            forward if learned else None,
-            backward if isinstance(backward, Tensor) else None,
+            x if learned else None, backward if isinstance(backward, Tensor) else None
         )
         ctx.backward_factor = None if isinstance(backward, Tensor) else backward
+        ctx.forward_factor = (forward.shape, forward.dtype) if learned else None
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the scaled cotangent, the forward factor's derivative, and a zero."""
-        x, forward, backward = ctx.saved_tensors
+        x, backward = ctx.saved_tensors
         factor = backward if backward is not None else ctx.backward_factor
         to_x = to_forward = to_backward = None
         if ctx.needs_input_grad[0]:
             to_x = cotangent if factor is None else multiply(cotangent, factor)
         if ctx.needs_input_grad[1]:
-            to_forward = _derivative_of_factor(cotangent, x, forward)
+            to_forward = _derivative_of_factor(cotangent, x, *ctx.forward_factor)
         if ctx.needs_input_grad[2]:
             to_backward = torch.zeros_like(backward)
         return to_x, to_forward, to_backward
 
 
-def _derivative_of_factor(cotangent: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+def _derivative_of_factor(
+    cotangent: Tensor, x: Tensor, shape: torch.Size, dtype: torch.dtype
+) -> Tensor:
     """Return the sum of ``cotangent * conj(x)`` over what the factor was broadcast to."""
-    wide = torch.promote_types(widen(x).dtype, factor.dtype)
+    wide = torch.promote_types(widen(x).dtype, dtype)
     product = cotangent.to(wide) * x.to(wide).conj()
-    if product.is_complex() and not factor.is_complex():
+    if product.is_complex() and not dtype.is_complex:
         product = product.real
-    return product.sum_to_size(factor.shape).to(factor.dtype)
+    return product.sum_to_size(shape).to(dtype)
 
 
 def scale_both(x: Tensor, forward: Factor, backward: Factor, *, allow_nan: bool = False) -> Tensor:

@@ -371,9 +371,9 @@ class Watch(TorchFunctionMode):
         if other is not None:
             self._instead[number] = other
             return other
-        inside = self._wrapped(tensor)
-        if inside is not None:
-            self._keep_alike(tensor, inside)
+        other = self._source(tensor, leaf)
+        if other is not None:
+            self._keep_alike(tensor, other)
             return tensor
         if self._born is None:
             if differentiable and not self._outside:
@@ -400,12 +400,20 @@ class Watch(TorchFunctionMode):
             self._cuts[id(copy)] = self._cuts[number]
         return copy
 
-    def _wrapped(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The known tensor that a transform within has wrapped in this one."""
-        while self._is_wrapper(tensor):
-            tensor = get_unwrapped(tensor)
-            if id(tensor) in self._known:
-                return tensor
+    def _source(self, tensor: torch.Tensor, leaf: bool) -> torch.Tensor | None:
+        """The known tensor that a transform within has wrapped in this one.
+
+        A leaf may have been made of one without a history: what that hides, it hides too.
+        """
+        layers = [tensor]
+        while is_functorch_wrapped_tensor(layers[-1]):
+            within = self._is_wrapper(layers[-1])
+            layers.append(get_unwrapped(layers[-1]))
+            if within and id(layers[-1]) in self._known:
+                return layers[-1]
+        for other in self._known.values() if leaf else ():
+            if other is not tensor and any(same_view(layer, other) for layer in layers):
+                return other
         return None
 
     def _is_wrapper(self, tensor: torch.Tensor) -> bool:
@@ -449,6 +457,8 @@ class Watch(TorchFunctionMode):
     def _keep_alike(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Take a tensor for what another one is, of which it is a copy, a view or a wrapper."""
         self._keep(tensor, [other])
+        if self._origins and not self.in_forward:  # the doubts of the other are its own
+            self._origins.add(tensor, [other])
         self._linearity.share(other, tensor)
         if (reason := self._reason([other])) is not None:
             self._cuts[id(tensor)] = reason

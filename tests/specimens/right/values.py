@@ -285,7 +285,41 @@ class InversePermutation(Rule):
         return cotangent[order.argsort()], None
 
 
+class SecondSmallest(Rule):
+    """Of equal entries any may be the one: the slope along each of them alone is zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found, place = x.kthvalue(2)
+        ctx.count = len(x)
+        ctx.save_for_backward(place)
+        return 3 * found
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (place,) = ctx.saved_tensors
+        return cotangent.new_zeros(ctx.count).index_fill(0, place, 3) * cotangent
+
+
+class Cell(Rule):
+    """Saturates where its state is infinite, where a product has no gradient."""
+
+    @staticmethod
+    def forward(ctx, state, x, weight):
+        y = torch.tanh(state @ weight + x)
+        ctx.save_for_backward(state, weight, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        state, weight, y = ctx.saved_tensors
+        inner = cotangent * (1 - y * y)
+        return inner @ weight.mT, inner, state.mT @ inner
+
+
 SPECIMENS = [
+    Specimen(SecondSmallest, lambda: (normal(5),)),
+    Specimen(Cell, lambda: (normal(2, 3), normal(2, 3), normal(3, 3))),
     Specimen(Reciprocal, lambda: (normal(3, 4),)),
     Specimen(SquareRoot, lambda: (positive(3, 4),)),
     Specimen(Entropy, lambda: (positive(3, 4),)),
