@@ -16,7 +16,7 @@ from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import close
+from pullback.conformance._values import close, largest
 from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
@@ -260,8 +260,9 @@ class Probe(Teller):
     ) -> int | None:  # fmt: skip
         """The position of the first tensor that differs beyond rounding; ``None`` is zero in it."""
         least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
+        among = largest(expected)
         for k, (one, other) in enumerate(zip(filled(expected, got), expected, strict=True)):
-            if one.shape != other.shape or not close(one, other, looser, least):
+            if one.shape != other.shape or not close(one, other, looser, least, among):
                 return k
         return None
 

@@ -9,7 +9,7 @@ from pullback.conformance._failure import describe
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
-from pullback.conformance._values import close
+from pullback.conformance._values import CANCELLED, close, largest
 from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
@@ -159,6 +159,7 @@ def _beyond(  # noqa: PLR0917 - what one comparison takes
     eps = max(_rounding(coarser), *(torch.finfo(g.dtype).eps for g in got))
     limit = min(torch.finfo(g.dtype).max for g in got)
     shaken: list[Tensors] | None = None
+    cancelled = CANCELLED * eps * largest(expected)
     for k, (one, true) in enumerate(zip(got, expected, strict=True)):
         if one.numel() == 0 or not true.isfinite().all():
             continue
@@ -171,7 +172,7 @@ def _beyond(  # noqa: PLR0917 - what one comparison takes
                 return k
             continue
         off = float((one.to(true.dtype) - true).abs().max()) - 30 * eps * size - 1e-6 * limit**-0.5
-        if off <= 0:
+        if off <= cancelled:
             continue
         shaken = _shaken(probe, points, cotangents, eps) if shaken is None else shaken
         if off > 30 * max((float((other[k] - true).abs().max()) for other in shaken), default=0.0):

@@ -9,6 +9,7 @@ from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import slopes
 from pullback.conformance._probe import Probe
 from pullback.conformance._repro import Given
+from pullback.conformance._values import CANCELLED
 from pullback.conformance._vectors import filled, flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.clauses._tangents import push, say_tangent
@@ -32,6 +33,7 @@ _WRONG = "The tangent is not the transpose of backward"
 def forward(probe: Probe) -> Finding:
     """Compare <w, Jv> with <J'w, v>; a tangent that is silently None counts as zero."""
     count = len(probe.inputs.differentiable)
+    moved = 0.0  # of all that was pushed: what cancels leaves roundings of numbers so large
     alone = [(0, k) for k in range(min(count, _SEPARATELY))] if count > 1 else []
     for number, only in ((0, None), (2, None), *alone):
         points = probe.point(number)
@@ -53,7 +55,8 @@ def forward(probe: Probe) -> Finding:
             with torch.no_grad():
                 along = slopes(probe.along(probe.evaluate, step, points))
             expected = along.weigh(flatten(weights)).value
-        tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
+        eps, moved = torch.finfo(probe.dtype).eps, max(moved, magnitude, scale)
+        tolerance = max(max(magnitude, scale) * eps**0.6, CANCELLED * eps * moved)
         missing = any(t is None for t in tangents)
         if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
             return probe.lacking("The tangent is None, without an error.", OPERATOR)
