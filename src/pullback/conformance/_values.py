@@ -6,8 +6,8 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 
-__all__ = ["CANCELLED", "SHOWN", "broadcast", "close", "expanded", "is_freed", "largest", "offset", "same_bits", "show",
-           "show_part", "strided", "transposed"]  # fmt: skip
+__all__ = ["CANCELLED", "SHOWN", "broadcast", "close", "expanded", "is_freed", "largest", "offset",
+           "same_bits", "show", "show_part", "strided", "transposed"]  # fmt: skip
 
 SHOWN = 6  # entries of a tensor
 CANCELLED = 16  # roundings that are left where terms cancel
