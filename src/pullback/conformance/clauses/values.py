@@ -27,6 +27,8 @@ __all__ = ["values"]
 # Of work, after which no other value is tried: an iteration may converge slowly there.
 _SECONDS = 10.0
 _ENTRIES = 3  # looked at one by one, in each input
+# So many points are looked at before an accusation, so close; differences are as much closer.
+_BESIDE, _NEAR = 32, 2.0**-10
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
 
@@ -133,8 +135,9 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
         ways += [(k, step, partial(_by_entry, k=k)) for k, step in _entries(probe)]
     for k, step, look_along in ways:
         slopes = look_along(probe, run, step=step)
-        wrong = None if slopes is None else slopes.wrong(probe, step)
-        if wrong is not None:
+        if slopes is None or (wrong := slopes.wrong(probe, step)) is None:
+            continue
+        if slopes.beside(probe, step).wrong(probe, step) is not None:
             return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
     return None
 
@@ -166,6 +169,28 @@ class _Slopes:
     def __str__(self) -> str:
         more = self.high - self.low > self.noise
         return f"{self.low:.6g}" + f" to {self.high:.6g}" * more
+
+    def beside(self, probe: Probe, step: Tensors) -> "_Slopes":
+        """The same with the slopes at points close by: what lies between all of these is right.
+
+        Clarke's generalised gradient is the convex hull of the limits of gradients (F. H. Clarke,
+        "Optimization and Nonsmooth Analysis", 1983). Where forward is a difference of maxima, as
+        a share of the largest two, it has elements beyond the one-sided slopes.
+        """
+        found, weights = [self.low, self.high], flatten(self.weights).double()
+        finite = [x.abs().nan_to_num(0.0, 0.0, 0.0) for x in probe.inputs.points()]
+        pairs = [(float(x.max()), float(v.abs().max()))
+                 for x, v in zip(finite, step, strict=True) if v.any()]  # fmt: skip
+        h = _NEAR**2 * min(((size or 1.0) / moves for size, moves in pairs), default=1.0)
+        for number in range(0 if probe.rough else _BESIDE):
+            moved = zip(probe.inputs.points(), _freely(probe, f"beside {number}"), strict=True)
+            points = [x + _NEAR * v for x, v in moved]
+            line = replace(probe, inputs=probe.inputs.with_points(points)).line(step)
+            with suppress(Exception):  # not defined there
+                slope = (line(h) - line(-h)).double() / (2 * h)
+                found += [float((weights * slope).sum())]
+        found = [slope for slope in found if math.isfinite(slope)]
+        return replace(self, low=min(found), high=max(found))
 
     def wrong(self, probe: Probe, step: Tensors) -> float | None:
         """The derivative along the step by backward, where it does not lie between them."""
@@ -248,9 +273,9 @@ def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
     yield False, _freely(probe)
 
 
-def _freely(probe: Probe) -> Tensors:
+def _freely(probe: Probe, label: str = "values") -> Tensors:
     """A direction in which every finite entry moves."""
-    pairs = zip(probe.inputs.points(), probe.direction("values"), strict=True)
+    pairs = zip(probe.inputs.points(), probe.direction(label), strict=True)
     return _kept(probe, [torch.where(x.isfinite(), v, 0) for x, v in pairs])
 
 
