@@ -39,8 +39,8 @@ _MOST = 1e120  # whose square can be told from infinity, as its inverse's from z
     "wrong number there is found by nobody.",
     breach="at zeros, negative zeros, ties, constant and masked inputs, large and small numbers in "
     "each precision: against finite differences where there is a limit, against the one-sided "
-    "ones at a kink (anything between the two is right), against float64 at the ends of a "
-    "range, and as a gradient that is not finite where the slope is.",
+    "ones at a kink (anything between these, or the slopes close by, is right), against float64 at "
+    "the ends of a range, and as a gradient that is not finite where the slope is.",
     mend="Give the quotient its limit before dividing, and let tied entries share the "
     "gradient. Where the gradient is bounded or lifted there on purpose, declare it as a "
     "surrogate.",
