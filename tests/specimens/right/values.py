@@ -255,6 +255,23 @@ class RowNorm(Rule):
         return (g - unit * (unit * cotangent).mean(-1, keepdim=True)) * scale
 
 
+class ShareOfLargest(torch.autograd.Function):
+    """Shares of the largest two: where all are equal, a difference of maxima has any two."""
+
+    @staticmethod
+    def forward(ctx, x):
+        top, index = x.topk(2, -1)
+        ctx.save_for_backward(x, index)
+        return top.softmax(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, index = ctx.saved_tensors
+        share = x.gather(-1, index).softmax(-1)
+        slope = share * (cotangent - (cotangent * share).sum(-1, keepdim=True))
+        return torch.zeros_like(x).scatter(-1, index, slope)
+
+
 class Gate(Rule):
     """Where an infinite input saturates it, the slope by the weight is zero times infinity."""
 
@@ -360,6 +377,7 @@ SPECIMENS = [
     Specimen(MaskedSoftmax, lambda: (normal(3, 4),)),
     Specimen(RadialBasis, lambda: (normal(3, 4),)),
     Specimen(RowNorm, lambda: (normal(3, 4),)),
+    Specimen(ShareOfLargest, lambda: (normal(3, 5),)),
     Specimen(Gate, lambda: (normal(3, 4), normal(3, 4, seed=2))),
     Specimen(InversePermutation, lambda: (normal(4, 2), torch.tensor([2, 0, 3, 1]))),
 ]
