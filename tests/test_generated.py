@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
     ["benchmarks.shipped", "benchmarks.clauses", "benchmarks.wild.tables", "benchmarks.readme",
      "benchmarks.matrix", "benchmarks.programs.tables", "benchmarks.text_tables",
       "benchmarks.beside_gradcheck", "benchmarks.verification_table",
-      "benchmarks.kernels_in_use.tables", "benchmarks.bench_conformance"],
+      "benchmarks.kernels_in_use.tables", "benchmarks.bench_conformance",
+      "benchmarks.torch_operators"],
 )  # fmt: skip
 def test_the_pages_are_what_the_measurements_say(
     module: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pullback.conformance import _isolate, check
-from pullback.conformance._verify import verify
+from pullback.conformance._repro import verify
 from pullback.report import Finding, Report, Verdict, merge_reports
 
 

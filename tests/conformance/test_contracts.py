@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from pullback import check
-from pullback.conformance import Verdict, _contracts
+from pullback.conformance import Verdict, _check
 from pullback.errors import PullbackError
 
 
@@ -30,12 +30,12 @@ class Contract:
 def offered(monkeypatch):
     def offer(value):
         entry = EntryPoint("theirs", value, "pullback.contracts")
-        monkeypatch.setattr(_contracts, "entry_points", lambda group: [entry])
-        _contracts._contracts.cache_clear()
+        monkeypatch.setattr(_check, "entry_points", lambda group: [entry])
+        _check._contracts.cache_clear()
 
     yield offer
     monkeypatch.undo()
-    _contracts._contracts.cache_clear()
+    _check._contracts.cache_clear()
 
 
 def test_the_contract_of_another_package_judges(offered):

@@ -555,9 +555,30 @@ class SlopeOfForward(torch.autograd.Function):
         return g * ctx.saved_tensors[0]
 
 
-def test_what_forward_computed_and_autograd_misses_is_named():
-    finding = check(SlopeOfForward, X, clauses="double")["double"]
-    assert "To autograd, ctx.saved_tensors[0] is a constant: forward computed it." in finding.detail
+class HalvesOfForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        a, b = x.chunk(2, -1)
+        ctx.save_for_backward(a, b, a.sin(), x)
+        return a.sin() * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b, s, _ = ctx.saved_tensors
+        return torch.cat([g * b * a.cos(), g * s], -1)
+
+
+MISSED = {
+    SlopeOfForward: "ctx.saved_tensors[0] is a constant: forward computed it.",
+    HalvesOfForward: "ctx.saved_tensors[0], ctx.saved_tensors[1] and ctx.saved_tensors[2] are "
+    "constants: forward computed them.",
+}
+
+
+@pytest.mark.parametrize("function", MISSED)
+def test_what_forward_computed_and_autograd_misses_is_named(function):
+    finding = check(function, X[:, :2], clauses="double")["double"]
+    assert f"To autograd, {MISSED[function]}" in finding.detail
 
 
 class LatestNumber(torch.autograd.Function):

@@ -9,11 +9,11 @@ import torch
 
 from pullback.conformance._held import PutBack, rewinds, tensors_within
 from pullback.conformance._tree import leaves, replace, walk
-from pullback.errors import ArgumentTypeError
-from pullback.internal.torch import pytree
+from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import FakeTensor, pytree
 from pullback.recording.codec import TENSORS
 
-__all__ = ["Arguments", "is_composed", "is_continuous"]
+__all__ = ["Arguments", "is_composed", "is_continuous", "refuse_data", "without_nan"]
 
 
 def is_continuous(tensor: torch.Tensor) -> bool:
@@ -97,7 +97,9 @@ class Arguments:
             )
         found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
         pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
-        reached = {id(tensor) for _, leaf in found for tensor in _tensors_of(leaf)}
+        # What a module, a closure or an object among the arguments reaches by itself.
+        others = [leaf for _, leaf in found if not isinstance(leaf, torch.Tensor)]
+        reached = {id(tensor) for tensor, _ in tensors_within(others)}
         owned = {
             k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached or _is_other(leaf)
         }
@@ -163,17 +165,11 @@ class Arguments:
         What is handed out as it is has the dtype that it has.
         """
         partner = torch.complex64 if dtype == torch.float32 else torch.complex128
-        values = [
-            value
-            if k in self.owned
-            else value.to(dtype)
-            if value.is_floating_point()
-            else value.to(partner)
-            if value.is_complex()
-            else value
-            for k, value in enumerate(self.values)
-        ]
-        return self.with_values(values)
+        kept = {k for k, v in enumerate(self.values) if k in self.owned or not is_continuous(v)}
+        return self.with_values([
+            v if k in kept else v.to(partner if v.is_complex() else dtype)
+            for k, v in enumerate(self.values)
+        ])  # fmt: skip
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""
@@ -204,15 +200,77 @@ class Arguments:
         return with_fields(self, differentiable=tuple(positions), detached=kept)
 
 
-def _tensors_of(leaf: Any) -> list[torch.Tensor]:
-    """The tensors that an argument reaches by itself: of a module, a closure, an object."""
-    if isinstance(leaf, torch.Tensor):
-        return []
-    return [tensor for tensor, _ in tensors_within([leaf])]
-
-
 def _is_other(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds more than its numbers, as a quantised weight does."""
     if type(tensor) in TENSORS:
         return False
     return not tensor.requires_grad or is_composed(tensor)
+
+
+def refuse_data(arguments: Arguments) -> None:
+    """Refuse tensors that have no strided numbers to move and compare.
+
+    Raises:
+        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
+    """
+    for path, value in zip(arguments.paths, arguments.values, strict=True):
+        kind = _unusual(value)
+        if kind:
+            raise ArgumentError(
+                "An input cannot be checked.",
+                given=f"{path} is {kind}",
+                expected="strided tensors that hold numbers",
+                mend="Check the Function on dense tensors, or wrap it in a function that makes "
+                "such a tensor of dense ones.",
+            )
+
+
+def _unusual(value: torch.Tensor) -> str:
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return f"a tensor with layout {value.layout}"
+    if value.is_meta or value.device.type == "meta":
+        return "a tensor without data, on the device meta"
+    if isinstance(value, FakeTensor):
+        return "a fake tensor"
+    return "a quantised tensor" if value.is_quantized else ""
+
+
+def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
+    """The arguments with other entries of the same tensor in place of NaN.
+
+    A NaN makes every number that it reaches NaN, right or wrong: nothing is judged there.
+
+    Returns:
+        The arguments, and what was not judged; an empty text where they hold no NaN.
+
+    Example:
+        >>> found, said = without_nan(Arguments.of((torch.tensor([1.0, float("nan")]),)))
+        >>> found.values[0].tolist(), said
+        ([1.0, 1.0], 'not judged: 1 of 2 entries of args[0] are NaN, replaced by others of it')
+    """
+    values, said = [], []
+    for k, (path, value) in enumerate(zip(arguments.paths, arguments.values, strict=True)):
+        bad = value.isnan() if is_continuous(value) and k not in arguments.owned else None
+        if bad is None or not bool(bad.any()):
+            values.append(value)
+            continue
+        values.append(_filled(value, bad))
+        said.append(f"{int(bad.sum())} of {value.numel()} entries of {path} are NaN")
+    if not said:
+        return arguments, ""
+    return arguments.with_values(values), f"not judged: {', '.join(said)}, replaced by others of it"
+
+
+def _filled(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
+    whole = value[~bad]
+    filled = value.clone()
+    if not whole.numel():
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.rand(int(bad.sum()), generator=generator, dtype=torch.float64)
+        filled[bad] = (0.5 + drawn).to(value)
+        return filled
+    count = int(bad.sum())
+    filled[bad] = whole.repeat(-(-count // len(whole)))[:count]
+    return filled

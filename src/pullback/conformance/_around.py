@@ -1,27 +1,49 @@
-"""<w, f> around one point, by finite differences: an entry moves alone, or those tied to it."""
+"""What explains wrong numbers at one point: <w, f> around it, and what a rule has at hand there.
 
+Around it an entry moves alone, or those that are tied to it, by finite differences. At hand are
+tensors and numbers, and what a number in a rule may be.
+"""
+
+import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
+from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import aligned
-from pullback.conformance._directions import scale
 from pullback.conformance._evidence import inner
+from pullback.conformance._held import context_tensors
+from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._pair import CLOSE, Difference, is_same
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
+from pullback.conformance._tree import walk
+from pullback.conformance._vectors import scale
 
-__all__ = ["EVERY", "Around", "step_of"]
+__all__ = ["EVERY", "Around", "at_hand", "slopes_along", "step_of"]
 
 EVERY = 256
 """The entries of an input up to which each of them is moved."""
 
 
-def _relative(rough: bool) -> float:
+def _relative(probe: Probe) -> float:
     """A step as a part of what moves, where f computes in float32 or in float64."""
-    return 2.0**-6 if rough else 2.0**-17
+    return 2.0**-6 if probe.rough else 2.0**-17
+
+
+def slopes_along(
+    probe: Probe, points: Tensors, step: Tensors, base: Tensors, size: float | None = None
+) -> Tensors:
+    """How each output changes along a step, by one central difference."""
+    size = _relative(probe) if size is None else size
+    with torch.no_grad():
+        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), base)
+                    for t in (size, -size))  # fmt: skip
+    return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -46,16 +68,11 @@ class Around:
 
     def change(self, only: int, step: torch.Tensor) -> Tensors | None:
         """How much each output changes with one input along a step, half of it to either side."""
-        sides = []
-        for sign in (1, -1):
-            moved = [x.clone() for x in self.points]
-            moved[only] = moved[only] + sign * step
-            try:
-                with torch.no_grad():
-                    sides.append(aligned(self.probe.evaluate(moved), self.base))
-            except Exception:  # refused there
-                return None
-        return [(up - down) / 2 for up, down in zip(*sides, strict=True)]
+        alone = [step if k == only else torch.zeros_like(x) for k, x in enumerate(self.points)]
+        try:
+            return slopes_along(self.probe, self.points, alone, self.base, 1.0)
+        except Exception:  # refused there
+            return None
 
     def weighed(self, only: int, step: torch.Tensor) -> float | None:
         """The same, of <w, f>."""
@@ -67,7 +84,7 @@ class Around:
     def slope(self, only: int, place: int) -> complex | float | None:
         """d<w, f> by one entry; of a complex entry as autograd has it."""
         point = self.points[only]
-        size = step_of(point, place, self.probe.rough)
+        size = step_of(self.probe, point, place)
         found = []
         for unit in (1.0, 1j) if point.is_complex() else (1.0,):
             change = self.weighed(only, self.unit(only, place, size * unit))
@@ -94,7 +111,7 @@ class Around:
     @property
     def size(self) -> float:
         """How far what moves as a whole does so, as a part of a step."""
-        return _relative(self.probe.rough)
+        return _relative(self.probe)
 
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
@@ -135,7 +152,102 @@ class Around:
         return found if bool(known.all()) else None
 
 
-def step_of(point: torch.Tensor, place: int, rough: bool) -> float:
+def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
     """How far one entry moves."""
-    step = float(scale(point).abs().reshape(-1)[place]) * _relative(rough)
+    step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe)
     return float(f"{step:.0e}")  # short to write down
+
+
+def at_hand(
+    probe: Probe, points: Tensors, outputs: Tensors, handed: Mapping[str, torch.Tensor]
+) -> Difference:
+    """A difference that says what is at hand, before it is known what differs.
+
+    Arguments:
+        probe: the subject.
+        points: the differentiated inputs.
+        outputs: the outputs there.
+        handed: the cotangents or tangents, by what they are.
+    """
+    inputs, left = probe.inputs.with_points(points), _left(probe, points)
+    arguments = dict(zip(inputs.paths, inputs.values, strict=True))
+    named = {f"output {k}": y for k, y in enumerate(outputs)}
+    least = torch.finfo(probe.dtype).eps
+    return Difference(
+        outputs[0],
+        None,
+        sizes=_sizes(inputs.names(), points, outputs),
+        hand=_distinct({**arguments, **named, **handed, **left}),
+        numbers=_numbers(inputs, left),
+        counts=_counts(arguments),
+        lowered={
+            path: t.dtype
+            for path, t in left.items()
+            if t.is_floating_point() and torch.finfo(t.dtype).eps > least
+        },
+        close=3e-2 if probe.rough or probe.grain else CLOSE,
+    )
+
+
+def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each of the tensors under its first name."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() and not any(is_same(tensor, other) for other in found.values()):
+            found[name] = tensor
+    return found
+
+
+def _counts(arguments: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
+    """How many entries of targets and masks count, where not all of them do."""
+    plain = {
+        path: v for path, v in arguments.items() if not (v.is_floating_point() or v.is_complex())
+    }
+    found = {f"entries of {path} are not negative": v >= 0 for path, v in plain.items()}
+    found |= {f"entries of {path} are not zero": v != 0 for path, v in plain.items()}
+    counts = {said: (int(used.sum()), used.numel()) for said, used in found.items()}
+    return {said: (some, every) for said, (some, every) in counts.items() if 0 < some < every}
+
+
+def _left(probe: Probe, points: Tensors) -> dict[str, torch.Tensor]:
+    """What forward left for backward, by the expression that reaches it."""
+    outputs = probe.evaluate(probe.leaves(points))
+    found: dict[str, Any] = {}
+    for node in custom_nodes(outputs):
+        found |= {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(node.saved_tensors)}
+        found |= {held.path: held.value for held in context_tensors(node)}
+    return {
+        path: value.detach()
+        for path, value in found.items()
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
+
+
+def _numbers(inputs: Arguments, left: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The numbers among the arguments and what forward left, those in tensors of one entry too."""
+    plain = [*walk(inputs.args, "args"), *walk(dict(inputs.kwargs), "kwargs")]
+    tensors = [*zip(inputs.paths, inputs.values, strict=True), *left.items()]
+    single = [(path, v.item()) for path, v in tensors if v.numel() == 1 and v.is_floating_point()]
+    return {
+        path: float(value)
+        for path, value in [*plain, *single]
+        if type(value) in (int, float) and value not in (0, 1, -1) and math.isfinite(value)
+    }
+
+
+def _sizes(names: list[str], points: Tensors, outputs: Tensors) -> dict[str, int]:
+    """What a factor may be: the sizes of dimensions, and numbers of entries."""
+    found = {}
+    every = [*zip(names, points, strict=True), *((f"output {k}", y) for k, y in enumerate(outputs))]
+    for name, tensor in every:
+        for dim, size in enumerate(tensor.shape):
+            found[f"dimension {dim} of {name}"] = size
+        for count in range(2, tensor.ndim):
+            for dims in itertools.combinations(range(tensor.ndim), count):
+                sizes = [tensor.shape[dim] for dim in dims]
+                shown = f"dimensions {' and '.join(map(str, dims))} of {name}"
+                found[f"{shown} ({' x '.join(map(str, sizes))})"] = math.prod(sizes)
+    for name, tensor in every:
+        if tensor.ndim > 1:
+            found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()
+    return found

@@ -31,11 +31,6 @@ class _Cause:
 def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:
     """Find causes, the fewest, of what failed.
 
-    Arguments:
-        probe: the subject with its inputs.
-        findings: one for each clause that was run.
-        again: tests a clause, by its id, with another probe.
-
     Yields:
         The findings that have changed: those of consequences name the clause of their cause, that
         of the cause its own mend.
@@ -53,7 +48,10 @@ def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Fi
             id_ for id_ in left if id_ in _SLOW and _is_kept(again(id_, best.probe), best.mend)
         ]
         first = best.mend.clause if best.mend.clause in healed else healed[0]
-        yield _told(failed[first], best.mend)
+        # What the counterfactual has shown.
+        cause, mend = failed[first], best.mend
+        yield replace(cause, detail=f"{mend.said} {cause.detail}".strip(),
+                      hint=mend.hint or cause.hint)  # fmt: skip
         yield from (replace(failed[id_], cause=first) for id_ in healed if id_ != first)
         left = [id_ for id_ in left if id_ not in healed]
 
@@ -83,9 +81,3 @@ def _is_kept(finding: Finding, mend: Mend) -> bool:
     """Whether a clause holds now: what torch notices instead is wrong for a cause that is left."""
     noticed = mend.noticed and finding.verdict is Verdict.LACKING
     return not (finding.verdict.is_bad or noticed)
-
-
-def _told(finding: Finding, mend: Mend) -> Finding:
-    """The finding of a cause, with what the counterfactual has shown."""
-    detail = f"{mend.said} {finding.detail}" if mend.said else finding.detail
-    return replace(finding, detail=detail, hint=mend.hint or finding.hint)

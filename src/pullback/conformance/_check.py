@@ -1,33 +1,34 @@
-"""`check`: run every clause of the contract on one Function."""
+"""`check`: run every clause of the contract on one Function.
+
+A contract over other values than tensors is offered by a package, by an entry point in the group
+``pullback.contracts``. It names a module with two functions: ``takes(function)`` says whether it
+judges a function, and ``judge(function, inputs, gradient, clauses, seed)`` gives its name, its
+intent and, for each clause, the verdict, what was seen and how to mend it. They are plain words:
+who offers a contract needs nothing of the checker.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import (
-    Clause,
-    bearer,
-    check_timeout,
-    limit,
-    run_clauses,
-    teller,
-)
-from pullback.conformance._contracts import contract_of, judged_elsewhere
+import torch
+
+from pullback.conformance._arguments import Arguments, refuse_data, without_nan
+from pullback.conformance._clause import Clause, check_timeout, limit, run_clauses
 from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment, guarded, unpatched
 from pullback.conformance._held import own_generators
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._isolate import Isolation, check_isolated
-from pullback.conformance._numbers import refuse_data, without_nan
 from pullback.conformance._prepare import prepare
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
-from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.report import Finding, Report
+from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.report import Finding, Report, Verdict
 from pullback.tensor import Intent
 
 __all__ = ["check", "select_clauses"]
@@ -107,11 +108,11 @@ def check(
     _check_options(isolate, seed)
     _check_called(on_finding=on_finding, on_start=on_start)
     check_timeout(timeout, isolate is not False)
-    contract = contract_of(function)
+    contract = _contract_of(function)
     if contract is not None:
         _check_few_options(isolate, timeout, kwargs, ranks)
         judge = partial(contract.judge, function, inputs, gradient)
-        report = judged_elsewhere(judge, [clause.id for clause in chosen], seed)
+        report = _judged_elsewhere(judge, [clause.id for clause in chosen], seed)
         return replace(report, without=left_out)
     subject = Subject.of(function, gradient)
     arguments = Arguments.of(inputs, kwargs)
@@ -150,8 +151,8 @@ def _check_here(
         probe = replace(probe, thorough=thorough)
         found: dict[str, Finding] = {}
         for finding in run_clauses(
-            chosen, probe, bearing=bearer(chosen), teller=teller(chosen), replaced=replaced,
-            timeout=timeout, started=lambda clause: on_start and on_start(clause.id),
+            chosen, probe, replaced=replaced, timeout=timeout,
+            started=lambda clause: on_start and on_start(clause.id),
         ):  # fmt: skip
             found[finding.clause] = finding
             if on_finding is not None:
@@ -238,3 +239,41 @@ def _ids(given: Iterable[str] | str, name: str) -> list[str]:
             expected="ids of clauses, such as 'linear'",
         )
     return list(given)
+
+
+def _contract_of(function: Any) -> Any:
+    """The contract that judges a function, or ``None`` for one of tensors."""
+    owner = getattr(function, "__self__", function)
+    if not isinstance(owner, type) or issubclass(owner, torch.autograd.Function):
+        return None
+    return next((contract for contract in _contracts() if contract.takes(function)), None)
+
+
+@cache
+def _contracts() -> list[Any]:
+    """What is installed; read once, which takes as long as a clause."""
+    found = sorted(entry_points(group="pullback.contracts"), key=lambda entry: entry.name)
+    return [_loaded(entry) for entry in found]
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:
+        raise PullbackError(
+            f"The contract of {entry.value} cannot be loaded.",
+            given=f"{type(error).__name__}: {error}",
+            mend="Mend or uninstall the package that offers it.",
+        ) from error
+
+
+def _judged_elsewhere(judge: Callable[..., Any], clauses: Sequence[str], seed: int) -> Report:
+    """The report of what a contract finds for each clause."""
+    started = time.perf_counter()
+    name, intent, judged = judge(clauses=clauses, seed=seed)
+    findings = tuple(
+        Finding(clause, Verdict(verdict), detail, hint=hint, seed=seed)
+        for clause, (verdict, detail, hint) in zip(clauses, judged, strict=True)
+    )
+    spent = time.perf_counter() - started
+    return Report(name, intent, False, findings, seed, spent, environment())

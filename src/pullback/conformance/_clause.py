@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
-from pullback.conformance._verify import verify
+from pullback.conformance._repro import verify
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
@@ -19,13 +18,11 @@ from pullback.report import Finding, Verdict
 __all__ = [
     "COMPILING",
     "Clause",
-    "bearer",
     "check_timeout",
     "clause",
     "limit",
     "run_clause",
     "run_clauses",
-    "teller",
 ]
 
 # It compiles, which takes as long as all others together.
@@ -69,32 +66,23 @@ class Clause:
 
 
 def clause(
-    id: str,  # noqa: A002 - the word of the contract
-    *,
-    promise: str,
-    why: str,
-    breach: str,
-    mend: str,
-    gradient: bool = True,
+    *, promise: str, why: str, breach: str, mend: str, gradient: bool = True
 ) -> Callable[[Test], Clause]:
-    """Make a `Clause` of the test below.
+    """Make a `Clause` of the test below, whose name is its id.
 
     Example:
-        >>> @clause("kind", promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
+        >>> @clause(promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
         ... def kind(probe):
         ...     return probe.holds("Yes.")
         >>> kind.id
         'kind'
     """
-    return lambda test: Clause(id, promise, why, breach, mend, test, gradient)
 
+    def made(test: Test) -> Clause:
+        id_ = test.__name__.rstrip("_").replace("_", "-")
+        return Clause(id_, promise, why, breach, mend, test, gradient)
 
-def bearer(clauses: Sequence[Clause]) -> str:
-    """The id of the clause that reports a plain forward or backward which does not run.
-
-    It is the first of those chosen that need one, or the first of all.
-    """
-    return next((clause.id for clause in clauses if clause.gradient), clauses[0].id)
+    return made
 
 
 def in_running_order(clauses: Sequence[Clause]) -> list[Clause]:
@@ -139,20 +127,18 @@ def run_clauses(
     clauses: Sequence[Clause],
     probe: Probe,
     *,
-    bearing: str,
-    teller: str,
+    asked: Sequence[Clause] = (),
     replaced: Sequence[str] = (),
     started: Callable[[Clause], object] = lambda clause: None,
     timeout: float | None = None,
-    known: Mapping[Clause, Finding] = MappingProxyType({}),
+    known: Sequence[Finding] = (),
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
 
     Arguments:
         clauses: the clauses.
         probe: the subject with its inputs.
-        bearing: the id of the clause that reports a plain backward which does not run.
-        teller: the id of the clause that reports what of torch the checked code replaces.
+        asked: all that were asked for, some of which another process runs; these if none is named.
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
         timeout: the seconds of work that each clause may take, or ``None`` for no limit.
@@ -164,22 +150,25 @@ def run_clauses(
         scripts have been run.
     """
     found: list[Finding] = []
-    told = any(
-        clause.id == "deterministic" for clause in (*known, *clauses)
-    )  # then by that one alone
-    probe = replace(probe, erratic=probe.erratic and told)
+    asked = asked or clauses
+    ids = [clause.id for clause in asked]
+    # One cause gives one finding: a plain forward or backward that does not run is told by the
+    # first clause that needs one, what of the process is changed by `state`, and that numbers are
+    # others each time by `deterministic` alone.
+    bearing = next((clause.id for clause in asked if clause.gradient), ids[0])
+    teller = "state" if "state" in ids else ids[0]
+    probe = replace(probe, erratic=probe.erratic and "deterministic" in ids)
     for clause in in_running_order(clauses):
         started(clause)
         with unpatched() as more:
             finding = run_clause(clause, probe, timeout, bearing)
         patched = [*replaced, *more]
-        # One cause gives one finding.
         if patched and clause.id == teller:
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
         found.append(finding)
         yield finding
-    yield from _concluded({clause.id: clause for clause in (*known, *clauses)}, probe, found,
-                          tuple(known.values()), timeout)  # fmt: skip
+    by_id = {clause.id: clause for clause in asked}
+    yield from _concluded(by_id, probe, found, known, timeout)
 
 
 def _concluded(
@@ -199,11 +188,6 @@ def _concluded(
             shown = finding if told else verify(finding, probe.patience)
             if shown not in found:
                 yield shown
-
-
-def teller(clauses: Sequence[Clause]) -> str:
-    """The id of the clause that reports what else of the process the checked code has changed."""
-    return "state" if any(clause.id == "state" for clause in clauses) else clauses[0].id
 
 
 def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:
@@ -245,7 +229,9 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
         return probe.skipped("Nothing can be shown: every input is empty.")
     if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
-        return probe.skipped(f"Nothing is differentiated here: {_nothing(probe)}.")
+        said = ("no output carries a gradient" if probe.inputs.differentiable
+                else "no input that the function takes has a gradient")  # fmt: skip
+        return probe.skipped(f"Nothing is differentiated here: {said}.")
     try:
         with guarded(), limit(timeout):
             return clause.test(probe)
@@ -259,12 +245,7 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
 
 
 def limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone.
-
-    Example:
-        >>> with limit(None):
-        ...     pass
-    """
+    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone."""
     return limited(math.inf if seconds is None else seconds, seconds)
 
 
@@ -274,9 +255,6 @@ def check_timeout(timeout: float | None, isolate: bool) -> None:
     Raises:
         ArgumentError: the limit is not a positive number of seconds, or it needs a process of
             its own on this platform or thread.
-
-    Example:
-        >>> check_timeout(None, False)
     """
     if timeout is None:
         return
@@ -295,9 +273,3 @@ def check_timeout(timeout: float | None, isolate: bool) -> None:
             given=f"timeout={timeout!r}, isolate=False",
             mend="Pass isolate=True.",
         )
-
-
-def _nothing(probe: Probe) -> str:
-    if not probe.inputs.differentiable:
-        return "no input that the function takes has a gradient"
-    return "no output carries a gradient"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._mends import MENDS, mended
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._transforms import PAIRS, Batch, grad, jvp
@@ -45,9 +45,6 @@ def has_compiler() -> bool:
 def plain_ways(probe: Probe) -> Iterator[Way]:
     """The Function itself, forward and backward.
 
-    Arguments:
-        probe: the subject.
-
     Yields:
         aot_eager first: what it refuses the others refuse too. Where all is asked for, then shapes
         that may change, then inductor, the slowest.
@@ -57,20 +54,28 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
     def eager() -> Tensors:
         return _both(probe, probe.subject.call, cotangents)
 
-    yield Way("torch.compile(fullgraph=True)", lambda: _once(probe, cotangents, "aot_eager"), eager)
+    def once(backend: str) -> Tensors:
+        return _both(probe, _compiled(probe, backend), cotangents)
+
+    def resized(other: Probe) -> Tensors:
+        """Compile for shapes that may change, and change them."""
+        call = _compiled(probe, dynamic=True)
+        return [*_both(probe, call, cotangents), *_both(other, call)]
+
+    yield Way("torch.compile(fullgraph=True)", lambda: once("aot_eager"), eager)
     if not probe.thorough:
         return
     other = _other_size(probe)
     if other is not None:
         yield Way(
             "torch.compile(dynamic=True)",
-            lambda: _resized(probe, other, cotangents),
+            lambda: resized(other),
             lambda: [*eager(), *_both(other, other.subject.call)],
         )
     if has_compiler():
         yield Way(
             "torch.compile(backend='inductor')",
-            lambda: _once(probe, cotangents, "inductor"),
+            lambda: once("inductor"),
             eager,
         )
 
@@ -99,9 +104,6 @@ _INSIDE: dict[str, tuple[Callable[..., Any], bool, str]] = {
 def composed_ways(probe: Probe) -> list[Way]:
     """Transforms of the Function, and compositions of them, where eager code answers.
 
-    Arguments:
-        probe: the subject.
-
     Returns:
         First all of them compiled at once, then each alone: to be asked only if that is refused.
     """
@@ -123,9 +125,6 @@ def refused_way(probe: Probe) -> Way | None:
 
     torch's compiler may answer all the same: it differentiates what it sees of forward. Where that
     gives the same numbers there is nothing to see, and nothing is compiled for it.
-
-    Arguments:
-        probe: the subject.
     """
     batch = Batch.of(probe)
     if _is_derivative(probe, batch):
@@ -141,7 +140,7 @@ def refused_way(probe: Probe) -> Way | None:
 
 def _is_derivative(probe: Probe, batch: Batch) -> bool:
     """Whether autograd gives the numbers of the Function's own backward by following forward."""
-    subject = mended(probe.subject, next(m.undo for m in MENDS if m.clause == "derivative"))
+    subject = by_autograd(probe.subject)
     if subject is None:
         return False
     points, weights, *_ = batch.items[0]
@@ -180,28 +179,14 @@ def _compile(function: Callable[..., Any], backend: str = "aot_eager", **options
     return torch.compile(again, fullgraph=True, backend=backend, **options)
 
 
-def _caller(probe: Probe) -> Callable[..., Any]:
+def _compiled(probe: Probe, *how: str, **options: Any) -> Callable[..., Any]:
     call = probe.subject.call
 
     def run(args: Any, kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    return run
-
-
-def _once(probe: Probe, cotangents: Tensors, backend: str) -> Tensors:
-    compiled = _compile(_caller(probe), backend)
-    return _both(probe, lambda *args, **kwargs: compiled(args, kwargs), cotangents)
-
-
-def _resized(probe: Probe, other: Probe, cotangents: Tensors) -> Tensors:
-    """Compile for shapes that may change, and change them."""
-    compiled = _compile(_caller(probe), dynamic=True)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return compiled(args, kwargs)
-
-    return [*_both(probe, call, cotangents), *_both(other, call)]
+    compiled = _compile(run, *how, **options)
+    return lambda *args, **kwargs: compiled(args, kwargs)
 
 
 def _both(probe: Probe, call: Callable[..., Any], cotangents: Tensors | None = None) -> Tensors:

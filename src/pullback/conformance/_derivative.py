@@ -8,6 +8,7 @@ random signs: their sum grows as the root of their number, so that one wrong ent
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ __all__ = [
     "aligned",
     "ask_second",
     "decide",
+    "judge",
     "second_estimate",
     "second_slopes",
     "try_derivative",
@@ -59,10 +61,25 @@ class Trial:
     points: Tensors = field(default_factory=list)
     cotangents: Tensors = field(default_factory=list)
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it speaks against the derivative."""
+        return self.match == "mismatch"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it speaks for or against it."""
+        return self.match != "unclear"
+
+
+def judge(probe: Probe, only: int | None = None, **options: Any) -> Trial:
+    """Compare backward with finite differences, of all inputs or of one, until that is settled."""
+    return decide(lambda number: try_derivative(probe, number, only), **options)
+
 
 def decide(
     trial: Callable[[int], Trial], wanted: int = 2, limit: int = 7, *, singular: bool = True
-) -> Trial | None:
+) -> Trial:
     """Repeat a comparison at other points until it is settled.
 
     Trials 0 and 1 are at the given point, later ones close to it. Two mismatches settle it as
@@ -75,7 +92,7 @@ def decide(
         singular: whether the given point may be one where no derivative is finite.
 
     Returns:
-        A mismatch, a match, or ``None`` if nothing was settled.
+        A mismatch, a match, or one that is unclear if nothing was settled.
     """
     matches: list[Trial] = []
     misses: list[Trial] = []
@@ -85,13 +102,13 @@ def decide(
             continue  # the given point may be singular; the ones beside it decide
         if found.match == "match":
             matches.append(found)
-        elif found.match == "mismatch":
+        elif found.is_wrong:
             misses.append(found)
         if len(misses) >= 2:
             return misses[0]
         if len(matches) >= wanted and not misses:
             return matches[0]
-    return matches[0] if len(matches) > len(misses) else None
+    return matches[0] if len(matches) > len(misses) else _UNCLEAR
 
 
 def try_derivative(
@@ -128,7 +145,7 @@ def try_derivative(
     trial = _witnessed(
         lambda size: _compare(probe, _slopes(along, grain, size), weights, answer, coherent)
     )
-    if trial.match == "mismatch" and has_basis(base):
+    if trial.is_wrong and has_basis(base):
         return try_derivative(spans(probe), number, only)
     return replace(trial, step=step, points=points)
 
@@ -136,10 +153,10 @@ def try_derivative(
 def _witnessed(compare: Callable[[float], Trial]) -> Trial:
     """A comparison by steps of a size; a mismatch only where another size agrees on it."""
     trial = compare(FIRST_STEP)
-    if trial.match != "mismatch":
+    if not trial.is_wrong:
         return trial
     other = compare(OTHER_STEP)
-    return trial if other.match == "mismatch" else other
+    return trial if other.is_wrong else other
 
 
 def _compare(
@@ -155,7 +172,7 @@ def _compare(
     if trial.match == "match" and not terms.any() and not found.settled.all():
         # Zeros agree, but all that backward does is where differences are not settled.
         return replace(trial, match="unclear") if answer(weights).any() else trial
-    if trial.match == "mismatch":
+    if trial.is_wrong:
         # Nor does what disagrees with itself tell a wrong derivative from noise.
         apart = abs(float(answer(settled).sum()) - trial.value)
         noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
@@ -173,9 +190,6 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         probe: the subject.
         number: 0 and 1 are at the given point, others close to it.
         only: the position of the input to move; the number of inputs for the cotangent.
-
-    Returns:
-        The comparison.
 
     Raises:
         RuntimeError: the function refuses a second derivative.
@@ -201,7 +215,7 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
         return _compare(judged, found, weights, answer, coherent=False)
 
     trial = _witnessed(compare)
-    if trial.match == "mismatch" and has_basis(base):
+    if trial.is_wrong and has_basis(base):
         return try_second(spans(probe), number, only)
     return replace(trial, step=step, points=points, cotangents=cotangents)
 
@@ -219,15 +233,9 @@ def _second(probe: Probe, start: Tensors, weights: Tensors) -> Tensors:
     leaves = probe.leaves(start[:count])
     cotangents = [g.detach().clone().requires_grad_() for g in start[count:]]
     gradients = probe.pull(leaves, cotangents, create_graph=True)
-    sources = [*leaves, *cotangents]
-    carrying = [(b, u) for b, u in zip(gradients, weights, strict=True) if b.requires_grad]
-    answers: Sequence[torch.Tensor | None] = [None] * len(sources)
-    if carrying:
-        answers = torch.autograd.grad(
-            [b for b, _ in carrying], sources, [u for _, u in carrying], allow_unused=True
-        )
-    pairs = zip(sources, answers, strict=True)
-    return [torch.zeros_like(s) if a is None else a.detach() for s, a in pairs]
+    # What refuses `torch.autograd.grad` does so for itself: of its gradients the graph is torch's.
+    plain = replace(probe, accumulates=False)
+    return [g.detach() for g in plain.pull([*leaves, *cotangents], weights, gradients)]
 
 
 def second_slopes(

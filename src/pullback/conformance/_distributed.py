@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._convention import LOSSES, AllRanks, said
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge, try_derivative
 from pullback.conformance._guard import environment, guarded
-from pullback.conformance._layouts import broadcast, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._ranks import Failed, Group, Ranks, refuse_here, refuse_misfit
 from pullback.conformance._repro import write_repro
@@ -25,7 +23,8 @@ from pullback.conformance._resize import resizings
 from pullback.conformance._screen import Run
 from pullback.conformance._steps import motions
 from pullback.conformance._subject import Subject
-from pullback.conformance._together import Place
+from pullback.conformance._together import LOSSES, AllRanks, Place, said
+from pullback.conformance._values import broadcast, strided, transposed
 from pullback.conformance.clauses.distributed import distributed
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Report, Verdict
@@ -53,16 +52,9 @@ def check_on_ranks(  # noqa: PLR0917 - what `check` was given
     timeout: float | None,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Report:
-    """Check the clause `distributed`.
+    """Check the clause `distributed`, with the options of `check`.
 
-    Arguments:
-        subject: what is checked.
-        arguments: what `check` was given.
-        ranks: the processes, and what else each is given.
-        asked: the ids of the clauses that were asked for by name.
-        seed: seeds every random choice.
-        timeout: seconds of work, or of sleep, that one pass on all ranks may take.
-        on_finding: called with the finding.
+    The timeout is that of one pass on all ranks, in seconds of work, or of sleep.
 
     Raises:
         ArgumentError: other clauses were asked for, or no ranks can be started here.
@@ -257,13 +249,13 @@ class _Judge:
     def _not_derivative(self, own: Probe, position: int, detail: str) -> Finding | None:
         """Which rank's input it is, by moving that of each alone, once two trials agree."""
         whole = self.all.alone(own, position)
-        trial = decide(lambda number: try_derivative(whole, number))
-        if trial is None or trial.match != "mismatch":
+        trial = judge(whole)
+        if not trial.is_wrong:
             return None
         for slot in whole.inputs.differentiable:
             alone = replace(own, inputs=own.inputs.with_differentiable([slot]))
             found = try_derivative(alone, 0)
-            if found.match == "mismatch":
+            if found.is_wrong:
                 whole, trial = alone, found
                 break
         places = " and ".join(whole.inputs.names())

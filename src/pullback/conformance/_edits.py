@@ -336,7 +336,9 @@ def _sums(search: _Search, step: Step) -> _Edited:
     every = [*range(whole.ndim)][:_MOST]
     extents = [d for n in every for d in itertools.combinations(every, n + 1)]
     for name, reduce in _SUMS.items():
-        kept = [d for d in extents if _is_reduced(step.found, reduce(whole, d, keepdim=True))]
+        reduced = {d: reduce(whole, d, keepdim=True) for d in extents}
+        same = {d: r for d, r in reduced.items() if r.numel() == step.found.numel()}
+        kept = [d for d, r in same.items() if torch.allclose(step.found.reshape(r.shape), r)]
         for dims in [d for d in extents if d not in kept] if kept else ():
             along = f"dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}"
             yield (
@@ -348,10 +350,6 @@ def _sums(search: _Search, step: Step) -> _Edited:
                 if len(index) == whole.shape[dim] and int(index.min()) >= 0:
                     edit = partial(_within_segments, dim, index, name == "mean")
                     yield 4, edit, f"is a {name} within each segment of {path}"
-
-
-def _is_reduced(found: torch.Tensor, kept: torch.Tensor) -> bool:
-    return found.numel() == kept.numel() and torch.allclose(found.reshape(kept.shape), kept)
 
 
 def _within_segments(

@@ -56,9 +56,9 @@ __all__ = [
     "Slopes",
     "agreement",
     "compare",
-    "differentiate",
     "inner",
     "slopes",
+    "wide",
 ]
 
 FIRST_STEP = 2.0**-6
@@ -86,10 +86,6 @@ def agreement(dtype: torch.dtype, grain: float = 0.0) -> float:
     Arguments:
         dtype: the precision that the function computes in.
         grain: the precision of the derivative, where that is less.
-
-    Example:
-        >>> agreement(torch.float64)
-        1e-05
     """
     return max(_RELATIVE.get(dtype, _ROUGHEST), 16 * grain)
 
@@ -138,9 +134,6 @@ class Slopes:
             weights: real vector, shape ``(n,)``; entries that are not settled need a zero.
             coherent: the direction was chosen so that the terms add up; errors then may add up too,
                 those of rounding aside, where they otherwise walk at random.
-
-        Returns:
-            The estimate.
         """
         used = weights != 0
         if weights.numel() and not used.any():
@@ -163,15 +156,10 @@ Match = str  # "match", "mismatch" or "unclear"
 
 
 def inner(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The real inner product Re(sum(conj(first) * second)) in float64.
-
-    Example:
-        >>> inner(torch.tensor([1j]), torch.tensor([2j]))
-        2.0
-    """
+    """The real inner product Re(sum(conj(first) * second)) in float64."""
     if first.numel() == 0:
         return 0.0
-    return float((_wide(first).conj() * _wide(second)).sum().real)
+    return float((wide(first).conj() * wide(second)).sum().real)
 
 
 def slopes(
@@ -183,9 +171,6 @@ def slopes(
         function: maps a real number to a real vector, shape ``(n,)``.
         step: the largest step.
         grain: the precision of its values, where that is less than their dtype's.
-
-    Returns:
-        The estimates with their errors.
 
     Raises:
         ArgumentError: how many values there are depends on ``t``.
@@ -268,29 +253,6 @@ def _settled(  # noqa: PLR0917 - the parts of one tableau
     return settled & ((last <= 1e-5 * scale + rounding) | (last <= 0.3 * middle))
 
 
-def differentiate(
-    function: Callable[[float], torch.Tensor], weights: torch.Tensor, step: float = FIRST_STEP
-) -> Estimate:
-    """The derivative of ``sum(weights * function(t))`` at ``t = 0``, with entries at edges.
-
-    Arguments:
-        function: maps a real number to a real vector, shape ``(n,)``.
-        weights: real vector, shape ``(n,)``.
-        step: the largest step.
-
-    Returns:
-        The estimate with its error; it is not smooth where an entry is not settled, and its error
-        is infinite when the function is not finite.
-
-    Example:
-        >>> x = torch.tensor([2.0], dtype=torch.float64)
-        >>> found = differentiate(lambda t: (x + t) ** 3, torch.ones(1, dtype=torch.float64))
-        >>> round(found.value, 9)
-        12.0
-    """
-    return slopes(function, step).weigh(weights)
-
-
 def compare(
     estimate: Estimate, value: float, magnitude: float, dtype: torch.dtype, grain: float = 0.0
 ) -> Match:
@@ -332,5 +294,6 @@ def _root(terms: torch.Tensor) -> float:
     return float(terms.square().sum().sqrt())
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64, or its complex partner."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)

@@ -52,9 +52,6 @@ def classify(error: BaseException, *, transform: bool = True, written: bool = Fa
             tried, which torch refuses for the reason that the code does not fit it.
         written: whether the author wrote a rule for that transform.
 
-    Returns:
-        `Verdict.LACKING` or `Verdict.CRASHES`.
-
     Example:
         >>> classify(NotImplementedError("You must implement the jvp function.")).value
         'lacking'
@@ -71,16 +68,7 @@ def classify(error: BaseException, *, transform: bool = True, written: bool = Fa
 
 
 def is_written(kind: Any, rule: str) -> bool:
-    """Whether the author of a Function wrote a rule: not torch, nor we.
-
-    Arguments:
-        kind: a Function class, or ``None``.
-        rule: the name of the method.
-
-    Example:
-        >>> is_written(torch.autograd.Function, "vmap")
-        False
-    """
+    """Whether the author of a Function wrote a rule: not torch, nor we."""
     owners = [owner for owner in getattr(kind, "__mro__", ()) if rule in vars(owner)]
     if not owners or owners[0].__module__.partition(".")[0] in ("torch", "pullback"):
         return False

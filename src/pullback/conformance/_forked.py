@@ -106,9 +106,6 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
         work: takes nothing, returns plain data; what it changes is lost.
         seconds: how long the copy may work.
 
-    Returns:
-        Its answer.
-
     Raises:
         ProcessDied: the copy was killed, or ended without an answer. One that gives none in time
             is given up, and the work is done here.

@@ -8,7 +8,6 @@ waits until it is asked. What was called before that, by whoever asks for a chec
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -122,10 +121,4 @@ def _with_others(given: Arguments) -> Arguments:
     """Three times the numbers, where they stay of their kind, and other options."""
     pairs = [(x, keep(x, 3 * x)) for x in given.points()]
     points = [x if made is None else made for x, made in pairs]
-    options = {key: _changed(value) for key, value in given.kwargs.items()}
-    other = replace(given, args=tuple(map(_changed, given.args)), kwargs=options)
-    return other.with_points(points)
-
-
-def _changed(value: Any) -> Any:
-    return 1.5 * value if isinstance(value, float) else value
+    return given.with_numbers(lambda number: 1.5 * number).with_points(points)

@@ -120,7 +120,8 @@ def _settings() -> list[Setting]:
                   torch.is_deterministic_algorithms_warn_only_enabled()),
          lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        (_flushes_denormal, torch.set_flush_denormal),
+        # By the register that torch sets.
+        (lambda: not _DENORMAL * 0.5 * 2.0 > 0, torch.set_flush_denormal),
         _attribute(torch.backends.cuda.matmul, "allow_tf32"),
         _attribute(torch.backends.cudnn, "allow_tf32"),
         _attribute(torch.backends.cudnn, "benchmark"),
@@ -169,10 +170,6 @@ def _handler(number: int) -> Setting:
 
 
 _DENORMAL = 1e-310
-
-
-def _flushes_denormal() -> bool:
-    return not _DENORMAL * 0.5 * 2.0 > 0  # by the register that torch sets
 
 
 def _set_level(logger: logging.Logger, level: int) -> None:
@@ -228,15 +225,7 @@ _PATCHABLE = {
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, torch, numpy and pullback, and the devices.
-
-    Returns:
-        Name to text.
-
-    Example:
-        >>> "torch" in environment()
-        True
-    """
+    """Versions of Python, torch, numpy and pullback, and the devices."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("pullback", "numpy"):
         try:

@@ -15,32 +15,37 @@ The rule, in order:
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._derivative import try_derivative
-from pullback.conformance._entries import steps_by_entry
+from pullback.conformance._evidence import inner
 from pullback.conformance._guard import guarded
-from pullback.conformance._linearity import is_linear
-from pullback.conformance._probe import Probe
-from pullback.conformance._steps import REACHES, Motion, jumps_along, motions
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._steps import (
+    REACHES,
+    Motion,
+    Scan,
+    is_flat,
+    jumps,
+    jumps_along,
+    motions,
+    scan_line,
+)
+from pullback.conformance._vectors import are_finite, flatten, unflatten
 
-__all__ = ["infer_intent"]
+__all__ = ["infer_intent", "linearity_gap"]
 
 Positions = tuple[int, ...]
 
 
 def infer_intent(probe: Probe) -> Probe:
-    """The probe with its intent, and the reason where it was inferred.
-
-    Arguments:
-        probe: prepared, without intent.
-
-    Returns:
-        The same probe with ``intent``, ``inferred`` and ``reason``.
-    """
+    """The probe with its intent, and the reason where it was inferred."""
     declared = probe.subject.gradient
     if declared is not None:
         return replace(probe, intent=declared, inferred=False, reason="declared")
@@ -51,10 +56,7 @@ def infer_intent(probe: Probe) -> Probe:
     try:
         with guarded():
             intent, reason, held, moving = _infer(probe)
-    except (
-        Exception,
-        SystemExit,
-    ):  # a function that fails here fails in its clauses, where it is reported
+    except (Exception, SystemExit):  # what fails here fails in its clauses, where it is reported
         intent, reason = "exact", "the default: backward could not be compared"
         held = moving = ()
     return replace(probe, intent=intent, reason=reason, held=held, moving=moving)
@@ -62,7 +64,7 @@ def infer_intent(probe: Probe) -> Probe:
 
 def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
     """The intent, the reason, and what of a surrogate is still held to the derivative."""
-    if not is_linear(probe):
+    if not _is_linear(probe):
         return "nonlinear", "backward is not linear in the cotangent", (), ()
     trial = try_derivative(probe, 0)
     if trial.match == "match":
@@ -73,7 +75,7 @@ def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
     if found is not None:
         how, held, moving = found
         return "surrogate", f"forward {how}, backward is not zero", held, moving
-    if trial.match == "mismatch" and _is_identity(probe):
+    if trial.is_wrong and _is_identity(probe):
         reason = "an output equals an input bit for bit, backward is not the identity"
         return "surrogate", reason, (), ()
     return "exact", "the default: nothing shows that backward differs on purpose", (), ()
@@ -104,7 +106,7 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
 def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and found and steps_by_entry(probe, only):
+    if not stepped and found and _steps_by_entry(probe, only):
         # A range that is measured moves every output a little; where it jumps need not be seen.
         stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
@@ -165,3 +167,208 @@ def _is_identity(probe: Probe) -> bool:
             return False
         seen += 1
     return seen > 1
+
+
+class Gap(NamedTuple):
+    """Where a backward is not linear.
+
+    Arguments:
+        place: the position of the input.
+        expected: 2.5 B(a) - 1.5 B(b), or zeros.
+        got: B(2.5a - 1.5b), or B(0).
+        points: where.
+        a: cotangents, zeros where B(0) is not zero.
+        b: cotangents, or zeros.
+    """
+
+    place: int
+    expected: Tensors
+    got: Tensors
+    points: Tensors
+    a: Tensors
+    b: Tensors
+
+
+def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
+    """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
+
+    A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
+    is not linear grows or shrinks with the cotangent, so that a small gap is looked at again with
+    cotangents a thousand times as large and as small. A clip far out, or at some deviations from
+    the mean, acts on an outlier alone: without a gap one entry is made a thousand times as large.
+
+    Returns:
+        Where, or ``None`` if linear.
+    """
+    points = probe.point(number)
+    outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
+    found = _combined(probe, points, outputs, 1.0)
+    if found is not None and _gap(found) < _SOLVED:
+        larger = (_combined(probe, points, outputs, size) for size in (1e3, 1e-3))
+        found = next((g for g in larger if g is not None and _gap(g) >= _SOLVED), None)
+    if found is None:
+        outlying = _combined(probe, points, outputs, 1.0, outlier=1e3)
+        found = outlying if outlying is not None and _gap(outlying) >= _SOLVED else None
+    if found is not None:
+        return found
+    still = [torch.zeros_like(y) for y in outputs]
+    zeros = probe.backward(points, still)
+    nothing = [torch.zeros_like(z) for z in zeros]
+    left = probe.backward(points, probe.cotangents(outputs, "a"))
+    finite = are_finite(left)
+    for k, zero in enumerate(zeros):
+        if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
+            return Gap(k, nothing, zeros, points, still, still)
+    return None
+
+
+# The largest relative error that is taken for that of a solver, where it does not grow.
+_SOLVED = 1e-4
+
+
+def _combined(
+    probe: Probe, points: Tensors, outputs: Tensors, size: float, outlier: float = 1.0
+) -> Gap | None:
+    a, b = ([size * g for g in probe.cotangents(outputs, label)] for label in ("a", "b"))
+    for g in b:
+        g.view(-1)[g.numel() // 2 :][:1] *= outlier
+    mixed = [2.5 * x - 1.5 * y for x, y in zip(a, b, strict=True)]
+    left, right = probe.backward(points, a), probe.backward(points, b)
+    expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
+    got = probe.backward(points, mixed)
+    place = probe.differ(got, expected, looser=1e3)
+    if place is None or not are_finite(expected):
+        return None
+    return Gap(place, expected, got, points, a, b)
+
+
+def _gap(found: Gap) -> float:
+    """The largest difference beside the largest entry."""
+    place, expected, got = found[:3]
+    if not got[place].isfinite().all():
+        return math.inf
+    size = max(float(expected[place].abs().max()), float(got[place].abs().max()))
+    return float((got[place] - expected[place]).abs().max()) / size
+
+
+def _is_linear(probe: Probe) -> bool:
+    """Whether the backward is linear in the cotangent, at the given point and a second one."""
+    return linearity_gap(probe) is None and linearity_gap(probe, 2) is None
+
+
+# A quantiser that measures its range by single entries scales every output a little with the entry
+# that sets the range, so that no output is piecewise constant along a line on which all entries
+# move. Along one entry alone it is: between two of its jumps every output stands still, and
+# backward answers all the same. An exact Function with jumps (a threshold that cuts, a fraction)
+# moves on one side of them, and where it does not its backward is zero, whatever factor is wrong
+# with it. Signs times a measured mean move a little on both sides: there the jumps must be most of
+# what the entry does, and backward must foretell the whole change and not the smooth part alone.
+_ENTRIES = 6
+# The whole line, for jumps that are few, and its middle, where the entry sets no range.
+_FAR, _CLOSE = (2.0, 1.0, 0.25, 2.0**-6), (0.125,)
+_PLACES = 33
+_BISECTED = 3
+# What is left to slopes, at most, of what moves mostly by jumps.
+_SMOOTH = 0.4
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One entry of an input that moves alone, and the output that moves most with it."""
+
+    step: Tensors
+    only: int
+    number: int
+    scan: Scan
+    own: int
+
+
+def _steps_by_entry(probe: Probe, only: int) -> bool:
+    """Whether outputs jump with single entries of an input, which backward passes straight through.
+
+    Returns:
+        Whether one entry tried stands still between its jumps, or half of them move mostly by
+        jumps; not where an entry that nothing jumps with has a wrong derivative.
+    """
+    numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
+    tried = [entry for number in numbers if (entry := _entry(probe, only, number))]
+    if any(_is_passed(probe, entry) for entry in tried):
+        return not any(
+            try_derivative(probe, 0, step=entry.step).is_wrong
+            and not jumps_along(probe, entry.step, _FAR)
+            for entry in tried
+        )
+    return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
+
+
+def _spread_out(count: int, generator: torch.Generator) -> list[int]:
+    """A random entry of each of some equal parts: one part may be quantised and another not."""
+    parts = min(count, _ENTRIES)
+    edges = [count * k // parts for k in range(parts + 1)] if parts else []
+    return [
+        int(torch.randint(low, high, (1,), generator=generator))
+        for low, high in itertools.pairwise(edges)
+    ]
+
+
+def _entry(
+    probe: Probe, only: int, number: int, reaches: tuple[float, ...] = _FAR
+) -> _Entry | None:
+    """One entry and its line, as long as a typical entry is large; ``None`` if nothing moves."""
+    step = probe.direction(f"entry {number}", only)
+    flat = step[only].reshape(-1)
+    alone = torch.zeros_like(flat)
+    typical = flat.abs().square().mean().sqrt()
+    alone[number] = flat[number].sgn() * torch.maximum(flat[number].abs(), typical)
+    step[only] = alone.reshape(step[only].shape)
+    scan = scan_line(probe, step, _PLACES, reaches)
+    if scan is None:
+        return None
+    spread = scan.values.amax(0) - scan.values.amin(0)
+    own = int(spread.argmax())
+    moves = float(spread[own]) > 64 * float(scan.rounding[own])
+    return _Entry(step, only, number, scan, own) if moves else None
+
+
+def _is_passed(probe: Probe, entry: _Entry) -> bool:
+    """Whether every output stands still on both sides of a jump, with a gradient all the same."""
+    for line in (entry, _entry(probe, entry.only, entry.number, _CLOSE)):
+        if line is None:
+            continue
+        for _, place in jumps(line.scan, line.own, _BISECTED):
+            if is_flat(line.scan, None, place):
+                return _foretold(probe, line, place) != 0
+    return False
+
+
+def _jumps_most(probe: Probe, entry: _Entry) -> bool:
+    """Whether the entry's own output moves mostly by jumps, which backward foretells."""
+    places, values = entry.scan.places, entry.scan.values[:, entry.own].tolist()
+    widths = [b - a for a, b in itertools.pairwise(places)]
+    near = 2 * entry.scan.reach / _PLACES * 2.0**-12
+    beside = [entry.scan.line(t + near) for t in places]
+    if len(places) < _PLACES or any(v is None for v in beside):
+        return False
+    changes = [float(v[entry.own]) - value for v, value in zip(beside, values, strict=True)]  # type: ignore[index]
+    total = sum(abs(b - a) for a, b in itertools.pairwise(values))
+    # A jump that happens to lie within a small step is no slope.
+    slopes = [change / near * (abs(change) < total / 256) for change in changes]
+    smooth = [slope * width for slope, width in zip(slopes, widths, strict=False)]
+    if sum(map(abs, smooth)) >= _SMOOTH * total:
+        return False
+    told = [_foretold(probe, entry, t) * width for t, width in zip(places, widths, strict=False)]
+    if abs(sum(told) - (values[-1] - values[0])) > abs(sum(told) - sum(smooth)):
+        return False
+    return any(True for _ in jumps(entry.scan, entry.own, 1))
+
+
+def _foretold(probe: Probe, entry: _Entry, place: float) -> float:
+    """The slope of the entry's own output along its line, as backward has it."""
+    points = probe.inputs.points()
+    moved = [x + place * v for x, v in zip(points, entry.step, strict=True)]
+    outputs = probe.output_values(moved)
+    unit = torch.zeros_like(flatten(outputs))
+    unit[entry.own] = 1.0
+    gradients = probe.backward(moved, unflatten(unit, outputs))
+    gradient, step = (found[entry.only].reshape(-1) for found in (gradients, entry.step))
+    return inner(gradient[entry.number], step[entry.number])

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, Clause, bearer, teller
+from pullback.conformance._clause import COMPILING, Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import locate, pack
-from pullback.conformance._worker import answer
+from pullback.conformance._worker import answer, locate, pack
 from pullback.errors import ArgumentError
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime
@@ -43,7 +42,7 @@ class _State:
     findings: dict[str, Finding] = field(default_factory=dict)
     gradient: str = "exact"
     inferred: bool = True
-    constants: tuple[str, ...] = ()
+    constants: Sequence[str] = ()
     infer: bool = True
     running: str = ""
     worked: float = 0.0  # seconds, all workers together
@@ -84,22 +83,10 @@ def check_isolated(
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
 ) -> Report:
-    """Check in worker processes; a worker that dies or hangs is replaced for the next clause.
+    """Check in worker processes, with the options of `check`.
 
-    Arguments:
-        subject: what is checked.
-        arguments: its inputs.
-        clauses: the clauses to run.
-        seed: the seed of every random choice.
-        timeout: seconds of work for all clauses, and as long again for those after one that hangs.
-        isolate: ``True`` for a fresh process, or a copy of this one where what is checked cannot
-            be handed to a fresh one; ``"copy"`` for a copy.
-        thorough: whether what takes long is tried too.
-        on_finding: called with each finding as soon as there is one.
-        on_start: called with the id of each clause before it runs.
-
-    Returns:
-        The report; a clause in which the process died or hung has the verdict ``crashes``.
+    A worker that dies or hangs is replaced for the next clause; that in which it died or hung has
+    the verdict ``crashes``.
 
     Raises:
         ArgumentError: the subject or its inputs cannot be handed over, or do not fit.
@@ -119,7 +106,7 @@ def check_isolated(
             request: dict[str, Any] = {
                 "gradient": subject.gradient, "seed": seed,
                 "infer": state.infer, "thorough": thorough,
-                "bearing": bearer(clauses), "teller": teller(clauses),
+                "asked": [clause.id for clause in clauses],
             }  # fmt: skip
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
@@ -140,7 +127,7 @@ def check_isolated(
     findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
     return Report(
         subject.name, state.gradient, state.inferred, findings, seed,
-        time.perf_counter() - started, environment(), state.constants, state.unfinished,
+        time.perf_counter() - started, environment(), tuple(state.constants), state.unfinished,
     )  # fmt: skip
 
 
@@ -220,13 +207,9 @@ def _read_answers(folder: Path, state: _State) -> None:
             state.running = message["started"]
             if state.on_start is not None:
                 state.on_start(state.running)
-        if "prepared" in message:
-            state.gradient = message["prepared"]["gradient"]
-            state.inferred = message["prepared"]["inferred"]
-            state.constants = tuple(message["prepared"]["constants"])
+        vars(state).update(message.get("prepared", {}))
         if "finding" in message:
-            fields = message["finding"]
-            state.add(Finding(verdict=Verdict(fields.pop("verdict")), **fields))
+            state.add(Finding(**message["finding"]))
             state.running = ""
         if "misfit" in message:
             raise ArgumentError(

@@ -11,6 +11,8 @@ from functools import partial
 
 import torch
 
+from pullback.conformance._evidence import wide
+
 __all__ = ["OF_MATRICES", "Structure", "of_rows"]
 
 
@@ -48,10 +50,6 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one - other).abs() <= _rounding(one) * size).all())
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
 def _is_square(x: torch.Tensor) -> bool:
     return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and x.numel() > 0
 
@@ -66,13 +64,13 @@ def _is_symmetric(x: torch.Tensor) -> bool:
 def _is_definite(x: torch.Tensor) -> bool:
     if not _is_symmetric(x):
         return False
-    values = torch.linalg.eigvalsh(_wide(x))
+    values = torch.linalg.eigvalsh(wide(x))
     return bool((values[..., 0] > _rounding(x) * values[..., -1]).all())
 
 
 def _lift(x: torch.Tensor) -> torch.Tensor:
     """Eigenvalues moved up until the smallest is a hundredth of the largest."""
-    values = torch.linalg.eigvalsh(_wide(x))
+    values = torch.linalg.eigvalsh(wide(x))
     low = (0.01 * values.abs().amax(-1) - values[..., 0]).clamp(min=0)
     eye = torch.eye(x.shape[-1], dtype=torch.float64, device=x.device)
     return x + (low[..., None, None] * eye).to(x.dtype)
@@ -83,10 +81,10 @@ def _stretched(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
 
     X + t R V R = R (largest + t V) R is definite for all t up to largest / |V|.
     """
-    values, vectors = torch.linalg.eigh(_wide(x))
+    values, vectors = torch.linalg.eigh(wide(x))
     roots = (values.clamp(min=0) / values[..., -1:]).sqrt()
     root = (vectors * roots[..., None, :]) @ vectors.mH
-    return (root @ _wide(step) @ root).to(step.dtype)
+    return (root @ wide(step) @ root).to(step.dtype)
 
 
 def _is_orthogonal(x: torch.Tensor) -> bool:
@@ -102,7 +100,7 @@ def _turn(x: torch.Tensor, *, proper: bool = False) -> torch.Tensor:
 
     The nearest rotation, where a proper one is asked for, turns the least of its directions back.
     """
-    left, sizes, right = torch.linalg.svd(_wide(x), full_matrices=False)
+    left, sizes, right = torch.linalg.svd(wide(x), full_matrices=False)
     if not bool((sizes[..., -1] > _rounding(x) * sizes[..., 0]).all()):
         return x
     signs = torch.ones_like(sizes)

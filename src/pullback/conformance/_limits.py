@@ -101,12 +101,6 @@ def held(lock: threading.RLock) -> Iterator[None]:
 
     Raises:
         NoEnd: another thread has not let go of it.
-
-    Example:
-        >>> with held(threading.RLock()):
-        ...     done = True
-        >>> done
-        True
     """
     if not lock.acquire(timeout=_WAIT):
         raise NoEnd(f"another thread has not ended within {_WAIT:.3g} s")
@@ -127,12 +121,7 @@ def patience_for(seconds: float) -> float:
 
 
 def can_limit() -> bool:
-    """Whether a limit can be kept here: in the main thread, where there are timers.
-
-    Example:
-        >>> can_limit() == (threading.current_thread() is threading.main_thread())
-        True
-    """
+    """Whether a limit can be kept here: in the main thread, where there are timers."""
     main = threading.current_thread() is threading.main_thread()
     return main and hasattr(signal, "setitimer")
 

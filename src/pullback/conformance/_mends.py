@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "differentiated", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "by_autograd", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -45,12 +45,7 @@ class Mend:
 
 
 def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
-    """The same Function with other methods, as without a breach; ``None`` where it cannot be had.
-
-    Arguments:
-        subject: what is checked.
-        steps: each makes of a Function the methods of another one.
-    """
+    """The same Function with other methods, step by step; ``None`` where it cannot be had."""
     kind = subject.function
     if kind is None and reference_of(subject.target) is not None:
         kind = subject.target.function
@@ -64,6 +59,11 @@ def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
     return replace(subject, call=kind.apply, function=kind)
 
 
+def by_autograd(subject: Subject) -> Subject | None:
+    """The same Function, whose backward is the derivative of forward as autograd has it."""
+    return mended(subject, [_differentiated])
+
+
 def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
     """Static methods that are called through ``around(method, *args)``.
 
@@ -72,7 +72,9 @@ def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
         around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``;
             ``jvp``.
     """
-    names = {"forward": "forward", "fill": _context(kind), "back": _backward(kind), "jvp": "jvp"}
+    own = kind.backward is not torch.autograd.Function.backward
+    names = {"forward": "forward", "fill": _context(kind), "back": "backward" if own else "vjp",
+             "jvp": "jvp"}  # fmt: skip
     made: dict[str, Any] = {}
     for does, outer in around.items():
         name = names[does]
@@ -86,10 +88,6 @@ def _through(outer: Callable[..., Any], method: Callable[..., Any]) -> Callable[
         return outer(method, *args, **kwargs)
 
     return called
-
-
-def _backward(kind: _Kind) -> str:
-    return "backward" if kind.backward is not torch.autograd.Function.backward else "vjp"
 
 
 def _context(kind: _Kind) -> str:
@@ -311,7 +309,7 @@ def _without(rule: str) -> Undo:
     return undo
 
 
-def differentiated(kind: _Kind) -> dict[str, Any]:
+def _differentiated(kind: _Kind) -> dict[str, Any]:
     """Backward is the derivative of forward, where autograd can follow forward."""
     split = _context(kind) == "setup_context"
 
@@ -391,7 +389,7 @@ MENDS: Sequence[Mend] = (
          "Ask ctx.needs_input_grad[k], by the position of the argument: requires_grad of a tensor "
          "made in forward, a contiguous copy for example, is always False.",
          "Forward asks requires_grad of a copy that it made of the input."),
-    Mend("derivative", [differentiated],
+    Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
              "autocast", "transforms")),
     Mend("reference", [_by_reference],

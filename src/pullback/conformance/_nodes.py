@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from pullback.internal.torch import function_of, metadata_of
+from pullback.recording.locator import Locator
+from pullback.tensor import Function, reference_of
 
 __all__ = [
     "Marks",
@@ -17,6 +20,7 @@ __all__ = [
     "call_backward",
     "custom_nodes",
     "edges",
+    "is_once",
     "lacks_rule",
     "needed",
     "returned",
@@ -43,12 +47,7 @@ def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def lacks_rule(outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether an operation in the graph of ``outputs`` has no derivative, by torch's own mark.
-
-    Example:
-        >>> lacks_rule([torch.ones(2, requires_grad=True).sin()])
-        False
-    """
+    """Whether an operation in the graph of ``outputs`` has no derivative, by torch's own mark."""
     return any(type(node).__name__ == "NotImplemented" for node in _every_node(outputs))
 
 
@@ -113,6 +112,22 @@ def edges(node: Any) -> list[tuple[int, Any]]:
     return [
         (k, metadata_of(child)[number]) for k, (child, number) in zip(wanted, targets, strict=True)
     ]
+
+
+def is_once(functions: Sequence[Any]) -> bool:
+    """Whether any Function is marked once_differentiable, so that it refuses a second derivative.
+
+    A completed one is not: what it computes below the mark has a derivative, which it derives.
+    """
+
+    def marked(cls: Any) -> bool:
+        if issubclass(cls, Function) and (Locator.of(cls).completed or reference_of(cls)):
+            return False
+        made_by = [getattr(rule, "__globals__", None) for rule in (cls.backward, cls.vjp)
+                   if hasattr(rule, "__wrapped__")]  # fmt: skip
+        return any(names is vars(function) for names in made_by)
+
+    return any(map(marked, functions))
 
 
 def accumulated(

@@ -9,8 +9,7 @@ from functools import cache, partial
 import torch
 
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._directions import KINDS
-from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe
+from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe, raised
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -21,6 +20,7 @@ from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
 from pullback.conformance._unwritten import run_filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
+from pullback.conformance._vectors import KINDS
 from pullback.errors import ArgumentError, PullbackError
 
 __all__ = ["prepare"]
@@ -48,16 +48,10 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
     with guarded():
         probe = Probe(subject, arguments, arguments, seed=seed)
         probe = replace(probe, fresh=Fresh.of(probe)) if fresh else probe
-        try:
-            arguments = _settle(subject, arguments, seed)
-        except ArgumentError as error:
-            if isinstance(error.__cause__, PullbackError) or not _takes(subject, arguments):
-                raise
-            if probe.fresh is not None and probe.fresh.first is not None:
-                return _once_only(probe, error.given or error.what)
-            said = f"Plain forward does not run: {error.given}"
-            return replace(probe, fault=NoForward(said))
-        probe = probe.at(arguments)
+        found = _settled(probe)
+        if not isinstance(found, Arguments):
+            return _refused(probe, found)
+        probe = probe.at(found)
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
@@ -72,6 +66,24 @@ def _takes(subject: Subject, arguments: Arguments) -> bool:
     return known and subject.misfit(arguments.args, arguments.kwargs) == ""
 
 
+def _refused(probe: Probe, error: BaseException) -> Probe:
+    """The probe of a forward that fails by its own code; inputs that do not fit are the caller's.
+
+    Raises:
+        ArgumentError: the inputs do not fit.
+    """
+    subject, said = probe.subject, describe(error)
+    if isinstance(error, PullbackError) or not _takes(subject, probe.inputs):
+        raise ArgumentError(
+            f"{subject.name} cannot be called with these inputs.", given=said,
+            expected="inputs that the function accepts",
+            mend="Pass the inputs that you would pass to apply().",
+        ) from error  # fmt: skip
+    if probe.fresh is not None and probe.fresh.first is not None:
+        return _once_only(probe, said)
+    return replace(probe, fault=NoForward(f"Plain forward does not run: {said}"))
+
+
 def _once_only(probe: Probe, said: str) -> Probe:
     fault = OnceOnly(f"A second call with the same arguments fails: {said}")
     return replace(probe, fault=fault)
@@ -79,11 +91,14 @@ def _once_only(probe: Probe, said: str) -> Probe:
 
 def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
-    probe = replace(probe, patience=_patience(probe))
+    started = time.process_time()
+    probe.run(probe.leaves())
+    probe = replace(probe, patience=patience_for(time.process_time() - started))
     leaves = probe.leaves()
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
-    frees = any(map(is_freed, leaves))
-    probe = replace(probe, frees=frees, accumulates=_accumulates(carrying))
+    # Whether ``.backward()`` works where `torch.autograd.grad` is refused.
+    refuses = _fault(carrying) is not None and _fault(replace(carrying, accumulates=True)) is None
+    probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
         kept = _answered(probe)
@@ -100,45 +115,18 @@ def _look(probe: Probe) -> Probe:
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
 
 
-def _patience(probe: Probe) -> float:
-    started = time.process_time()
-    probe.run(probe.leaves())
-    return patience_for(time.process_time() - started)
-
-
-def _settle(subject: Subject, arguments: Arguments, seed: int) -> Arguments:
-    """Arguments the function takes: copies that are not leaves, if it takes no leaves.
+def _settled(probe: Probe) -> Arguments | BaseException:
+    """Arguments that the function takes: copies that are no leaves, if it takes none; else why not.
 
     One that changes an input in place is refused a leaf, by torch and so with a RuntimeError.
     """
-
-    def run(given: Arguments) -> Arguments:
-        there = Probe(subject, given, given, seed=seed)
-        there.run(there.leaves())
-        return given
-
-    try:
-        try:
-            return run(arguments)
-        except RuntimeError:
-            kept = arguments.differentiable
-            return run(arguments.with_differentiable(kept, detached=True))
-    except (Exception, SystemExit) as error:
-        raise _misfit(subject, error) from error
-
-
-def _misfit(subject: Subject, error: BaseException) -> ArgumentError:
-    return ArgumentError(
-        f"{subject.name} cannot be called with these inputs.",
-        given=describe(error),
-        expected="inputs that the function accepts",
-        mend="Pass the inputs that you would pass to apply().",
-    )
-
-
-def _accumulates(probe: Probe) -> bool:
-    """Whether ``.backward()`` works where `torch.autograd.grad` is refused."""
-    return _fault(probe) is not None and _fault(replace(probe, accumulates=True)) is None
+    given = probe.inputs
+    other = given.with_differentiable(given.differentiable, detached=True)
+    error = raised(lambda: probe.run(probe.leaves()))
+    if isinstance(error, RuntimeError):
+        given, there = other, probe.at(other)
+        error = raised(lambda: there.run(there.leaves()))
+    return given if error is None else error
 
 
 def _widen(probe: Probe) -> Arguments:
@@ -158,10 +146,7 @@ def _widen(probe: Probe) -> Arguments:
         replace(probe, outputs=_carrying(outputs)).backward(
             wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
         )
-    except (
-        Exception,
-        SystemExit,
-    ):  # any refusal: then the precision it was given is the one to check
+    except (Exception, SystemExit):  # then the precision that it was given is the one to check
         return arguments
     return wide
 
@@ -196,17 +181,13 @@ def _answered(probe: Probe) -> list[int]:
 
 def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
     """The inputs that one backward answers; none where it fails, for the clauses to report."""
-    pairs = [(k, x) for k, x in zip(probe.inputs.differentiable, leaves, strict=True)
-             if x.requires_grad]  # fmt: skip
     try:
         outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
-        if not outputs or not pairs:
-            return set()
-        gradients = probe.gradients(outputs, [x for _, x in pairs], probe.cotangents(outputs))
+        found = probe.answers(leaves, probe.cotangents(outputs), outputs)
     except (Exception, SystemExit):
         return set()
-    answers = zip(pairs, gradients, strict=True)
-    return {k for (k, _), gradient in answers if gradient is not None}
+    answers = zip(probe.inputs.differentiable, found, strict=True)
+    return {k for k, gradient in answers if gradient is not None}
 
 
 def _fault(probe: Probe) -> Exception | None:
@@ -297,11 +278,20 @@ def _differs(probe: Probe) -> bool:
 
 
 def _is_rough(probe: Probe) -> bool:
-    """Whether float64 outputs hold nothing but float32 numbers, at points that do not."""
+    """Whether float64 outputs hold nothing but float32 numbers, at points that do not.
+
+    Nor do constants then: what is chosen of them, a row of a codebook, is not computed at all.
+    """
+    moving = {*probe.inputs.differentiable, *probe.inputs.owned}
+    finer = [
+        v if k in moving or not v.is_floating_point() or _is_coarse(v) else v * (1 + 2.0**-30)
+        for k, v in enumerate(probe.inputs.values)
+    ]
+    there = replace(probe, inputs=probe.inputs.with_values(finer))
 
     def outputs(number: int) -> tuple[Tensors, Tensors]:
-        points = probe.point(number)
-        return points, probe.output_values(points)
+        points = there.point(number)
+        return points, there.output_values(points)
 
     return _are_single(probe, outputs)
 

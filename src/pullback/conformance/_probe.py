@@ -9,16 +9,15 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._directions import KINDS, normal, scale, spread
 from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited
 from pullback.conformance._nodes import accumulated, custom_nodes
-from pullback.conformance._structure import keep, keep_step, tangent
+from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import close
-from pullback.conformance._vectors import Tensors, flatten
+from pullback.conformance._values import close, largest
+from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 
@@ -136,9 +135,6 @@ class Probe(Teller):
         Arguments:
             label: what the direction is for; other labels give other directions.
             only: the position of the one input to move, or ``None`` to move all.
-
-        Returns:
-            One tensor for each differentiated input.
         """
         generator = self.generator(f"direction {label}")
         found = []
@@ -149,7 +145,7 @@ class Probe(Teller):
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""
-        return keep_step(point, step) if self.free else tangent(point, step)
+        return stepping(point)(step) if self.free else tangent(point, step)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """The differentiated outputs of a fresh run, without history."""
@@ -207,11 +203,7 @@ class Probe(Teller):
         **options: Any,
     ) -> Tensors:
         """The gradients of ``sum <cotangent, output>``, zeros where torch answers ``None``."""
-        answered = self.answers(leaves, cotangents, outputs, **options)
-        return [
-            torch.zeros_like(leaf) if gradient is None else gradient
-            for leaf, gradient in zip(leaves, answered, strict=True)
-        ]
+        return filled(leaves, self.answers(leaves, cotangents, outputs, **options))
 
     def answers(
         self,
@@ -263,12 +255,14 @@ class Probe(Teller):
     # Comparisons ------------------------------------------------------------------------------
 
     def differ(
-        self, got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], looser: float = 1.0
-    ) -> int | None:
-        """The position of the first tensor that differs beyond rounding, or ``None``."""
+        self, got: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor],
+        looser: float = 1.0,
+    ) -> int | None:  # fmt: skip
+        """The position of the first tensor that differs beyond rounding; ``None`` is zero in it."""
         least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
-        for k, (one, other) in enumerate(zip(got, expected, strict=True)):
-            if one.shape != other.shape or not close(one, other, looser, least):
+        among = largest(expected)
+        for k, (one, other) in enumerate(zip(filled(expected, got), expected, strict=True)):
+            if one.shape != other.shape or not close(one, other, looser, least, among):
                 return k
         return None
 
@@ -276,7 +270,7 @@ class Probe(Teller):
 
     def unlike(
         self,
-        got: Sequence[torch.Tensor],
+        got: Sequence[torch.Tensor | None],
         expected: Sequence[torch.Tensor],
         detail: str,
         *,

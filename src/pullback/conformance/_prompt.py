@@ -35,9 +35,6 @@ def typed_source(target: Any) -> Typed | None:
 
     IPython keeps what was typed, as does Python's own prompt from 3.13 on.
 
-    Arguments:
-        target: a class or function.
-
     Returns:
         Its source, or ``None`` where it has a file or nothing was kept.
     """

@@ -12,7 +12,7 @@ asked of the Function at the size that was given: `Resizing.control`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,8 +62,7 @@ class Resizing:
         made = self._parts(self.largest - self.size, self.size)
         given = self.arguments.values
         whole = [k for k, value in enumerate(given) if not _is_number(value) and value.numel()]
-        patterns = (_all_least, _all_largest, _reversed) if whole else (_reversed,)
-        for pattern in patterns:
+        for pattern in _PATTERNS if whole else _PATTERNS[:1]:
             found = _of_their_kind(
                 self.arguments, [pattern(given[k]) if k in whole else x for k, x in enumerate(made)]
             )
@@ -102,7 +101,8 @@ def resizings(
         if stands_for(arguments, size):
             continue
         places = tuple(
-            tuple(d for d, n in enumerate(shape) if n == size) if _may_grow(size, shape) else ()
+            # A size of one beside others is there to be broadcast.
+            tuple(d for d, n in enumerate(shape) if n == size and (size > 1 or set(shape) == {1}))
             for shape in shapes
         )
         if not any(places):
@@ -147,11 +147,6 @@ def _of_their_kind(arguments: Arguments, made: Sequence[torch.Tensor]) -> Argume
     return arguments.with_values(found) if len(found) == len(kept) else None
 
 
-def _may_grow(size: int, shape: Sequence[int]) -> bool:
-    """A size of one beside others is there to be broadcast."""
-    return size > 1 or all(n == 1 for n in shape)
-
-
 def _bound(shape: Sequence[int], dims: Sequence[int], entries: int) -> int:
     """The largest size of some dimensions at which a tensor has no more than so many entries."""
     others = math.prod(max(n, 1) for d, n in enumerate(shape) if d not in dims)
@@ -178,12 +173,8 @@ def stands_for(arguments: Arguments, size: int, apart: Sequence[int] = ()) -> bo
         or (size in value.shape and _rises(value))
         or (size > 1 and size in _made_of(value))
         for k, value in enumerate(arguments.values)
-        if k not in apart and _are_integers(value)
+        if k not in apart and value.numel() and not (_is_number(value) or value.dtype == torch.bool)
     )
-
-
-def _are_integers(value: torch.Tensor) -> bool:
-    return not _is_number(value) and value.dtype != torch.bool and value.numel() > 0
 
 
 def _is_number(value: torch.Tensor) -> bool:
@@ -208,16 +199,16 @@ def _made_of(value: torch.Tensor) -> set[int]:
     return sums | {int(rows.sum()), int(rows.prod(-1).sum())}
 
 
-def _all_least(value: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(value, int(value.min())) if value.dtype != torch.bool else value.flip(-1)
+def _all(value: torch.Tensor, entry: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    whole = value.dtype != torch.bool
+    return torch.full_like(value, int(entry(value))) if whole else value.flip(-1)
 
 
-def _all_largest(value: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(value, int(value.max())) if value.dtype != torch.bool else value.flip(-1)
-
-
-def _reversed(value: torch.Tensor) -> torch.Tensor:
-    return value.flip(tuple(range(value.ndim)))
+_PATTERNS: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
+    lambda value: value.flip(tuple(range(value.ndim))),
+    lambda value: _all(value, torch.amin),
+    lambda value: _all(value, torch.amax),
+)
 
 
 def _grown(
@@ -239,7 +230,7 @@ def _grown(
 
 def _changed(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Entries changed by up to 5 %, with their sign; whole numbers stay whole."""
-    if not (value.is_floating_point() or value.is_complex()):
+    if not _is_number(value):
         return value
     finite = value.abs()[value.isfinite()].double()
     if not finite.numel() or bool((finite == finite.round()).all() & (finite <= 1).all()):

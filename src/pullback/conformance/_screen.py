@@ -1,15 +1,25 @@
-"""One forward, one backward and one finite difference: enough for most of many points."""
+"""One run, one look that is enough for most of many points, and controls before an accusation.
 
+A Function that is wrong at ordinary numbers, at the given size or with the given dimensions has
+another fault, which another clause tells; and one that is wrong wherever arguments were made like
+those that accuse it takes arguments of a kind that nobody named.
+"""
+
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import agreement
+from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._vectors import flatten, products, unflatten
+from pullback.conformance._vectors import filled, flatten, products, unflatten
+from pullback.report import Finding
 
-__all__ = ["Run", "agrees"]
+__all__ = ["Run", "agrees", "already", "dies_in_a_copy", "is_foreign", "is_right", "is_wrong"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +29,13 @@ class Run:
     Arguments:
         outputs: the differentiated outputs, without history.
         cotangents: what backward was given.
-        gradients: what it answered.
+        answered: what it answered.
+        gradients: the same, with zeros for ``None``.
     """
 
     outputs: Tensors
     cotangents: Tensors
+    answered: Sequence[torch.Tensor | None]
     gradients: Tensors
 
     @classmethod
@@ -48,8 +60,9 @@ class Run:
         given = [g.to(y.dtype) for g, y in zip(given, outputs, strict=True)]
         # Backward may write into what it was given, and into what forward gave.
         found, kept = ([t.detach().clone() for t in tensors] for tensors in (outputs, given))
-        gradients = probe.pull(handed if wanted is None else wanted, given, outputs)
-        return cls(found, kept, [g.detach() for g in gradients])
+        asked = handed if wanted is None else wanted
+        answered = probe.answers(asked, given, outputs)
+        return cls(found, kept, answered, [g.detach() for g in filled(asked, answered)])
 
     @classmethod
     def laid(cls, probe: Probe, points: Tensors, cotangents: Tensors) -> "Run":
@@ -74,11 +87,6 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
 
     Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
     none is left, nothing agrees.
-
-    Arguments:
-        probe: the subject with its inputs.
-        run: what it gives there.
-        step: the direction.
     """
     rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
     h = 2.0**-6 if rough else 2.0**-10
@@ -99,3 +107,41 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     dtype = torch.float32 if rough else torch.float64
     tolerance = agreement(dtype, probe.grain) * max(magnitude, float(terms.abs().sum()))
     return abs(value - float(terms.sum())) <= tolerance
+
+
+def is_wrong(probe: Probe) -> bool:
+    """Whether backward is wrong where it is asked, of all inputs at once or of one alone."""
+    count = len(probe.inputs.differentiable)
+    choices = (None, *range(min(count, 8))) if count > 1 else (None,)
+    return any(judge(probe, only).is_wrong for only in choices)
+
+
+def is_right(probe: Probe) -> bool:
+    """Whether finite differences tell that backward is right, of all inputs at once."""
+    return judge(probe).match == "match"
+
+
+def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:
+    """Whether arguments that are made as those in question are outside of the domain anyway."""
+    return any(is_wrong(probe.at(inputs)) for inputs in controls)
+
+
+def already(probe: Probe, where: str) -> Finding | None:
+    """One cause gives one finding: what is wrong as it was given is `derivative`'s."""
+    if probe.intent != "exact" or not is_wrong(probe):
+        return None
+    return probe.skipped(f"The derivative is wrong {where} already.")
+
+
+def dies_in_a_copy(probe: Probe) -> bool:
+    """Whether a copy of the process ends with the arguments as they are.
+
+    So it does where threads have been started that a copy has not, as those of OpenMP by numba.
+    """
+    try:
+        forked(lambda: len(Run.of(probe).every))
+    except ProcessDied:
+        return True
+    except Exception:  # an error is no end
+        return False
+    return False

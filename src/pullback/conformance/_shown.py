@@ -31,14 +31,9 @@ def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str
 
 
 def window(expected: torch.Tensor, got: torch.Tensor) -> range:
-    """The flat indices that are shown: the first, or those around the largest difference.
+    """At most six flat indices: the first, or those around the largest difference.
 
-    Arguments:
-        expected: the right numbers.
-        got: the numbers seen, of the same shape; NaN where a number is not known.
-
-    Returns:
-        At most six consecutive indices.
+    A number that is not known is NaN.
 
     Example:
         >>> one = torch.zeros(100)
@@ -103,7 +98,7 @@ def table(expected: torch.Tensor, got: torch.Tensor) -> str:
         [1]           2    4  *
     """
     gap = _gap(expected, got)
-    known = [k for k in range(len(gap)) if not _is_unknown(expected, k)]
+    known = (~expected.detach().reshape(-1).isnan()).nonzero().reshape(-1).tolist()
     if len(known) > _ROWS:
         known = sorted(sorted(known, key=lambda k: -float(gap[k]))[:_ROWS])
     most = max((float(gap[k]) for k in known), default=0.0)
@@ -118,7 +113,3 @@ def table(expected: torch.Tensor, got: torch.Tensor) -> str:
         f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {mark}".rstrip()
         for a, b, c, mark in rows
     )
-
-
-def _is_unknown(expected: torch.Tensor, place: int) -> bool:
-    return bool(expected.detach().reshape(-1)[place].isnan())

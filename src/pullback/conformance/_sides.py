@@ -97,8 +97,10 @@ def look(
     near = RELATIVE * limit.abs() + (found[-1] - limit).abs()
     for h, close in zip(seen, closer, strict=bool(seen)):
         told &= (noise(h) > 0.1 * largest) | ((close - limit).abs() <= near + 3 * noise(h))
-    # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated.
-    vanishes = (base == 0) & (closer[-1].abs() < 1e-5 * largest) & (reach == 0)
+    # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated: at all steps,
+    # not at the smallest alone, where acosh(1 + x * x) is zero since rounding leaves it nothing.
+    shrinks = (found[-1].abs() < 0.25 * largest) & (closer[-1].abs() < 1e-5 * largest)
+    vanishes = (base == 0) & shrinks & (reach == 0)
     moved = [(h * q).abs() for h, q in ((steps[0], found[0]), (steps[-1], found[-1]))]
     first, last = (float(change.max()) if len(base) else 0.0 for change in moved)
     return Side(

@@ -41,11 +41,6 @@ def has_own_span(
 
     A basis of everything says nothing of its span; and where vectors of one singular value are on
     both sides of it, the span is any of many, which backward says by a NaN.
-
-    Arguments:
-        given: the outputs as the arguments are given.
-        found: the outputs elsewhere.
-        gradients: what backward answers there.
     """
     pairs = zip(given, found, strict=True)
     if not has_basis(given):

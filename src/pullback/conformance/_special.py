@@ -1,14 +1,24 @@
-"""Special values for the same arguments: zeros, ties, masks, very large and very small numbers."""
+"""Special values for the same arguments: zeros, ties, masks, very large and very small numbers.
+
+Those near the ends of a precision are compared with the same ones computed in float64.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._limits import NoEnd
+from pullback.conformance._pair import is_alike
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
+from pullback.conformance._vectors import are_finite
+from pullback.report import Finding
 
-__all__ = ["scaled", "specials"]
+__all__ = ["REPRO", "at_the_ends", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -18,12 +28,6 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 
     Each is tried in all differentiated inputs at once, then in each input alone. Masks are tried
     empty and full. Other integers are left as they are: a kernel may read what they point to.
-
-    Arguments:
-        arguments: as given.
-
-    Yields:
-        Pairs of a name and arguments.
     """
     for name, made in _specials(arguments):
         pairs = zip(made.values, arguments.values, strict=True)
@@ -34,7 +38,7 @@ def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     positions = [k for k in arguments.differentiable if arguments.values[k].numel()]
     first = arguments.values[positions[0]] if positions else None
-    alike = [k for k in positions if first is not None and _alike(arguments.values[k], first)]
+    alike = [k for k in positions if first is not None and is_alike(arguments.values[k], first)]
     if len(alike) > 1:
         yield "equal inputs", _changed(arguments, alike, lambda value: arguments.values[alike[0]])
     choices = [positions, *([[k] for k in positions[:3]] if len(positions) > 1 else [])]
@@ -51,34 +55,6 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
                 full = torch.full_like(value, fill)
                 values = [full if j == k else v for j, v in enumerate(arguments.values)]
                 yield f"an {name} mask in {arguments.paths[k]}", arguments.with_values(values)
-
-
-def scaled(arguments: Arguments, level: torch.dtype) -> Iterator[tuple[str, Arguments]]:
-    """The arguments in a precision, with numbers near the ends of its range.
-
-    Arguments:
-        arguments: as given.
-        level: a floating dtype.
-
-    Yields:
-        Pairs of a name and arguments.
-    """
-    limits = torch.finfo(level)
-    name = str(level).removeprefix("torch.")
-    for what, size in (("large", limits.max**0.75), ("small", limits.tiny**0.75)):
-        for chosen in (arguments.differentiable, arguments.differentiable[:1]):
-
-            def change(value: torch.Tensor, size: float = size) -> torch.Tensor:
-                return value / max(_typical(value), 1e-300) * size
-
-            moved = _changed(arguments, chosen, change).cast(level)
-            yield f"{what} numbers in {name}", moved
-            if len(arguments.differentiable) == 1:
-                break
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arguments:
@@ -126,3 +102,99 @@ _CHANGES: dict[str, Change] = {
     "large numbers": lambda value: value * 1e6,
     "small numbers": lambda value: value * 1e-8,
 }
+
+
+_WIDER = "Compute in float32 what squares or divides, or scale before squaring."
+REPRO = [
+    "print('inputs  ', xs)",
+    "ys = outs(); print('outputs ', ys)",
+    "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
+    "allow_unused=True))",
+]
+
+
+def at_the_ends(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
+    """Each precision with large and with small numbers, and what is wrong there."""
+    for level in (torch.float32, torch.bfloat16, torch.float16):
+        for name, inputs in _scaled(probe, level):
+            yield name, _compare(probe.at(inputs), name)
+
+
+def _scaled(probe: Probe, level: torch.dtype) -> Iterator[tuple[str, Arguments]]:
+    """The arguments in a precision, with numbers near the ends of its range."""
+    arguments, limits = probe.inputs, torch.finfo(level)
+    plain = not (probe.draws or probe.rough) and probe.dtype == torch.float64
+    if not plain or any(x.is_complex() for x in arguments.points()):
+        return
+    name = str(level).removeprefix("torch.")
+    for what, size in (("large", limits.max**0.75), ("small", limits.tiny**0.75)):
+        for chosen in dict.fromkeys((arguments.differentiable, arguments.differentiable[:1])):
+
+            def change(value: torch.Tensor, size: float = size) -> torch.Tensor:
+                return value / max(_typical(value), 1e-300) * size
+
+            yield f"{what} numbers in {name}", _changed(arguments, chosen, change).cast(level)
+
+
+def _compare(low: Probe, name: str, given: Tensors | None = None) -> Finding | None:
+    """Near the ends of a precision, with the same numbers computed in float64.
+
+    Two witnesses: an iteration may come upon a zero, and divide by it, for one cotangent by luck.
+    """
+    wide = replace(low, inputs=low.inputs.cast(torch.float64))
+    try:
+        run = Run.of(low, given)
+        true = Run.of(wide, [g.double() for g in run.cotangents])
+        points = wide.inputs.points()
+        eps = max(torch.finfo(x.dtype).eps for x in low.inputs.points())
+        nudged = [x * (1 + eps * v) for x, v in zip(points, low.direction("eps"), strict=True)]
+        nudged = [x.double() for x in nudged]
+        shaken = wide.backward(nudged, true.cotangents)
+    except NoEnd:
+        raise
+    except Exception:  # loud, so not silently wrong
+        return None
+    if not (are_finite(run.outputs) and are_finite(true.outputs) and are_finite(true.gradients)):
+        return None
+    if not all(_near(a, b, eps) for a, b in zip(run.outputs, true.outputs, strict=True)):
+        return None  # forward itself lost the number
+    for k, (one, exact, moved) in enumerate(
+        zip(run.gradients, true.gradients, shaken, strict=True)
+    ):
+        if not one.numel():
+            continue
+        limits = torch.finfo(one.dtype)
+        size = float(exact.abs().max())
+        if not limits.tiny * 16 < size < limits.max**0.5:
+            continue  # such numbers do not fit
+        allowed = 0.3 * size + 30 * float((moved - exact).abs().max().nan_to_num())
+        allowed += _saturated(run) * eps
+        # Near zero rounding may take every digit of a difference; what is not finite is a mistake.
+        off = name.startswith("large") and float((one.double() - exact).abs().max()) > allowed
+        if off or not bool(one.isfinite().all()):
+            others = low.cotangents(run.outputs, "another")
+            if given is None and _compare(low, name, others) is None:
+                return None
+            return low.broken(
+                f"At {name} forward is right and the gradient is not.",
+                expected=exact, got=one, place=low.path(k), hint=_WIDER, repro=REPRO,
+            )  # fmt: skip
+    return None
+
+
+def _saturated(run: Run) -> float:
+    """By how many roundings a slope may be off that is a difference of numbers of order one.
+
+    So is the slope of what saturates, as 1 - y * y is that of the hyperbolic tangent.
+    """
+    tops = [float(y.abs().max()) for y in run.outputs if y.numel()]
+    if not all(0.1 < top < 10 for top in tops):
+        return 0.0
+    return 30 * max((float(g.abs().max()) for g in run.cotangents if g.numel()), default=0.0)
+
+
+def _near(one: torch.Tensor, true: torch.Tensor, eps: float) -> bool:
+    if not true.numel():
+        return True
+    size = float(true.abs().max())
+    return float((one.double() - true.double()).abs().max()) <= 30 * eps * size

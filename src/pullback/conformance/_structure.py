@@ -26,7 +26,7 @@ from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
 from pullback.internal.torch import version_of
 
 __all__ = [
-    "bound_rows", "keep", "keep_step", "outside", "stepping", "structures", "tangent",
+    "bound_rows", "keep", "outside", "stepping", "structures", "tangent",
     "ties_matrices",
 ]  # fmt: skip
 
@@ -46,12 +46,14 @@ def structures(tensor: torch.Tensor) -> list[Structure]:
     return found
 
 
+# Of so many normal numbers all are less than one in one of a hundred tensors.
+_MANY = 12
 # What the arguments of a check are is asked hundreds of times.
 _KNOWN: MutableMapping[torch.Tensor, tuple[int, list[Structure]]] = WeakTensorKeyDictionary()
 
 
 def _found(tensor: torch.Tensor) -> list[Structure]:
-    if not _has_numbers(tensor):
+    if not (is_continuous(tensor) and bool(tensor.isfinite().all()) and bool(tensor.any())):
         return []
     # A matrix of one entry has every symmetry, which says nothing.
     square = tensor.ndim >= 2 and tensor.shape[-1] > 1
@@ -90,13 +92,8 @@ def keep(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor | None:
     return made if all(structure.holds(made) for structure in wanted) else None
 
 
-def keep_step(point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Keep a step inside the linear structure of a point: symmetric, triangular."""
-    return stepping(point)(step)
-
-
 def stepping(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The orthogonal projection of steps onto those that keep the linear structure of a point."""
+    """The orthogonal projection of steps onto those that stay symmetric, triangular or the like."""
     linear = [structure.restore for structure in structures(point) if structure.linear]
 
     def project(step: torch.Tensor) -> torch.Tensor:
@@ -149,6 +146,8 @@ def ties_matrices(tensor: torch.Tensor) -> bool:
 def outside(given: torch.Tensor, made: torch.Tensor) -> bool:
     """Whether numbers leave a range that all given ones lie in: zero and more, or up to one too.
 
+    So a cosine does that is larger than one, of as many as are not all so small by chance.
+
     Example:
         >>> outside(torch.tensor([0.5, 0.25]), torch.tensor([2.0, 0.25]))
         True
@@ -158,8 +157,6 @@ def outside(given: torch.Tensor, made: torch.Tensor) -> bool:
     low, high = given.min(), given.max()
     if low >= 0 and (made.min() < 0 or (high <= 1 and made.max() > 1)):
         return True
+    if given.numel() >= _MANY and low >= -1 and high <= 1 < made.abs().max():
+        return True
     return bool(high <= 0 < made.max())
-
-
-def _has_numbers(tensor: torch.Tensor) -> bool:
-    return is_continuous(tensor) and bool(tensor.isfinite().all()) and bool(tensor.any())

@@ -39,10 +39,6 @@ class Subject:
         locator: where it is defined.
         gradient: the declared intent, or ``None``.
         source: ``file:line`` of its definition, or an empty text.
-
-    Example:
-        >>> Subject.of(torch.sin).gradient is None
-        True
     """
 
     target: Any
@@ -60,9 +56,6 @@ class Subject:
             target: what is to be checked: a Function, a callable, or an operator of torch.library
                 or its name ``"ns::op"``.
             gradient: the intent the caller declares, which wins over the class's own.
-
-        Returns:
-            The subject.
 
         Raises:
             ArgumentTypeError: the target cannot be called.

@@ -38,9 +38,6 @@ class Failed:
 def trace(probe: Probe) -> list[tuple[str, str]] | Failed:
     """The type and form of each output and gradient of a run on fake tensors, made in a copy.
 
-    Arguments:
-        probe: the subject with its inputs.
-
     Raises:
         ProcessDied: the run ended the copy.
     """
@@ -72,10 +69,6 @@ def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
 
     A plain run on them is tried in a copy of the process. Only where it ends the copy the whole
     clause, which may take other paths, is run in one too.
-
-    Arguments:
-        probe: the subject with its inputs.
-        test: looks at the probe and gives a finding.
     """
     if not (can_copy() and _ends(probe)):
         return test(probe)

@@ -15,9 +15,6 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         value: a leaf, or a dict, list or tuple of such values.
         path: the expression that reaches ``value``.
 
-    Yields:
-        Pairs of path and leaf, in the order of the containers.
-
     Example:
         >>> list(walk(({"w": 1}, [2, 3]), "args"))
         [("args[0]['w']", 1), ('args[1][0]', 2), ('args[1][1]', 3)]

@@ -78,10 +78,6 @@ def run_filled(run: Callable[[], _T]) -> _T:
 def unwritten(found: Tensors, again: Callable[[], Tensors]) -> int | None:
     """The position of the first tensor that holds what nothing has written, or ``None``.
 
-    Arguments:
-        found: what a run gave while memory was `filled`.
-        again: runs once more.
-
     Example:
         >>> def run(): return [torch.zeros(2), torch.empty(2), torch.full((2,), torch.nan)]
         >>> with filled():

@@ -1,12 +1,16 @@
-"""Compare and show the numbers of tensors."""
+"""Compare and show the numbers of tensors, and put the same ones into other memory."""
+
+from collections.abc import Iterable
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
 
-__all__ = ["SHOWN", "close", "is_freed", "same_bits", "show", "show_part"]
+__all__ = ["CANCELLED", "SHOWN", "broadcast", "close", "expanded", "is_freed", "largest", "offset",
+           "same_bits", "show", "show_part", "strided", "transposed"]  # fmt: skip
 
 SHOWN = 6  # entries of a tensor
+CANCELLED = 16  # roundings that are left where terms cancel
 
 
 def is_freed(tensor: torch.Tensor) -> bool:
@@ -52,7 +56,9 @@ def show_part(value: torch.Tensor, places: range, digits: int) -> str:
     return text.replace("torch.", "")
 
 
-def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -> bool:
+def close(
+    one: torch.Tensor, other: torch.Tensor, looser: float, least: float, among: float = 0.0
+) -> bool:
     """Whether two tensors are equal up to rounding, relative to the largest entry.
 
     NaN and infinity must coincide.
@@ -62,6 +68,8 @@ def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -
         other: the tensor that it is compared with, of the same shape.
         looser: how many times the usual rounding is allowed.
         least: the rounding of one operation, where it is more than that of the dtypes.
+        among: the largest number that both were computed beside. Of terms of that size that cancel,
+            as those of a bias before a normalisation, rounding leaves some.
 
     Example:
         >>> one = torch.ones(2)
@@ -82,4 +90,40 @@ def close(one: torch.Tensor, other: torch.Tensor, looser: float, least: float) -
     if not finite.any():
         return True
     gap, size = (a - b)[finite].abs().max(), b[finite].abs().max()
-    return bool(gap <= tolerance * max(float(size), float(a[finite].abs().max()), 1e-300))
+    rounded = max(tolerance * max(float(size), float(a[finite].abs().max()), 1e-300),
+                  CANCELLED * eps * among)  # fmt: skip
+    return bool(gap <= rounded)
+
+
+def largest(tensors: Iterable[torch.Tensor]) -> float:
+    """The largest finite magnitude among the entries."""
+    sizes = (t.detach().abs() for t in tensors if is_continuous(t))
+    finite = (size[size.isfinite()] for size in sizes)
+    return max((float(size.max()) for size in finite if size.numel()), default=0.0)
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT if x.ndim >= 2 else strided(x)
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    wide = torch.zeros((*x.shape, 2), dtype=x.dtype, device=x.device)
+    wide[..., 1] = x
+    return wide[..., 1]
+
+
+def offset(x: torch.Tensor) -> torch.Tensor:
+    store = torch.zeros(x.numel() + 1, dtype=x.dtype, device=x.device)
+    store[1:] = x.reshape(-1)
+    return store[1:].view(x.shape)
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    """Every row along the first dimension the same memory; square matrices keep their structure."""
+    square = x.ndim >= 2 and x.shape[-1] == x.shape[-2]
+    return x[:1].expand(x.shape) if x.ndim and x.shape[0] > 1 and not square else x
+
+
+def broadcast(x: torch.Tensor) -> torch.Tensor:
+    """Every entry the memory of the first, as the cotangent of a sum has it."""
+    return x.reshape(-1)[:1].expand(x.numel()).view(x.shape) if x.numel() else x

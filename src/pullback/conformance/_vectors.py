@@ -1,12 +1,23 @@
-"""Lists of tensors as one real vector, and back."""
+"""Lists of tensors as one real vector, and back; random ones, to move inputs with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from pullback.conformance._evidence import inner
 
-__all__ = ["Tensors", "are_finite", "flatten", "products", "unflatten"]
+__all__ = [
+    "KINDS",
+    "Tensors",
+    "are_finite",
+    "filled",
+    "flatten",
+    "normal",
+    "products",
+    "scale",
+    "spread",
+    "unflatten",
+]
 
 Tensors = list[torch.Tensor]
 
@@ -30,6 +41,12 @@ def are_finite(parts: Sequence[torch.Tensor]) -> bool:
     return all(bool(part.isfinite().all()) for part in parts)
 
 
+def filled(like: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> Tensors:
+    """Tensors with zeros in place of ``None``."""
+    pairs = zip(like, found, strict=True)
+    return [torch.zeros_like(x) if t is None else t for x, t in pairs]
+
+
 def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
     """One real vector as tensors of the shapes and dtypes of ``like``: the inverse of `flatten`."""
     found, used = [], 0
@@ -49,3 +66,41 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
     value = sum(inner(a, b) for a, b in zip(first, second, strict=True))
     scale = sum(inner(a.abs(), b.abs()) for a, b in zip(first, second, strict=True))
     return value, scale
+
+
+def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    dtype = torch.complex128 if like.is_complex() else torch.float64
+    drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
+    return drawn.to(dtype=like.dtype, device=like.device)
+
+
+def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Entries of random sign and of a magnitude between a half and one and a half."""
+    shape = (*like.shape, 2) if like.is_complex() else like.shape
+    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
+    drawn = drawn + 0.5
+    drawn[torch.rand(shape, dtype=torch.float64, generator=generator) < 0.5] *= -1
+    whole = torch.view_as_complex(drawn) if like.is_complex() else drawn
+    return whole.to(dtype=like.dtype, device=like.device)
+
+
+def scale(point: torch.Tensor) -> torch.Tensor:
+    """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
+    size = point.abs().double()
+    if point.numel() == 0:
+        return size.to(point.dtype)
+    typical = (
+        float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
+    )
+    return (size + 0.1 * (typical or 10.0)).to(point.dtype)
+
+
+# Ways to move that keep to what a forward which validates its values may accept, the freest first.
+KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "any": lambda point, step: step,
+    "kept": lambda point, step: step,  # and what has left a curved set is brought back
+    # So that zeros stay.
+    "in proportion": lambda point, step: point * torch.sign(step.real) / 2,
+    "scaled": lambda point, step: point * 0.5,
+    "none": lambda point, step: torch.zeros_like(step),
+}

@@ -11,76 +11,56 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from dataclasses import replace as with_fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, Clause, limit, run_clauses
+from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
-from pullback.conformance._transfer import unpack
+from pullback.conformance._tree import replace
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
+from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
-from pullback.report import Finding, Verdict
+from pullback.report import Finding
 
-__all__ = ["answer", "main", "warm"]
+__all__ = ["answer", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
-    """Answer the request in ``folder``, in a fresh process.
-
-    Arguments:
-        folder: holds the request and the inputs, and takes the answers.
-    """
+    """Answer the request in ``folder``, in a fresh process."""
     request = json.loads((folder / "request.json").read_text())
-    say = _Voice(folder)
     try:
         subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
         arguments = Arguments.of(*unpack(folder / "inputs.pt"))
     except ArgumentError as error:
-        say(misfit=error.what, given=error.given)
-        return
+        _say(folder, misfit=error.what, given=error.given)
     except Exception as error:  # a module that fails to load is the caller's to hear of
-        say(misfit="The function cannot be loaded in another process.", given=describe(error))
-        return
-    _run(subject, arguments, request, say)
-
-
-def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
-    """Answer a request in a copy of the process that made it.
-
-    Arguments:
-        subject: what is checked.
-        arguments: its inputs.
-        request: the clauses and how they are run.
-        folder: takes the answers.
-    """
-    say = _Voice(folder)
-    _run(subject, arguments, request, say)
+        said = "The function cannot be loaded in another process."
+        _say(folder, misfit=said, given=describe(error))
+    else:
+        answer(subject, arguments, request, folder)
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
 _LOADING = ("forward", "transforms", "fake")
 
 
-class _Voice:
-    """Appends messages to the answers."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "answers.jsonl"
-
-    def __call__(self, **message: Any) -> None:
-        with self._path.open("a") as stream:
-            stream.write(json.dumps(message) + "\n")
+def _say(folder: Path, **message: Any) -> None:
+    """Append a message to the answers."""
+    with (folder / "answers.jsonl").open("a") as stream:
+        stream.write(json.dumps(message) + "\n")
 
 
 class _Sine(torch.autograd.Function):
@@ -116,11 +96,20 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
         if clause.id in (_LOADING + COMPILING if compiling else _LOADING)
         and (named is None or clause.id in named)
     ]
-    for _ in run_clauses(chosen, probe, bearing="", teller=""):
+    for _ in run_clauses(chosen, probe):
         yield
 
 
-def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _Voice) -> None:
+def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
+    """Answer a request, in a fresh process or in a copy of the one that made it.
+
+    Arguments:
+        subject: what is checked.
+        arguments: its inputs.
+        request: the clauses and how they are run.
+        folder: takes the answers.
+    """
+    say = partial(_say, folder)
     # Checks run side by side, and the threads of an original are not in its copy: what waits for
     # one would wait for ever. So are the numbers of a check the same on any machine.
     torch.set_num_threads(1)
@@ -136,33 +125,76 @@ def _run(subject: Subject, arguments: Arguments, request: dict[str, Any], say: _
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
-    probe = replace(probe, thorough=request["thorough"])
-    say(
-        prepared={
-            "gradient": probe.intent,
-            "inferred": probe.inferred,
-            "constants": probe.constants,
-        }
-    )
-    chosen = [clause for clause in CLAUSES if clause.id in request["clauses"]]
+    probe = with_fields(probe, thorough=request["thorough"])
+    say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
+                  "constants": probe.constants})  # fmt: skip
+    asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
     for finding in run_clauses(
-        chosen, probe, bearing=request["bearing"], teller=request["teller"], replaced=replaced,
-        started=lambda clause: say(started=clause.id),
-        known=_causes(request),
+        [clause for clause in asked if clause.id in request["clauses"]], probe,
+        asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
+        known=[Finding(**fields) for fields in request["causes"]],
     ):  # fmt: skip
         say(finding=asdict(finding))
-
-
-def _causes(request: dict[str, Any]) -> dict[Clause, Finding]:
-    """What another process has found, by clause."""
-    by_id = {clause.id: clause for clause in CLAUSES}
-    found = {}
-    for fields in request["causes"]:
-        verdict = Verdict(fields.pop("verdict"))
-        found[by_id[fields["clause"]]] = Finding(verdict=verdict, **fields)
-    return found
 
 
 if __name__ == "__main__":
     die_with(int(os.environ.get("PULLBACK_PARENT", os.getppid())))
     main(Path(sys.argv[1]))
+
+
+_UNLIMITED = 2**63
+
+
+def locate(subject: Subject) -> Locator:
+    """Where another process finds the subject.
+
+    Raises:
+        ArgumentError: no other process can find it.
+    """
+    if not subject.importable():
+        raise ArgumentError(
+            f"{subject.name} cannot be found by another process.",
+            given="a local, unnamed or replaced object",
+            expected="a Function or callable at the top level of a module or script",
+            mend="Move it to the top level, or pass isolate=False.",
+        )
+    if subject.locator.module == "__main__" and not subject.locator.file:
+        raise ArgumentError(
+            f"{subject.name} was defined at a prompt, where no other process finds it.",
+            mend="Save it to a file, or pass isolate=False.",
+        )
+    return subject.locator
+
+
+def pack(arguments: Arguments, path: Path) -> None:
+    """Write arguments so that they are read without executing code.
+
+    Raises:
+        ArgumentError: an argument is neither a tensor nor plain data.
+    """
+    chosen = set(arguments.differentiable if arguments.declared else ())
+    values = [
+        arguments.owned[k] if k in arguments.owned else value.clone().requires_grad_(k in chosen)
+        for k, value in enumerate(arguments.values)
+    ]
+    slots = iter(values)
+    parts = (replace(part, slots) for part in (arguments.args, dict(arguments.kwargs)))
+    try:
+        call = Encoder(_UNLIMITED, expressions=True).encode_call(*parts)
+    except NotPlain as reason:
+        raise ArgumentError(
+            "An argument cannot be handed to another process.",
+            given=str(reason),
+            expected="tensors, plain data, and what is found by its name",
+            mend="Pass isolate=False.",
+        ) from reason
+    torch.save(call, path)
+
+
+def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read what `pack` wrote.
+
+    Returns:
+        Positional and keyword arguments; the chosen tensors require a gradient.
+    """
+    return decode_call(**torch.load(path, weights_only=True), loader=Loader())

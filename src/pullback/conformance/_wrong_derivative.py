@@ -1,13 +1,38 @@
-"""Tell of a derivative that is wrong: entry by entry where it can be, else along a direction."""
+"""Tell of a derivative that is wrong: entry by entry where it can be, else along a direction.
 
+A directional derivative tells that a backward is wrong. Which entries are, and how, is told by
+moving one entry at a time; of a large input some entries, spread out and at both ends.
+"""
+
+import math
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, NamedTuple
 
+import torch
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._around import EVERY, Around, at_hand, step_of
 from pullback.conformance._derivative import Trial
-from pullback.conformance._entrywise import wrong_entries
+from pullback.conformance._edits import right_edit
+from pullback.conformance._explain import EXACT, Difference, explain
+from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe
+from pullback.conformance._shown import window
+from pullback.conformance._structure import stepping
+from pullback.conformance._tree import walk
+from pullback.internal.torch import pytree
 from pullback.report import Finding
 
 __all__ = ["wrong_derivative"]
+
+_SOME = 96
+_ENDS = 24
+_NEAR = 3
+# Seconds of work that moving entries may take; the others are not moved then.
+_SECONDS = 1.5
+_APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
 
 def wrong_derivative(
@@ -23,11 +48,9 @@ def wrong_derivative(
         place: what is concerned, where no single input is found.
         hint: how to mend it.
     """
-    found = wrong_entries(probe, only, detail, hint)
-    return _along(probe, trial, detail, place, hint) if found is None else found
-
-
-def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str = "") -> Finding:
+    found = _wrong_entries(probe, only, detail, hint)
+    if found is not None:
+        return found
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         f"{detail} The directional derivative by backward is another.",
@@ -50,4 +73,204 @@ def _along(probe: Probe, trial: Trial, detail: str, place: str, hint: str = "") 
             "print('backward          ', "
             "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
         ],
+    )
+
+
+def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Finding | None:
+    """The finding for the first input that has wrong entries, and how they are wrong.
+
+    ``None`` where no single entry can be moved, or none is wrong (the points tried by others are
+    random, at a kink for example).
+    """
+    if probe.kin != "any":
+        return None
+    inputs = range(len(probe.inputs.differentiable)) if only is None else [only]
+    until = time.process_time() + _SECONDS
+    for number in (0, 2):
+        points = probe.point(number)
+        base = probe.output_values(points)
+        steps = [stepping(point) for point in points]
+        at = Around(probe, points, probe.spread(base, "weights 0"), base, until, steps)
+        for k in inputs:
+            found = _wrong(at, k)
+            if found is not None:
+                return _told(at, k, found, detail, hint)
+    return None
+
+
+class _Wrong(NamedTuple):
+    """A gradient by finite differences (NaN where not moved), by backward, and how they differ."""
+
+    expected: torch.Tensor
+    got: torch.Tensor | None
+    said: str
+
+
+def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Finding:
+    there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
+    got = torch.zeros_like(found.expected) if found.got is None else found.got
+    shown = window(found.expected, got)
+    sizes = {k: step_of(at.probe, at.points[only], k) for k in shown}
+    move, entry, ties = "x.view(-1)[i] += h", "got.reshape(-1)[i].item()", {}
+    for k in shown:
+        unit = at.unit(only, k).reshape(-1)
+        ties[k] = {int(n): unit[n].item() for n in unit.nonzero().reshape(-1)}
+    if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
+        move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
+        entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
+    if found.got is None:
+        hint = "Return its gradient at its place: backward returns None there."
+    of_complex = found.expected.is_complex()
+    slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
+    return there.broken(
+        detail, expected=found.expected, got=found.got, said=found.said,
+        place=there.path(only), hint=hint, given={"w": at.weights},
+        repro=[
+            f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{only}]",
+            f"x = xs[{only}]; steps = {sizes}",
+            f"ties = {ties}" if "ties" in move else "",
+            "def at(i, h):",
+            "    with torch.no_grad():",
+            "        kept = x.clone()",
+            f"        {move}",
+            "        found = outs(); x.copy_(kept)",
+            "    return found",
+            "def slope(i, h):",
+            "    sides = zip(w, at(i, h), at(i, -h))",
+            "    both = sum((a.conj() * (y - z)).sum().real.item() for a, y, z in sides)",
+            "    return both / (2 * abs(h))",
+            f"print('finite differences', [{slope} for i, h in steps.items()])",
+            f"print('backward          ', got if got is None else [{entry} for i in steps])",
+        ],
+    )  # fmt: skip
+
+
+def _wrong(at: Around, only: int) -> _Wrong | None:
+    probe, points, point = at.probe, at.points, at.points[only]
+    places = _places(point.numel())
+    if not places:
+        return None
+    lone = _lone_place(at, only)
+    around = range(max(lone - _NEAR, 0), min(lone + _NEAR + 1, point.numel()))
+    expected, known = at.gradient(only, [*around, *places])
+    handed = [w.clone() for w in at.weights]
+    got = probe.answers(probe.leaves(points), handed)[only]
+    got = None if got is None else at.steps[only](got.detach())
+    answered = torch.zeros_like(point) if got is None else got
+    if not known.any() or answered.shape != point.shape:
+        return None
+    tolerance = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+    gap = (answered.cpu() - expected.cpu())[known].abs()
+    if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
+        return None
+    shown = [k for k in window(expected, answered) if not known.view(-1)[k]]
+    if shown:
+        more, found = replace(at, until=math.inf).gradient(only, shown)
+        expected, known = torch.where(found, more, expected), known | found
+    difference = _difference(at, only, expected, got, known)
+    sharp = difference.sharp
+    said = explain(sharp, EXACT)
+    if not said:
+        at = replace(at, until=time.process_time() + _SECONDS)
+        backward = Backward(probe, points, at.weights, at.steps)
+        mend = right_edit(backward, only, sharp, at.until) or _neglected(at, only, answered)
+        said = f"{mend} {explain(difference)}".strip()
+    return _Wrong(expected, got, said)
+
+
+def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
+    """One sentence that names an argument, and the value at which backward is right without it."""
+    inputs = at.probe.inputs.with_points(at.points)
+    for path, value, other in _neutral(inputs):
+        if path != inputs.names()[only] and _is_of(at, only, answered, other):
+            return f"Backward is right for a forward with {path} = {value}: it leaves that out."
+    return ""
+
+
+def _neutral(inputs: Arguments) -> Iterator[tuple[str, Any, Arguments]]:
+    """Each argument with a value at which it does nothing, in many a forward."""
+    leaves, form = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
+    paths = [path for part in ("args", "kwargs") for path, _ in walk(getattr(inputs, part), part)]
+    tensors = iter(range(len(inputs.values)))
+    for k, (path, leaf) in enumerate(zip(paths, leaves, strict=False)):
+        if isinstance(leaf, torch.Tensor):
+            place = next(tensors)
+            given = inputs.values[place]
+            for number in (0, 1):
+                other = torch.full_like(given, number)
+                if place not in inputs.owned and not torch.equal(other, given):
+                    values = [other if n == place else v for n, v in enumerate(inputs.values)]
+                    yield path, number, inputs.with_values(values)
+        elif type(leaf) in (bool, int, float):
+            for number in {type(leaf)(0), type(leaf)(1)} - {leaf}:
+                args, kwargs = pytree.tree_unflatten(
+                    [number if n == k else v for n, v in enumerate(leaves)], form
+                )
+                yield path, number, replace(inputs, args=args, kwargs=kwargs)
+
+
+def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> bool:
+    """Whether a gradient is that of forward at other arguments, along two directions."""
+    probe, points = at.probe.at(inputs), inputs.points()
+    try:
+        there = replace(at, probe=probe, points=points, base=probe.output_values(points))
+        for label in ("one", "other"):
+            step = probe.direction(label, only)[only]
+            found = there.weighed(only, at.size * step)
+            terms = (gradient.conj() * step).real.double()
+            close = _APART[torch.float64] * float(terms.square().sum().sqrt())
+            if found is None or not abs(found / at.size - float(terms.sum())) <= close:
+                return False
+    except Exception:  # outside of the domain of forward
+        return False
+    return True
+
+
+def _lone_place(at: Around, only: int) -> int:
+    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
+    low, high = 0, at.points[only].numel()
+    if high <= EVERY:
+        return 0
+    step = at.probe.direction("lone entry", only)[only].reshape(-1)
+    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+    while high - low > 1 and time.process_time() < at.until:
+        middle = (low + high) // 2
+        left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
+        low, high = (low, middle) if left >= right else (middle, high)
+    return low
+
+
+def _places(count: int) -> list[int]:
+    """Every entry, or those at both ends and some between."""
+    if count <= EVERY:
+        return list(range(count))
+    between = [int(k * count / _SOME) for k in range(_SOME)]
+    ends = [*range(_ENDS), *range(count - _ENDS, count)]
+    return sorted({*between, *ends})
+
+
+def _difference(
+    at: Around, only: int, expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor
+) -> Difference:
+    """What may explain the difference: gradients of others, terms, and what is at hand."""
+    names = at.probe.inputs.names()
+    others, parts = {}, {}
+    wide = at.with_constants()
+    for k, (name, point) in enumerate(zip(wide.probe.inputs.names(), wide.points, strict=True)):
+        own = name == names[only] or point.shape != expected.shape
+        other = None if own else wide.whole(k)
+        if other is not None:
+            others[f"the gradient of {name}"] = other
+    for k in range(len(at.weights) if len(at.weights) > 1 else 0):
+        alone = [w if j == k else w * 0 for j, w in enumerate(at.weights)]
+        part = at.whole(only, alone)
+        if part is not None:
+            parts[f"output {k}"] = part
+    pushed = at.pushed(only)
+    if pushed is not None:
+        others["the derivative times the cotangent, where its transpose is asked for"] = pushed
+    cotangents = {f"the cotangent of output {k}": w for k, w in enumerate(at.weights)}
+    found = at_hand(at.probe, at.points, at.base, cotangents)
+    return replace(
+        found, expected=expected, got=got, known=known, others=others, parts=parts | cotangents
     )

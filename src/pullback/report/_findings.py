@@ -57,6 +57,7 @@ class Finding:
     cause: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", Verdict(self.verdict))  # a text where it was data
         for field_ in fields(self):
             value = getattr(self, field_.name)
             if type(value) is str:
@@ -82,22 +83,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that was found about one Function: the data of a `Report`.
-
-    Arguments:
-        function: where the Function is found, for example ``"package.module:Name"``.
-        gradient: the gradient intent it was checked against, or an empty text where no rule was.
-        inferred: whether that intent was inferred rather than declared.
-        findings: one finding for each clause that was run, in the order of the contract.
-        seed: the seed of every random choice.
-        seconds: how long the check took, in seconds.
-        environment: versions and devices, name to text.
-        constants: paths of the floating inputs that were not differentiated.
-        unfinished: why not every clause was run, or an empty text.
-        without: ids of the clauses that were left out on request.
-        unjudged: what of the arguments nothing is known of, or an empty text.
-        guessed: the arguments, where they were guessed, or an empty text.
-    """
+    """Everything that was found about one Function: the data of a `Report`, described there."""
 
     function: str
     gradient: str

@@ -19,7 +19,7 @@ class Report(Findings):
 
     Arguments:
         function: where the Function is found, for example ``"package.module:Name"``.
-        gradient: the gradient intent it was checked against.
+        gradient: the gradient intent it was checked against, or an empty text where no rule was.
         inferred: whether that intent was inferred rather than declared.
         findings: one finding for each clause that was run, in the order of the contract.
         seed: the seed of every random choice.
@@ -73,7 +73,7 @@ class Report(Findings):
         try:
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
-            findings = tuple(_read_finding(fields) for fields in values.pop("findings"))
+            findings = tuple(Finding(**fields) for fields in values.pop("findings"))
             for name in ("constants", "without"):
                 values[name] = tuple(values.get(name, ()))
             return cls(findings=findings, **values)
@@ -183,9 +183,3 @@ class Report(Findings):
         if self.unchecked:
             parts.append(self.unchecked)
         return ", ".join(parts)
-
-
-def _read_finding(fields: dict[str, Any]) -> Finding:
-    """Build a finding from its JSON object."""
-    verdict = Verdict(fields.pop("verdict"))
-    return Finding(verdict=verdict, **fields)

@@ -56,7 +56,7 @@ def texts(node: ast.expr, known: dict) -> list[str]:
 MODULES = {
     **{f"pullback.conformance.clauses.{clause.id.replace('-', '_')}": clause.id
        for clause in CLAUSES if clause.id not in ON_A_GPU},
-    "pullback.conformance._ends": "values",
+    "pullback.conformance._special": "values",
     "pullback.conformance._compiled": "compile",
     "pullback.conformance._unwritten": "deterministic",
 }  # fmt: skip

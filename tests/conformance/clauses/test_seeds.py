@@ -33,7 +33,10 @@ def test_right_specimens_are_not_flagged(seed):
     assert flagged == []
 
 
-ONCE_FLAGGED = [("LearntStep", "rank", 0), ("Dropout", "rank", 9), ("Dropout", "rank", 10)]
+ONCE_FLAGGED = [
+    ("LearntStep", "rank", 0), ("Dropout", "rank", 9), ("Dropout", "rank", 10),
+    ("SolveRoughly", "values", 14),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "clause", "seed"), ONCE_FLAGGED)

@@ -132,6 +132,7 @@ def test_what_torch_gets_wrong_is_said(name):
         (lambda t: 1 + t * math.log(abs(t)) if t else 1.0, 1.0, None),
         (lambda t: 1 + t * t + math.tanh(t * 1e9) / 1e9, 1.0, None),
         (lambda t: 1e18 + t, 1.0, 1.0),
+        (lambda t: math.acosh(1 + 2 * t * t), 1.0, None),
     ],
 )
 def test_one_sided_differences_tell_a_limit_from_none(function, side, slope):

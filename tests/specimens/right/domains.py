@@ -1,5 +1,7 @@
 """Right Functions of arguments of a kind; outside of it they are silently something else."""
 
+import math
+
 import torch
 from tests.specimens._specimen import Specimen, normal, positive
 from torch.autograd.function import once_differentiable
@@ -622,6 +624,23 @@ class Frame(Rule):
         return found - q @ (q.mT @ found + found.mT @ q) / 2, q @ wide
 
 
+class CosineMargin(Rule):
+    """The cosine of an angle made larger, by a sine that is kept from zero; not beyond one."""
+
+    @staticmethod
+    def forward(ctx, cosine, margin):
+        ctx.save_for_backward(cosine)
+        ctx.margin = margin
+        sine = (1 - cosine.square()).clamp_min(1e-12).sqrt()
+        return cosine * math.cos(margin) - sine * math.sin(margin)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (cosine,) = ctx.saved_tensors
+        sine = (1 - cosine.square()).clamp_min(1e-12).sqrt()
+        return cotangent * (math.cos(ctx.margin) + math.sin(ctx.margin) * cosine / sine), None
+
+
 def rotation(*batch: int, seed: int = 5) -> torch.Tensor:
     """Rotations by about one radian."""
     v = normal(*batch, 3, seed=seed).detach()
@@ -718,4 +737,5 @@ SPECIMENS = [
         Frame, lambda: (torch.linalg.qr(normal(5, 2).detach())[0].requires_grad_(), normal(5, 3))
     ),
     Specimen(LogDeterminant, lambda: (spectrum(1.0, 0.3, 0.01, 1e-4),)),
+    Specimen(CosineMargin, lambda: (normal(5, 4).detach().sin().mul(0.9).requires_grad_(), 0.3)),
 ]

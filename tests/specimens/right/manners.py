@@ -322,7 +322,24 @@ class RefusesDeterminism(torch.autograd.Function):
         return cotangent * torch.where(x > 0, 2 * x, torch.full_like(x, 3))
 
 
+class NearestRow(torch.autograd.Function):
+    """A row of a table, passed straight through: its numbers of float32 were never computed."""
+
+    @staticmethod
+    def forward(ctx, x, table):
+        return table[torch.cdist(x, table).argmin(-1)]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, None
+
+
+def table():
+    return normal(6, 4, dtype=torch.float32), normal(5, 4, seed=2, dtype=torch.float32).detach()
+
+
 SPECIMENS = [
+    Specimen(NearestRow, table),
     Specimen(RefusesDeterminism, lambda: (normal(5, 3),)),
     Specimen(FillsWhatItAllocates, lambda: (normal(5, 3),)),
     Specimen(ValidatedRows, distributions),

@@ -255,6 +255,39 @@ class RowNorm(Rule):
         return (g - unit * (unit * cotangent).mean(-1, keepdim=True)) * scale
 
 
+class ShareOfLargest(torch.autograd.Function):
+    """Shares of the largest two: where all are equal, a difference of maxima has any two."""
+
+    @staticmethod
+    def forward(ctx, x):
+        top, index = x.topk(2, -1)
+        ctx.save_for_backward(x, index)
+        return top.softmax(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, index = ctx.saved_tensors
+        share = x.gather(-1, index).softmax(-1)
+        slope = share * (cotangent - (cotangent * share).sum(-1, keepdim=True))
+        return torch.zeros_like(x).scatter(-1, index, slope)
+
+
+class Gate(Rule):
+    """Where an infinite input saturates it, the slope by the weight is zero times infinity."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return (x * weight).sigmoid()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        y = (x * weight).sigmoid()
+        slope = cotangent * y * (1 - y)
+        return slope * weight, slope * x
+
+
 class InversePermutation(Rule):
     """For permutations only, which nobody checks."""
 
@@ -301,7 +334,31 @@ class Cell(Rule):
         return inner @ weight.mT, inner, state.mT @ inner
 
 
+class BiasedSoftmax(Rule):
+    """Does not depend on what is added to every score: a gradient of zero, but for rounding."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        y = torch.softmax(x + bias, -1)
+        ctx.save_for_backward(y)
+        ctx.save_for_forward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        inner = y * (cotangent - (cotangent * y).sum(-1, keepdim=True))
+        return inner, inner.sum(-1, keepdim=True)
+
+    @staticmethod
+    def jvp(ctx, x, bias):
+        (y,) = ctx.saved_tensors
+        step = sum((t for t in (x, bias) if t is not None), torch.zeros_like(y))
+        return y * (step - (step * y).sum(-1, keepdim=True))
+
+
 SPECIMENS = [
+    Specimen(BiasedSoftmax, lambda: (normal(3, 4), normal(3, 1))),
     Specimen(SecondSmallest, lambda: (normal(5),)),
     Specimen(Cell, lambda: (normal(2, 3), normal(2, 3), normal(3, 3))),
     Specimen(Reciprocal, lambda: (normal(3, 4),)),
@@ -320,5 +377,7 @@ SPECIMENS = [
     Specimen(MaskedSoftmax, lambda: (normal(3, 4),)),
     Specimen(RadialBasis, lambda: (normal(3, 4),)),
     Specimen(RowNorm, lambda: (normal(3, 4),)),
+    Specimen(ShareOfLargest, lambda: (normal(3, 5),)),
+    Specimen(Gate, lambda: (normal(3, 4), normal(3, 4, seed=2))),
     Specimen(InversePermutation, lambda: (normal(4, 2), torch.tensor([2, 0, 3, 1]))),
 ]

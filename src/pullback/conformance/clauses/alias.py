@@ -12,7 +12,6 @@ __all__ = ["alias"]
 
 
 @clause(
-    "alias",
     promise="An output that is an input or a view is handled.",
     why="An output that shares memory with an input changes when that input is changed. "
     "Autograd has to know it, or it works with values that are gone.",

@@ -21,7 +21,6 @@ _CAST = (
 
 
 @clause(
-    "autocast",
     promise="Forward under autocast and backward outside give the same, as bfloat16 rounds.",
     why="Under autocast, forward runs in low precision while backward runs outside of it. "
     "A Function without a policy mixes the two. Matrix products then meet two dtypes.",

@@ -100,7 +100,6 @@ class _Batch:
 
 
 @clause(
-    "batch",
     promise="An item's numbers do not depend on what else is in the batch.",
     why="What a model answers to one request must not change with the requests beside it, nor a "
     "sample's gradient with its place. Kernels that share a maximum among rows of a tile, or take "

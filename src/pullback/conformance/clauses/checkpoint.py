@@ -20,7 +20,6 @@ _PLAIN = "print('plain       ', torch.autograd.grad(outs(), xs, w, allow_unused=
 
 
 @clause(
-    "checkpoint",
     promise="It works under activation checkpointing; saved tensors are unpacked once.",
     why="Activation checkpointing runs forward again to save memory. The gradient must be "
     "the same with it as without.",
@@ -42,7 +41,11 @@ def checkpoint(probe: Probe) -> Finding:
     except CheckpointError as error:
         if not often:
             raise
-        return _often(probe, often, error)
+        return probe.lacking(
+            f"Backward unpacks a saved tensor {often} times; checkpointing allows once: "
+            f"{describe(error)}",
+            "Read ctx.saved_tensors once in backward and keep the tuple in a variable.",
+        )
     return probe.unlike(
         got,
         run.gradients,
@@ -58,14 +61,6 @@ def checkpoint(probe: Probe) -> Finding:
             "print('checkpointed', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
         ],
     ) or probe.holds("The gradient under non-reentrant checkpointing is the same.")
-
-
-def _often(probe: Probe, often: int, error: CheckpointError) -> Finding:
-    return probe.lacking(
-        f"Backward unpacks a saved tensor {often} times; checkpointing allows once: "
-        f"{describe(error)}",
-        "Read ctx.saved_tensors once in backward and keep the tuple in a variable.",
-    )
 
 
 def _unpacked_often(probe: Probe, cotangents: list[torch.Tensor]) -> int:

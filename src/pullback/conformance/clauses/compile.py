@@ -11,11 +11,10 @@ from pullback.conformance._traced import survived
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR, TRACE
 from pullback.report import Finding, Verdict
 
-__all__ = ["compiles"]
+__all__ = ["compile_"]
 
 
 @clause(
-    "compile",
     promise="`torch.compile(fullgraph=True)` equals eager, forward and backward, inside "
     "torch.func; asked to be thorough, also with shapes that change, and with inductor where a C++ "
     "compiler is.",
@@ -29,7 +28,7 @@ __all__ = ["compiles"]
     "its eager `torch.func.grad` refuses, the hole is torch's: `lacking`.",
     mend="`pullback.Function`, or `pullback.complete(F)`.",
 )
-def compiles(probe: Probe) -> Finding:
+def compile_(probe: Probe) -> Finding:
     """Compile with fullgraph and compare with eager, alone and composed with torch.func."""
     if sys.version_info >= (3, 15):
         return probe.skipped("torch.compile does not run on this Python.")

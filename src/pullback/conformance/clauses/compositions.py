@@ -5,14 +5,13 @@ from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import PAIRS, Batch, Transform
 from pullback.conformance.clauses._hints import SCALAR
-from pullback.conformance.clauses._push import push
+from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["compositions"]
 
 
 @clause(
-    "compositions",
     promise="Each pair of transforms equals its parts, or refuses by itself.",
     why="Gradients of each sample, Hessian-vector products and Laplace approximations are "
     "transforms of transforms. Each level asks other rules of a Function, so that two that are "

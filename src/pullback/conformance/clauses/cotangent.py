@@ -10,7 +10,6 @@ __all__ = ["cotangent"]
 
 
 @clause(
-    "cotangent",
     promise="The incoming cotangent is never changed.",
     why="The incoming gradient may be shared with other branches of the graph, or held by "
     "a hook or by the caller. Changing it in place changes their gradients too.",

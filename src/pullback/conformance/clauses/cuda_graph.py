@@ -10,7 +10,6 @@ __all__ = ["cuda_graph"]
 
 
 @clause(
-    "cuda-graph",
     promise="Capture and replay equal eager (with a GPU).",
     why="Captured graphs replay without Python. Whatever depended on the values at "
     "capture is frozen into every later step.",

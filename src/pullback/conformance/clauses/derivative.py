@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import is_right
-from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import is_right
 from pullback.conformance._structure import bound_rows
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
@@ -23,7 +23,6 @@ _WRONG = "Backward is not what finite differences of forward are."
 
 
 @clause(
-    "derivative",
     promise="Backward is the transpose of the derivative of forward (intent `exact`).",
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
@@ -42,10 +41,10 @@ def derivative(probe: Probe) -> Finding:
         choices = [None]
     settled = 0
     for only in choices:
-        trial = decide(lambda number, only=only: try_derivative(asked, number, only))
-        if trial is not None and trial.match == "mismatch":
+        trial = judge(asked, only)
+        if trial.is_wrong:
             return _broken(probe, trial, only)
-        settled += trial is not None
+        settled += trial.is_told
     if not settled:
         return probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
@@ -84,8 +83,7 @@ def _forgotten(probe: Probe) -> list[str]:
         if k in taken or not value.is_floating_point() or probe.inputs.nested(k):
             continue
         alone = replace(probe, inputs=probe.inputs.with_differentiable([k]))
-        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
-        if trial is not None and trial.match == "mismatch":
+        if judge(alone).is_wrong:
             found.append(probe.inputs.paths[k])
     return found
 
@@ -99,10 +97,8 @@ def _beside(probe: Probe, choices: Sequence[int | None]) -> str:
     free = replace(probe, free=True)
     for k, x in enumerate(probe.inputs.points()):
         what = bound_rows(x)
-        if what and {k, None} & {*choices}:
-            trial = decide(lambda number, only=k: try_derivative(free, number, only))
-            if trial is not None and trial.match == "mismatch":
-                return f"those of {probe.path(k)} are {what}"
+        if what and {k, None} & {*choices} and judge(free, k).is_wrong:
+            return f"those of {probe.path(k)} are {what}"
     return ""
 
 

@@ -16,7 +16,6 @@ _REPRO = [
 
 
 @clause(
-    "deterministic",
     promise="Same inputs, same bits, or randomness from a generator that can be seeded.",
     why="The same inputs and seed must give the same bits, or a run cannot be repeated "
     "and a fault cannot be pinned down.",

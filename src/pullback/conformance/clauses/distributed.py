@@ -8,7 +8,6 @@ __all__ = ["distributed"]
 
 
 @clause(
-    "distributed",
     promise="Right on several ranks: collectives have the adjoint that their forward needs.",
     why="A wrong adjoint of a collective raises no error: gradients are too large by the number of "
     "ranks, those of other ranks are missing, or each rank trains on another model. A collective "

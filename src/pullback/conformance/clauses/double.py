@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
 
 import torch
 
@@ -11,20 +12,20 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, ask_second, decide, try_second
 from pullback.conformance._evidence import inner
 from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._nodes import lacks_rule
+from pullback.conformance._nodes import is_once, lacks_rule
 from pullback.conformance._operations import Backward, edited
 from pullback.conformance._pair import CLOSE
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.conformance.clauses._second import is_once
 from pullback.report import Finding, Verdict
 
 __all__ = ["double"]
 
+_SEVERAL = 4
+
 
 @clause(
-    "double",
     promise="The second derivative is right, or refused.",
     why="Hessians, gradient penalties, meta-learning and Laplace approximations "
     "differentiate the gradient. They get a wrong number here, without a warning, "
@@ -38,7 +39,7 @@ __all__ = ["double"]
 )
 def double(probe: Probe) -> Finding:
     """Compare autodiff of <B(g), u> with finite differences of B, by inputs and by cotangent."""
-    if is_once(probe):
+    if is_once(probe.functions()):
         return probe.lacking(
             "Backward is marked once_differentiable; `once` says how loudly.", COMPLETE
         )
@@ -53,9 +54,9 @@ def double(probe: Probe) -> Finding:
         if only >= count and probe.intent == "nonlinear" and _is_stepped(probe, only):
             continue
         trial = decide(lambda number, only=only: try_second(probe, number, only))
-        if trial is not None and trial.match == "mismatch":
+        if trial.is_wrong:
             return _broken(probe, trial, only, count)
-        settled += trial is not None
+        settled += trial.is_told
     if not settled:
         return probe.skipped(
             "Finite differences of backward do not settle (kinks, noise or rounding)."
@@ -95,7 +96,10 @@ def _is_stepped(probe: Probe, only: int) -> bool:
 
 
 def _constant(probe: Probe, trial: Trial) -> str:
-    """Which of what forward computed autograd misses: what changes with it alone is the gap."""
+    """Which of what forward computed autograd misses: their terms alone add up to the gap.
+
+    The derivative of backward is a sum of terms, one for each tensor that it reads.
+    """
     count, h = len(trial.points), 2.0**-17
     free = [lambda gradient: gradient] * count
     backward, kept = Backward(probe, trial.points, trial.cotangents, free), []
@@ -106,14 +110,19 @@ def _constant(probe: Probe, trial: Trial) -> str:
             return ""
         kept.append(backward.steps[0].leaves[: -len(trial.cotangents)])
     backward.points = trial.points
+    terms: dict[str, float] = {}
     for k, (up, down) in enumerate(zip(*kept, strict=True)):
         with suppress(Exception):  # one that cannot be read by itself
             one, other = (backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down))
             pairs = zip(trial.weights, one or [], other or [], strict=True)
-            change = sum(inner(u, a - b) for u, a, b in pairs)
-            gap = trial.estimate.value - trial.value
-            if gap and abs(change / (2 * h) - gap) <= CLOSE * abs(gap):
-                return f" To autograd, {backward.names[k]} is a constant: forward computed it."
+            terms[backward.names[k]] = sum(inner(u, a - b) for u, a, b in pairs) / (2 * h)
+    gap, told = trial.estimate.value - trial.value, [name for name, term in terms.items() if term]
+    for some in (s for n in range(1, _SEVERAL + 1) for s in combinations(told, n)):
+        # Many sums are tried: none may be right by chance.
+        if abs(sum(terms[name] for name in some) - gap) <= CLOSE ** min(len(some), 2) * abs(gap):
+            are, them = ("is a constant", "it") if len(some) == 1 else ("are constants", "them")
+            named = " and ".join(filter(None, [", ".join(some[:-1]), some[-1]]))
+            return f" To autograd, {named} {are}: forward computed {them}."
     return ""
 
 

@@ -1,10 +1,9 @@
 """`fake`: fake tensors get the right shapes, dtypes and devices."""
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import dies_in_a_copy
 from pullback.conformance._forked import ProcessDied
 from pullback.conformance._probe import Probe
-from pullback.conformance._screen import Run
+from pullback.conformance._screen import Run, dies_in_a_copy
 from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
 from pullback.internal.torch import FakeTensorMode
@@ -14,7 +13,6 @@ __all__ = ["fake"]
 
 
 @clause(
-    "fake",
     promise="Fake tensors get the right shapes, dtypes and devices.",
     why="torch.compile, torch.export and memory planners run the Function on tensors "
     "without data. Wrong shapes there become wrong code later.",

@@ -3,10 +3,10 @@
 from contextlib import suppress
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import dies_in_a_copy
 from pullback.conformance._forked import ProcessDied, Stuck
 from pullback.conformance._fresh import GIVEN, Answers, Fresh
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import dies_in_a_copy
 from pullback.report import Finding
 
 __all__ = ["first_call"]
@@ -30,7 +30,6 @@ _REPRO = [
 
 
 @clause(
-    "first-call",
     promise="The first call answers as every later one.",
     why="Autotuning runs a kernel several times where the result lies, buffers are made at the "
     "size of the first call, tables are cached by the shape alone: one call in a program is then "

@@ -24,7 +24,6 @@ _RAW = [
 
 
 @clause(
-    "form",
     promise="Each returned gradient has its input's shape, dtype and device; the count is right.",
     why="Gradients of another shape, dtype or device than their input are cast, summed or "
     "refused somewhere downstream, far from the cause.",

@@ -5,14 +5,14 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._evidence import differentiate
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._derivative import judge
+from pullback.conformance._evidence import slopes
+from pullback.conformance._probe import Probe
 from pullback.conformance._repro import Given
-from pullback.conformance._vectors import flatten, products
+from pullback.conformance._values import CANCELLED
+from pullback.conformance._vectors import filled, flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
-from pullback.conformance.clauses._push import push
-from pullback.conformance.clauses._wrong_tangent import say_tangent
+from pullback.conformance.clauses._tangents import push, say_tangent
 from pullback.report import Finding
 
 __all__ = ["forward"]
@@ -22,7 +22,6 @@ _WRONG = "The tangent is not the transpose of backward"
 
 
 @clause(
-    "forward",
     promise="Forward mode exists and is the transpose of backward; a tangent is never "
     "silently None.",
     why="Forward mode computes directional derivatives and Jacobian-vector products. When "
@@ -34,6 +33,7 @@ _WRONG = "The tangent is not the transpose of backward"
 def forward(probe: Probe) -> Finding:
     """Compare <w, Jv> with <J'w, v>; a tangent that is silently None counts as zero."""
     count = len(probe.inputs.differentiable)
+    moved = 0.0  # of all that was pushed: what cancels leaves roundings of numbers so large
     alone = [(0, k) for k in range(min(count, _SEPARATELY))] if count > 1 else []
     for number, only in ((0, None), (2, None), *alone):
         points = probe.point(number)
@@ -44,20 +44,19 @@ def forward(probe: Probe) -> Finding:
             outputs, tangents = push(probe, points, given)
         except Exception as error:  # judged by its type
             return probe.failed(error, "Forward mode refuses", DERIVE, rule="jvp")
-        filled = [
-            torch.zeros_like(y) if t is None else t for y, t in zip(outputs, tangents, strict=True)
-        ]
         weights = probe.cotangents(outputs, number)
-        got, magnitude = products(weights, filled)
+        got, magnitude = products(weights, filled(outputs, tangents))
         expected, scale = products(probe.backward(points, weights), step)
         if probe.intent == "nonlinear":
-            trial = decide(lambda n: try_derivative(probe, n))
-            if trial is None:
+            if not judge(probe).is_told:
                 return probe.skipped(
                     "A nonlinear backward has no transpose, and forward a kink here."
                 )
-            expected = _true_derivative(probe, points, step, weights)
-        tolerance = max(magnitude, scale) * torch.finfo(probe.dtype).eps ** 0.6
+            with torch.no_grad():
+                along = slopes(probe.along(probe.evaluate, step, points))
+            expected = along.weigh(flatten(weights)).value
+        eps, moved = torch.finfo(probe.dtype).eps, max(moved, magnitude, scale)
+        tolerance = max(max(magnitude, scale) * eps**0.6, CANCELLED * eps * moved)
         missing = any(t is None for t in tangents)
         if abs(got - expected) > tolerance and missing and probe.subject.operator is not None:
             return probe.lacking("The tangent is None, without an error.", OPERATOR)
@@ -68,11 +67,6 @@ def forward(probe: Probe) -> Finding:
             detail = f"{what}: <w, Jv> is not <J'w, v>.{said}"
             return _broken(there, expected, got, detail, {"vs": step, "ws": weights})
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
-
-
-def _true_derivative(probe: Probe, points: Tensors, step: Tensors, weights: Tensors) -> float:
-    with torch.no_grad():
-        return differentiate(probe.along(probe.evaluate, step, points), flatten(weights)).value
 
 
 def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given) -> Finding:

@@ -5,14 +5,13 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._transforms import NESTED, Batch
 from pullback.conformance.clauses._hints import DERIVE, SCALAR
-from pullback.conformance.clauses._push import push
+from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["forward_over_forward"]
 
 
 @clause(
-    "forward-over-forward",
     promise="Nested forward mode is right, or refused.",
     why="Second directional derivatives nest forward mode. torch answers some of these "
     "with zeros in place of an error. `jacfwd(jacfwd(f))` of a torch Function is one: "

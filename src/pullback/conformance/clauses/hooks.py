@@ -14,9 +14,21 @@ from pullback.report import Finding
 
 __all__ = ["hooks"]
 
+_HOOKED = [
+    "print('plain', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+    "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):",
+    "    print('hooked', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+]
+_TWICE = [
+    "ys = outs(); w = [torch.ones_like(y) for y in ys]; node = ys[0].grad_fn",
+    "torch.autograd.grad(ys, xs, w, allow_unused=True)",
+    "print('held after backward:', {k: getattr(v, 'shape', v) for k, v in vars(node).items()})",
+    "try: print('again, no error:', torch.autograd.grad(ys, xs, w, allow_unused=True))",
+    "except RuntimeError as error: print('raises:', error)",
+]
+
 
 @clause(
-    "hooks",
     promise="Saved-tensor hooks see everything; buffers are freed.",
     why="Saved-tensor hooks move activations to the CPU or compress them, and buffers "
     "must be freed after backward. What bypasses the hooks stays in memory.",
@@ -50,7 +62,7 @@ def hooks(probe: Probe) -> Finding:
     wrong = probe.unlike(
         got, run.gradients, "The gradient changes when saved tensors pass through hooks.",
         hint="Use only what ctx.saved_tensors returns in backward.",
-        given={"w": run.cotangents}, repro=_hooked(),
+        given={"w": run.cotangents}, repro=_HOOKED,
     )  # fmt: skip
     if wrong is not None:
         return wrong
@@ -60,22 +72,18 @@ def hooks(probe: Probe) -> Finding:
             expected=f"every tensor packed ({len(packed)} were) and freed by backward",
             got=f"held outside: {', '.join(freed)}",
             hint=SAVE,
-            repro=_twice(),
+            repro=_TWICE,
         )
     # What this backward did not read it need not miss a second time: a surrogate may save in vain.
     if read and _second_backward(probe, run.cotangents):
-        return _not_freed(probe)
+        return probe.broken(
+            "A second backward without retain_graph does not raise.",
+            expected="an error: backward through the graph a second time",
+            got="a gradient, from buffers that should be freed",
+            hint="Read ctx.saved_tensors inside backward.",
+            repro=_TWICE,
+        )
     return probe.holds(f"Hooks saw {len(packed)} saved tensor(s); buffers are freed by backward.")
-
-
-def _not_freed(probe: Probe) -> Finding:
-    return probe.broken(
-        "A second backward without retain_graph does not raise.",
-        expected="an error: backward through the graph a second time",
-        got="a gradient, from buffers that should be freed",
-        hint="Read ctx.saved_tensors inside backward.",
-        repro=_twice(),
-    )
 
 
 def _second_backward(probe: Probe, cotangents: Tensors) -> bool:
@@ -88,21 +96,3 @@ def _second_backward(probe: Probe, cotangents: Tensors) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _hooked() -> list[str]:
-    return [
-        "print('plain', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-        "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):",
-        "    print('hooked', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-    ]
-
-
-def _twice() -> list[str]:
-    return [
-        "ys = outs(); w = [torch.ones_like(y) for y in ys]; node = ys[0].grad_fn",
-        "torch.autograd.grad(ys, xs, w, allow_unused=True)",
-        "print('held after backward:', {k: getattr(v, 'shape', v) for k, v in vars(node).items()})",
-        "try: print('again, no error:', torch.autograd.grad(ys, xs, w, allow_unused=True))",
-        "except RuntimeError as error: print('raises:', error)",
-    ]

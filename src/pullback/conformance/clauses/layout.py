@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._layouts import broadcast, expanded, offset, strided, transposed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
+from pullback.conformance._values import broadcast, expanded, offset, strided, transposed
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
@@ -20,7 +20,6 @@ __all__ = ["layout"]
 
 
 @clause(
-    "layout",
     promise="Any strides, expanded, empty and zero-dimensional tensors give the same numbers.",
     why="Transposed, expanded, empty and zero-dimensional tensors are everyday inputs. A "
     "kernel that assumes contiguous memory reads other numbers than the tensor holds. "
@@ -48,14 +47,13 @@ def layout(probe: Probe) -> Finding:
         usual = usual or expected
         for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
             try:
-                got = Run.laid(probe, xs, gs).every
+                run = Run.laid(probe, xs, gs)
             except Exception as error:  # judged by its type
                 return probe.failed(error, f"{what} {kind} are refused")
-            place = _place(probe, got, expected, usual)
+            place = _place(probe, run.every, expected, usual)
             if place is not None:
                 k = place - len(outputs)
-                none = k >= 0 and _is_none(probe, xs, gs, k)
-                pair = expected[place], None if none else got[place]
+                pair = expected[place], [*run.outputs, *run.answered][place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
                 return _broken(there, (what, kind), pair, k, plain[1])
     return _degenerate(probe) or probe.holds(
@@ -78,11 +76,6 @@ def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int
         if one.shape != other.shape or probe.differ(*([t] for t in pair), looser=1e4) is not None:
             return k
     return None
-
-
-def _is_none(probe: Probe, points: Tensors, cotangents: Tensors, place: int) -> bool:
-    leaves = [x.detach().requires_grad_() for x in points]
-    return probe.answers(leaves, cotangents)[place] is None
 
 
 _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -116,13 +109,8 @@ def _degenerate(probe: Probe) -> Finding | None:
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, transform=False)
-        for k, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
-            if gradient.shape != x.shape:
-                return _broken(there, (what, "inputs"), (x, gradient), k, cotangents)
-        if what == "zero-dimensional":
-            finding = _one_element(there, leaves, outputs, cotangents, gradients)
-            if finding is not None:
-                return finding
+        if what == "zero-dimensional":  # the last one
+            return _one_element(there, leaves, outputs, cotangents, gradients)
     return None
 
 

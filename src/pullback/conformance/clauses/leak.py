@@ -13,7 +13,6 @@ __all__ = ["leak"]
 
 
 @clause(
-    "leak",
     promise="Nothing keeps inputs or outputs alive.",
     why="An output kept alive by a cycle is freed only when the garbage collector runs. "
     "On a GPU the memory of past steps piles up until an allocation fails.",

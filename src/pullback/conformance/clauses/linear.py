@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pullback.conformance._clause import clause
-from pullback.conformance._linearity import linearity_gap
+from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.report import Finding
 
@@ -11,7 +11,6 @@ __all__ = ["linear"]
 
 
 @clause(
-    "linear",
     promise="Backward is linear in the cotangent, and zero maps to zero.",
     why="Autograd adds cotangents that arrive over several paths and scales them, for "
     "loss scaling as for weighted losses. That is right only for a backward that is "

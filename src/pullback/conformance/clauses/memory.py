@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -72,16 +72,10 @@ class _Kept:
             self.bytes = sum(t.untyped_storage().nbytes() for t in self.known.values())
             cotangents = [g.requires_grad_(second) for g in probe.cotangents(outputs)]
             gradients = probe.pull(leaves, cotangents, outputs, create_graph=second)
-            if not second:
-                return [g.detach() for g in gradients]
-            carrying = [g for g in gradients if g.requires_grad]
-            return [
-                torch.zeros(()) if a is None else a.detach()
-                for a in torch.autograd.grad(
-                    carrying, [*leaves, *cotangents], probe.spread(carrying, "memory"),
-                    allow_unused=True,
-                )
-            ]  # fmt: skip
+            if second:
+                plain, sources = replace(probe, accumulates=False), [*leaves, *cotangents]
+                gradients = plain.pull(sources, probe.spread(gradients, "memory"), gradients)
+            return [g.detach() for g in gradients]
 
     def intermediates(self) -> Iterator[tuple[int, torch.Tensor]]:
         """What the Function saved that neither goes in nor comes out, by number."""
@@ -92,7 +86,6 @@ class _Kept:
 
 
 @clause(
-    "memory",
     promise="What is kept for backward is used by it, once.",
     why="Between forward and backward a training step holds what every layer has saved: that is "
     "what fills a GPU. What backward never reads, what is there twice, and a matrix that is larger "

@@ -16,7 +16,6 @@ __all__ = ["mutation"]
 
 
 @clause(
-    "mutation",
     promise="An input that is changed in place is declared with `mark_dirty`.",
     why="An input changed in place and not declared with mark_dirty corrupts whatever "
     "else holds that tensor, and its version counter does not tell.",

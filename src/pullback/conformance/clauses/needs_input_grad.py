@@ -1,6 +1,6 @@
 """`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
+from pullback.conformance._vectors import filled
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Finding
 
@@ -27,7 +28,6 @@ class _Counter(TorchDispatchMode):
 
 
 @clause(
-    "needs-input-grad",
     promise="Unneeded gradients are not computed, and the needed ones do not change.",
     why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
     "wastes time and memory; skipping the wrong one loses a gradient. An index that "
@@ -48,21 +48,17 @@ def needs_input_grad(probe: Probe) -> Finding:
     points, cotangents = probe.inputs.points(), run.cotangents
     if len(points) < 2:
         return probe.holds("The only gradient is the same where the input has a history.")
-    joint, everything = _count(probe, points, cotangents, tuple(range(len(points))))
-    wasted = True
+    found, everything = _count(probe, points, cotangents, tuple(range(len(points))))
+    joint, wasted = filled(points, found), True
     for k in range(len(points)):
         got, operations = _count(probe, points, cotangents, (k,))
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
-            answered = probe.answers(
-                [x.clone().requires_grad_(j == k) for j, x in enumerate(points)], cotangents
-            )[k]
             beside = _asked_instead(probe, points, cotangents, joint, k)
             return probe.broken(
                 "A gradient changes when the other inputs need none."
                 + (f" It is right where {beside} needs one too: its flag is asked." * bool(beside)),
-                expected=joint[k], got=None if answered is None else got[k],
-                place=probe.path(k),
+                expected=joint[k], got=got[k], place=probe.path(k),
                 hint=f"Ask ctx.needs_input_grad for {probe.path(k)}"
                 f"{f', not for {beside}' * bool(beside)}: it counts the arguments of forward.",
                 given={"w": cotangents},
@@ -103,17 +99,14 @@ _WAYS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 def _with_history(probe: Probe, run: Run) -> Finding | None:
     """Compare gradients of leaves with those of tensors of the same numbers that are no leaves."""
     for what, (source, make) in _WAYS.items():
-        leaves = probe.leaves()
-        outputs = probe.evaluate([make(x) for x in leaves])
-        answered = probe.answers(leaves, [g.clone() for g in run.cotangents], outputs)
-        got = _filled(leaves, answered)
-        place = probe.differ(got, run.gradients, looser=1e3)
+        leaves, handed = probe.leaves(), [g.clone() for g in run.cotangents]
+        got = Run.of(probe, handed, [make(x) for x in leaves], wanted=leaves)
+        place = probe.differ(got.gradients, run.gradients, looser=1e3)
         if place is not None:
             return probe.broken(
                 f"The gradient is another where the input {what}, as behind any layer: "
                 f"{probe.path(place)} is no leaf then.",
-                expected=run.gradients[place], got=None if answered[place] is None else got[place],
-                place=probe.path(place),
+                expected=run.gradients[place], got=got.answered[place], place=probe.path(place),
                 hint="Ask ctx.needs_input_grad[k], by the position of the argument: is_leaf, _base "
                 "and grad_fn of an input say how it was made, not whether its gradient is needed.",
                 given={"w": run.cotangents},
@@ -128,18 +121,13 @@ def _with_history(probe: Probe, run: Run) -> Finding | None:
     return None
 
 
-def _filled(leaves: Tensors, answered: Sequence[torch.Tensor | None]) -> Tensors:
-    pairs = zip(leaves, answered, strict=True)
-    return [torch.zeros_like(x) if g is None else g.detach() for x, g in pairs]
-
-
 def _count(
     probe: Probe, points: Tensors, cotangents: Tensors, wanted: tuple[int, ...]
-) -> tuple[Tensors, int]:
+) -> tuple[list[torch.Tensor | None], int]:
     """Gradients of some inputs, and how many operations backward took."""
     leaves = [x.clone().requires_grad_(k in wanted) for k, x in enumerate(points)]
     outputs = probe.evaluate(leaves)
     handed = [g.clone() for g in cotangents]  # which backward may write into
     with _Counter() as counter:  # of backward alone, not of zeros for what was not asked for
         answered = probe.answers(leaves, handed, outputs)
-    return _filled(leaves, answered), counter.count
+    return answered, counter.count

@@ -7,7 +7,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge
 from pullback.conformance._nodes import (
     call_backward,
     custom_nodes,
@@ -24,7 +24,6 @@ __all__ = ["non_differentiable"]
 
 
 @clause(
-    "non-differentiable",
     promise="Outputs marked so carry no history, the others do.",
     why="Integer outputs, masks and indices carry no gradient; every other output must, "
     "or its part of the loss is dropped without a word.",
@@ -82,8 +81,8 @@ def _no_history(probe: Probe, every: Tensors) -> Finding:
         return probe.holds("No output is floating, so that none can carry history.")
     if probe.intent != "exact":
         return probe.holds(f"No output carries history; the gradient is {probe.intent}.")
-    trial = decide(lambda number: try_derivative(replace(probe, outputs=floats), number))
-    if trial is None or trial.match == "match":
+    trial = judge(replace(probe, outputs=floats))
+    if not trial.is_wrong:
         return probe.holds("No output carries history, and none has a derivative other than zero.")
     return _broken(
         probe,
@@ -127,8 +126,8 @@ def _unmarked(probe: Probe) -> Finding | None:
         gradients = alone.pull(leaves, alone.cotangents(outputs), outputs)
         if any(bool(g.abs().gt(0).any()) for g in gradients):
             continue
-        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
-        if trial is not None and trial.match == "mismatch":
+        trial = judge(alone)
+        if trial.is_wrong:
             return wrong_derivative(
                 alone, trial,
                 detail=f"Output {k} carries history, but backward ignores its cotangent.",

@@ -7,9 +7,9 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import ask_second, second_estimate
 from pullback.conformance._failure import raised
+from pullback.conformance._nodes import is_once
 from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.conformance.clauses._second import is_once
 from pullback.report import Finding
 from pullback.tensor import Function
 
@@ -17,7 +17,6 @@ __all__ = ["once"]
 
 
 @clause(
-    "once",
     promise="`once_differentiable` is loud, under autograd and under torch.func.",
     why="A Function that does not support second derivatives must say so. Where it stays "
     "silent, the second derivative is taken as zero, and a penalty on the gradient "
@@ -30,7 +29,7 @@ __all__ = ["once"]
 )
 def once(probe: Probe) -> Finding:
     """Where a second derivative is refused, each way to ask for it must raise or be right."""
-    if not is_once(probe):
+    if not is_once(probe.functions()):
         return probe.skipped("Backward is not marked once_differentiable.")
     bends = [k for k in range(len(probe.inputs.differentiable)) if _bends(probe, k)]
     if not bends:

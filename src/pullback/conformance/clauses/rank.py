@@ -8,14 +8,13 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._control import is_foreign, is_right
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge
 from pullback.conformance._failure import describe
 from pullback.conformance._items import changed, data, sharings
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import Run, agrees
+from pullback.conformance._screen import Run, agrees, is_foreign, is_right
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
@@ -45,7 +44,6 @@ class _Made:
 
 
 @clause(
-    "rank",
     promise="Right at every number of dimensions that forward takes.",
     why="A layer written for the rows of a matrix is handed batches of sequences, or one vector. "
     "Forward takes them, as most operations do, and backward sums over a dimension that it counts "
@@ -248,12 +246,9 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told: forward is no longer that of each item"
     if agrees(other, run, other.direction("rank")):
         return _RIGHT
-    finite = are_finite(run.gradients)
-    trial = decide(lambda number: try_derivative(other, number), wanted=1, limit=5, singular=finite)
-    if trial is None:
-        return "not told"
-    if trial.match == "match":
-        return _RIGHT
+    trial = judge(other, wanted=1, limit=5, singular=are_finite(run.gradients))
+    if not trial.is_wrong:
+        return _RIGHT if trial.is_told else "not told"
     if is_foreign(probe, (probe.inputs, *made.items)):
         return "not told: backward is wrong with the dimensions that were given too"
     named = _named(other, made)

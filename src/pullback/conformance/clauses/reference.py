@@ -8,6 +8,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
+from pullback.conformance._evidence import wide
 from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe, Tensors
 from pullback.internal.torch import pytree
@@ -33,7 +34,6 @@ _REPRO = [
 
 
 @clause(
-    "reference",
     promise="A kernel and the plain reference that it was completed with agree.",
     why="First order is the kernel's, all else the reference's. Where they differ, a gradient is "
     "not the one that is differentiated, and a tangent belongs to another function. No run looks "
@@ -104,18 +104,11 @@ def _answers(probe: Probe, points: Tensors) -> tuple[str, Tensors]:
 
 def _truth(probe: Probe, points: Tensors) -> Tensors | None:
     """What the reference answers in float64, where it takes that."""
-    values = [_wide(value) for value in probe.inputs.values]
-    wide = probe.at(probe.inputs.with_values(values))
+    exact = probe.at(probe.inputs.with_points(points).cast(torch.float64))
     try:
-        return _answers(wide, [_wide(point) for point in points])[1]
+        return _answers(exact, exact.inputs.points())[1]
     except Exception:  # it computes in the dtype given alone
         return None
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _differ(probe: Probe, got: Tensors, expected: Tensors, truth: Tensors) -> int | None:
@@ -132,7 +125,7 @@ def _differ(probe: Probe, got: Tensors, expected: Tensors, truth: Tensors) -> in
         finite = torch.isfinite(true)
         if not torch.equal(torch.isfinite(one), torch.isfinite(other)) or not finite.any():
             return k
-        gaps = [(_wide(t) - true)[finite].abs().max() for t in (one, other)]
+        gaps = [(wide(t) - true)[finite].abs().max() for t in (one, other)]
         rounding = _ROUNDING * torch.finfo(one.dtype).eps * true[finite].abs().max()
         if gaps[0] > _FACTOR * torch.maximum(gaps[1], rounding):
             return k

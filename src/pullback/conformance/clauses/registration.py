@@ -26,7 +26,6 @@ _TESTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 @clause(
-    "registration",
     promise="An operator is registered as it behaves: it passes `torch.library.opcheck`.",
     why="torch trusts what an operator says of itself. An argument that it changes without saying "
     "so is read before or after as the compiler likes, and a fake kernel with another shape makes "

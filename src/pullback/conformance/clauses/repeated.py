@@ -18,7 +18,6 @@ _PAIRS = 6
 
 
 @clause(
-    "repeated",
     promise="The same tensor given twice, or a view of another argument, gets the sum.",
     why="Tied weights, self-attention and `f(x, x)` hand one tensor over twice. A backward that "
     "writes gradients into the memory of its inputs, or a table that is keyed by tensors, then "

@@ -10,7 +10,6 @@ __all__ = ["retain"]
 
 
 @clause(
-    "retain",
     promise="Two backward passes over a retained graph agree.",
     why="A second backward over a retained graph must give the same gradient again. "
     "Backward must not use up what forward saved.",

@@ -13,7 +13,6 @@ __all__ = ["saved"]
 
 
 @clause(
-    "saved",
     promise="Tensors reach backward only through `save_for_backward` and `save_for_forward`.",
     why="Tensors kept on the context outside save_for_backward are not checked for later "
     "changes, not moved by saved-tensor hooks, and keep memory alive.",

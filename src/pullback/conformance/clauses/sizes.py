@@ -10,13 +10,12 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._control import already, is_foreign, is_wrong
 from pullback.conformance._derivative import Trial, decide, try_derivative
 from pullback.conformance._failure import describe
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
-from pullback.conformance._screen import Run, agrees
+from pullback.conformance._screen import Run, agrees, already, is_foreign, is_wrong
 from pullback.conformance._spans import has_own_span
 from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
@@ -60,7 +59,6 @@ class _Tried:
 
 
 @clause(
-    "sizes",
     promise="Right at every size, not at multiples of a block only.",
     why="A kernel takes 4, 64 or 1,024 entries at a time, and its tests have sizes to match. What "
     "lies beyond the last whole block is then forgotten, doubled or never written, at the sizes "
@@ -170,16 +168,14 @@ def _is_right_at_two(probe: Probe, tried: _Tried) -> bool:
 
 
 def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
-    """Whether what is made as arguments of another size are is wrong at the given one too."""
-    return is_foreign(probe, resizing.control()) or _wrong_in_a_part(probe, resizing, size)
+    """Whether what is made as arguments of another size are is wrong at the given one too.
 
-
-def _wrong_in_a_part(probe: Probe, resizing: Resizing, size: int) -> bool:
-    """Whether so many entries as were given are wrong by themselves, of those of another size.
-
-    Halves of what is wrong are looked at, down to the given size: what is wrong for its size is
-    right in its halves.
+    Or so many entries as were given are wrong by themselves, of those of another size: halves of
+    what is wrong are looked at, down to the given size. What is wrong for its size is right in its
+    halves.
     """
+    if is_foreign(probe, resizing.control()):
+        return True
     start, length = 0, size
     while length > resizing.size:
         half = max(resizing.size, -(-length // 2))
@@ -250,10 +246,10 @@ def _judge(
             ),
             wanted=1, limit=4, singular=finite,
         )  # fmt: skip
-        tried.looks -= trial is None
-        if trial is not None and trial.match == "mismatch" and _counts(trial):
+        tried.looks -= not trial.is_told
+        if trial.is_wrong and _counts(trial):
             return True, trial
-        settled = settled or trial is not None
+        settled = settled or trial.is_told
     return settled, None
 
 

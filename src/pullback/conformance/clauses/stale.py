@@ -12,7 +12,6 @@ __all__ = ["stale"]
 
 
 @clause(
-    "stale",
     promise="A saved tensor that is changed later is noticed.",
     why="When a saved tensor is changed after forward, backward must notice. Otherwise it "
     "computes the gradient of something else.",

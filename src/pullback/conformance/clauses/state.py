@@ -31,7 +31,6 @@ _NUMBERS = "args = tree_map(lambda a: 2 * a if type(a) is float else a, args)"
 
 
 @clause(
-    "state",
     promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",

@@ -6,7 +6,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import decide, try_derivative
+from pullback.conformance._derivative import judge
 from pullback.conformance._probe import Probe
 from pullback.conformance._tree import tensors
 from pullback.report import Finding
@@ -15,7 +15,6 @@ __all__ = ["structure"]
 
 
 @clause(
-    "structure",
     promise="Dicts, lists, tuples and keyword arguments are differentiated, or refused.",
     why="Tensors inside dicts, lists and keyword arguments look differentiable. torch "
     "passes them through as constants and drops their gradient.",
@@ -36,13 +35,10 @@ def structure(probe: Probe) -> Finding:
         return probe.skipped("No nested argument requires a gradient, as others do.")
     settled = 0
     for k in nested:
-        alone = _only(probe, probe.inputs, k)
-        trial = decide(lambda number, alone=alone: try_derivative(alone, number))
-        if trial is None:
-            continue
-        settled += 1
-        silent = trial.value == 0.0 and trial.match == "mismatch"
-        if silent or (trial.match == "mismatch" and probe.intent == "exact"):
+        trial = judge(_only(probe, probe.inputs, k))
+        settled += trial.is_told
+        silent = trial.value == 0.0
+        if trial.is_wrong and (silent or probe.intent == "exact"):
             return probe.broken(
                 f"The gradient of {probe.inputs.paths[k]} is silently "
                 f"{'dropped' if silent else 'wrong'}.",

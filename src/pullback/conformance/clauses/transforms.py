@@ -12,7 +12,6 @@ __all__ = ["transforms"]
 
 
 @clause(
-    "transforms",
     promise="`torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd.",
     why="torch.func.grad, vjp, jacrev and hessian must return what autograd returns. Code "
     "moved from one to the other would change its result.",

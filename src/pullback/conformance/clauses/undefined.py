@@ -26,7 +26,6 @@ class _UndefinedGradient(torch.autograd.Function):
 
 
 @clause(
-    "undefined",
     promise="An undefined cotangent counts as zero, under both materialize settings.",
     why="An output that the loss does not use has no cotangent. Backward must treat it as "
     "zero, not fail and not reuse another one.",

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,18 +11,15 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._control import already, is_foreign
-from pullback.conformance._directions import spread
-from pullback.conformance._ends import REPRO, at_the_ends
 from pullback.conformance._limits import NoEnd
-from pullback.conformance._mends import differentiated, mended
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run, agrees
+from pullback.conformance._screen import Run, agrees, already, is_foreign
 from pullback.conformance._sides import RELATIVE, Side, look
 from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._special import specials
+from pullback.conformance._special import REPRO, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
-from pullback.conformance._vectors import are_finite, flatten, products, unflatten
+from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
@@ -29,19 +27,20 @@ __all__ = ["values"]
 # Of work, after which no other value is tried: an iteration may converge slowly there.
 _SECONDS = 10.0
 _ENTRIES = 3  # looked at one by one, in each input
+# So many points are looked at before an accusation, so close; differences are as much closer.
+_BESIDE, _NEAR = 32, 2.0**-10
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
 
 @clause(
-    "values",
     promise="Right at special values, or non-finite where the truth is.",
     why="Zeros come from padding and dropout, ties from quantised data, empty masks from short "
     "sentences, large numbers from float16. One NaN in one gradient ends a training run, and a "
     "wrong number there is found by nobody.",
     breach="at zeros, negative zeros, ties, constant and masked inputs, large and small numbers in "
     "each precision: against finite differences where there is a limit, against the one-sided "
-    "ones at a kink (anything between the two is right), against float64 at the ends of a "
-    "range, and as a gradient that is not finite where the slope is.",
+    "ones at a kink (anything between these, or the slopes close by, is right), against float64 at "
+    "the ends of a range, and as a gradient that is not finite where the slope is.",
     mend="Give the quotient its limit before dividing, and let tied entries share the "
     "gradient. Where the gradient is bounded or lifted there on purpose, declare it as a "
     "surrogate.",
@@ -127,10 +126,7 @@ def _has_limit(probe: Probe, run: Run) -> bool:
 def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
     """A finding where backward is wrong at the probe's own inputs."""
     if not are_finite(run.gradients):
-        found = _judge_missing(probe, run, name)
-        # Infinity times zero: a product, for one, has no gradient where a factor is infinite.
-        beyond = found is not None and not are_finite(probe.inputs.points())
-        return None if beyond and _is_torchs(probe, run) else found
+        return _judge_missing(probe, run, name)
     if probe.intent != "exact":
         return None
     steps = [pair for pair in _steps(probe) if not agrees(probe, run, pair[1])]
@@ -139,28 +135,11 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
         ways += [(k, step, partial(_by_entry, k=k)) for k, step in _entries(probe)]
     for k, step, look_along in ways:
         slopes = look_along(probe, run, step=step)
-        wrong = None if slopes is None else slopes.wrong(probe, step)
-        if wrong is not None and not _is_torchs(probe, run):
+        if slopes is None or (wrong := slopes.wrong(probe, step)) is None:
+            continue
+        if slopes.beside(probe, step).wrong(probe, step) is not None:
             return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
     return None
-
-
-def _is_torchs(probe: Probe, run: Run) -> bool:
-    """Whether torch's own derivative of what forward does gives the same gradients.
-
-    Where several entries are the median, its slope along each of them alone is zero, and its
-    gradient, a limit of those beside it, is one for any of them: slopes along single entries bound
-    it where no two kinks meet. Torch's derivatives of its operations are such limits.
-    """
-    subject = mended(probe.subject, [differentiated])
-    if subject is None:
-        return False
-    try:
-        own = replace(probe, subject=subject).backward(probe.inputs.points(), run.cotangents)
-    except Exception:  # autograd cannot follow forward
-        return False
-    pairs = zip(own, run.gradients, strict=True)
-    return all(torch.allclose(a, b, rtol=1e-6, equal_nan=True) for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -190,6 +169,28 @@ class _Slopes:
     def __str__(self) -> str:
         more = self.high - self.low > self.noise
         return f"{self.low:.6g}" + f" to {self.high:.6g}" * more
+
+    def beside(self, probe: Probe, step: Tensors) -> "_Slopes":
+        """The same with the slopes at points close by: what lies between all of these is right.
+
+        Clarke's generalised gradient is the convex hull of the limits of gradients (F. H. Clarke,
+        "Optimization and Nonsmooth Analysis", 1983). Where forward is a difference of maxima, as
+        a share of the largest two, it has elements beyond the one-sided slopes.
+        """
+        found, weights = [self.low, self.high], flatten(self.weights).double()
+        finite = [x.abs().nan_to_num(0.0, 0.0, 0.0) for x in probe.inputs.points()]
+        pairs = [(float(x.max()), float(v.abs().max()))
+                 for x, v in zip(finite, step, strict=True) if v.any()]  # fmt: skip
+        h = _NEAR**2 * min(((size or 1.0) / moves for size, moves in pairs), default=1.0)
+        for number in range(0 if probe.rough else _BESIDE):
+            moved = zip(probe.inputs.points(), _freely(probe, f"beside {number}"), strict=True)
+            points = [x + _NEAR * v for x, v in moved]
+            line = replace(probe, inputs=probe.inputs.with_points(points)).line(step)
+            with suppress(Exception):  # not defined there
+                slope = (line(h) - line(-h)).double() / (2 * h)
+                found += [float((weights * slope).sum())]
+        found = [slope for slope in found if math.isfinite(slope)]
+        return replace(self, low=min(found), high=max(found))
 
     def wrong(self, probe: Probe, step: Tensors) -> float | None:
         """The derivative along the step by backward, where it does not lie between them."""
@@ -272,9 +273,9 @@ def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
     yield False, _freely(probe)
 
 
-def _freely(probe: Probe) -> Tensors:
+def _freely(probe: Probe, label: str = "values") -> Tensors:
     """A direction in which every finite entry moves."""
-    pairs = zip(probe.inputs.points(), probe.direction("values"), strict=True)
+    pairs = zip(probe.inputs.points(), probe.direction(label), strict=True)
     return _kept(probe, [torch.where(x.isfinite(), v, 0) for x, v in pairs])
 
 
@@ -310,8 +311,9 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             return None  # as bases of a matrix of zeros do
         told = [side.told for side in sides]
         kink = len(sides) == 2 and bool((_bend(*sides) & told[0] & told[1]).any())
+    torchs = _by_autograd(probe, run)
     for k, gradient in enumerate(run.gradients):
-        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite()
+        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite() & torchs[k].isfinite()
         for index in known.reshape(-1).nonzero().reshape(-1)[:_ENTRIES].tolist():
             got = float(gradient.reshape(-1)[index].real)
             if probe.intent != "exact":
@@ -326,6 +328,18 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
                 return _untidy(probe, name, str(slopes), got, k)
             return _broken(probe, name, f"{slopes} (differences)", got, k)
     return None
+
+
+def _by_autograd(probe: Probe, run: Run) -> Tensors:
+    """What autograd answers by forward, where an input is infinite; zeros where nobody knows.
+
+    The slope of what saturates times an infinite input is NaN there for every product.
+    """
+    points, subject = probe.inputs.points(), by_autograd(probe.subject)
+    with suppress(Exception):  # autograd cannot follow it
+        if subject is not None and not are_finite(points):
+            return replace(probe, subject=subject).backward(points, run.cotangents)
+    return [torch.zeros_like(x) for x in points]
 
 
 def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:

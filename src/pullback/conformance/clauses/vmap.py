@@ -15,7 +15,6 @@ _BATCH = 3
 
 
 @clause(
-    "vmap",
     promise="A batched call equals a loop, forward and backward, for every `in_dims`.",
     why="Per-sample gradients and ensembles batch the Function with vmap. A wrong rule "
     "mixes samples.",

@@ -1,22 +1,22 @@
-"""Say how a tangent is wrong: entry by entry, and by the edit of jvp after which it is right."""
+"""One run of forward mode, and how a tangent is wrong: by the edit of jvp that makes it right."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch.autograd import forward_ad
 
-from pullback.conformance._derivative import aligned
+from pullback.conformance._around import at_hand, slopes_along
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, explain
-from pullback.conformance._hand import at_hand
 from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
 from pullback.conformance._pair import Pair
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance.clauses._push import push
+from pullback.conformance._vectors import filled
 
-__all__ = ["say_tangent"]
+__all__ = ["push", "say_tangent"]
 
 _SECONDS = 1.5
 
@@ -30,12 +30,20 @@ class _Jvp(Backward):
         return around(jvp=self.run)
 
     def ask(self) -> Tensors:
-        return _filled(*push(self.probe, self.points, self.weights))
+        return filled(*push(self.probe, self.points, self.weights))
 
 
-def _filled(outputs: Tensors, tangents: Sequence[torch.Tensor | None]) -> Tensors:
-    pairs = zip(outputs, tangents, strict=True)
-    return [torch.zeros_like(y) if t is None else t.detach() for y, t in pairs]
+def push(
+    probe: Probe, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor | None]
+) -> tuple[Tensors, list[torch.Tensor | None]]:
+    """Outputs and tangents, detached from forward mode; a step of ``None`` is no tangent at all."""
+    with forward_ad.dual_level():
+        duals = [
+            x.clone() if v is None else forward_ad.make_dual(x.clone(), v)
+            for x, v in zip(points, step, strict=True)
+        ]
+        pairs = [forward_ad.unpack_dual(y) for y in probe.evaluate(duals)]
+        return [p.primal.detach() for p in pairs], [p.tangent for p in pairs]
 
 
 def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
@@ -58,9 +66,11 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
     moving = [k for k, v in enumerate(step) if v is not None]
     hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
     jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
-    expected = _change(probe, points, whole, outputs)
-    terms = {names[k]: _change(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]}
-    for k, got in enumerate(_filled(outputs, tangents)):
+    expected = slopes_along(probe, points, whole, outputs)
+    terms = {
+        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
+    }
+    for k, got in enumerate(filled(outputs, tangents)):
         parts = {name: term[k] for name, term in terms.items()}
         difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
         pair = Pair.of(difference)
@@ -72,12 +82,3 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             jvp, k, difference, until
         )  # fmt: skip
     return ""
-
-
-def _change(probe: Probe, points: Tensors, step: Tensors, outputs: Tensors) -> Tensors:
-    """How outputs change along a step, by finite differences."""
-    size = 2.0**-6 if probe.rough else 2.0**-17
-    with torch.no_grad():
-        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), outputs)
-                    for t in (size, -size))  # fmt: skip
-    return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
