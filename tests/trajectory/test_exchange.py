@@ -115,9 +115,9 @@ def test_an_instant_of_a_clock_survives_in_float32() -> None:
 
 @pytest.mark.parametrize("message", [[], None, "points"])
 def test_a_message_is_a_dictionary(message: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="not a dictionary"):
+    with pytest.raises(ArgumentTypeError, match="as message"):
         from_joint_trajectory(message)
-    with pytest.raises(ArgumentError, match="one name for each"):
+    with pytest.raises(ArgumentError, match="as joint_names"):
         to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), "ab")
 
 

@@ -1,6 +1,5 @@
 """Seconds as arguments: steps, durations and times, checked once and made tensors."""
 
-import numbers
 from typing import Any
 
 import torch
@@ -8,15 +7,15 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._checks import (
+    DTYPES,
     check_batch,
     check_device,
     check_floating,
     concrete,
     fits_within,
-    is_number,
     wide_dtype,
 )
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import is_number, plain
 
 __all__ = [
     "MOST_SECONDS",
@@ -28,6 +27,7 @@ __all__ = [
     "least_step",
     "normalise_duration",
     "normalise_times",
+    "step_rows",
     "take_seconds",
 ]
 
@@ -54,16 +54,19 @@ def take_seconds(
     """
     value = plain(value)
     if several and isinstance(value, (list, tuple)):
-        if all(isinstance(each, numbers.Real) for each in value):
-            value = torch.tensor([float(t) for t in value], dtype=dtype, device=like.device)
+        if all(map(is_number, value)):
+            value = torch.tensor(value, dtype=dtype, device=like.device)
     elif not several and is_number(value):
         value = torch.full((), float(value), dtype=dtype, device=like.device)
-    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+    dense = isinstance(value, Tensor) and value.layout is torch.strided
+    if not dense or value.dtype not in DTYPES:
         raise ArgumentTypeError(
             f"The {what} are not a sequence of floating point numbers."
             if several
             else f"The {what} is not a number, nor a floating tensor.",
-            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            given=f"{value.dtype}, {value.layout}"
+            if isinstance(value, Tensor)
+            else type(value).__name__,
             expected="seconds",
             mend="Pass torch.stack(numbers) where they are tensors in a list."
             if several
@@ -122,6 +125,14 @@ def check_steps_shape(what: str, dt: Tensor, samples: Tensor, steps: int) -> Non
             given=f"shape {tuple(dt.shape)} for samples of shape {tuple(samples.shape)}",
             expected=f"a number, [{steps}] or {[*batch, steps]}",
         )
+
+
+def step_rows(dt: Tensor, samples: Tensor) -> Tensor:
+    """Steps ``[]``, ``[steps]`` or ``[..., steps]`` as ``[1 or trajectories, 1 or steps]``."""
+    if dt.ndim < 2:
+        return dt.reshape(1, -1)
+    batch, steps = samples.shape[:-2], dt.shape[-1]
+    return dt.expand(*batch, steps).reshape(batch.numel(), steps)
 
 
 def least_step(samples: Tensor) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
+from pullback.internal._arguments import checked
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
@@ -41,6 +42,7 @@ _HAS_NUMBA = importlib.util.find_spec("numba") is not None
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
+@checked
 def backend_used(position: Tensor, backend: Backend = "auto") -> str:
     """Return the backend that `differentiate` and `integrate` use for a tensor.
 
@@ -53,6 +55,7 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
 
     Raises:
         ArgumentError: the backend is unknown.
+        ArgumentTypeError: not a tensor.
         MissingExtraError: the backend asked for is not installed.
         UnsupportedError: the backend asked for does not run on the tensor's device.
 
@@ -67,14 +70,14 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
 
 def choose_backend(device: torch.device, backend: Backend) -> Backend:
     """Return the backend for a device, or refuse the one that was asked for."""
+    if type(backend) is not str or backend not in _BACKENDS:
+        raise ArgumentError(
+            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
+        )
     if backend == "auto":
         if device.type == "cpu" and _HAS_NUMBA:
             return "cpu"
         return "triton" if device.type == "cuda" and _HAS_TRITON else "reference"
-    if backend not in _BACKENDS:
-        raise ArgumentError(
-            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
-        )
     if backend == "cpu":
         _require(_HAS_NUMBA, "numba", "cpu")
         _accept(device.type == "cpu", backend, device, "tensors on the CPU")

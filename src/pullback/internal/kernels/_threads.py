@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pullback.internal._arguments import checked
 from pullback.internal.kernels._backend import Backend, choose_backend
 
 __all__ = ["ZEROS", "count_threads", "in_memory", "run_slices", "threads_used"]
@@ -48,6 +49,7 @@ def count_threads(items: int, elements: int) -> int:
     return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
 
 
+@checked
 def threads_used(position: Tensor, backend: Backend = "auto") -> int:
     """Return on how many threads the kernels of `differentiate` run for a tensor.
 
@@ -60,6 +62,7 @@ def threads_used(position: Tensor, backend: Backend = "auto") -> int:
 
     Raises:
         ArgumentError: the backend is unknown.
+        ArgumentTypeError: not a tensor.
         MissingExtraError: the backend asked for is not installed.
         UnsupportedError: the backend asked for does not run on the tensor's device.
 
