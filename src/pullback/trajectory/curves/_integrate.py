@@ -88,9 +88,9 @@ def integrate(
     rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
     initial = torch.stack(rows, 1)
     if isinstance(dt, Tensor):
-        table = step_table(method, step_rows(dt, control)).to(dtype)
+        table = step_table(method, level, step_rows(dt, control)).to(dtype)
     else:
-        table = uniform_table(method, dt, control.device, dtype)
+        table = uniform_table(method, level, dt, control.device, dtype)
     lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
     outputs = Levels.apply(table, "accumulate", str(level), chosen, False, lines, initial)
     if len(batch) != 1:
