@@ -19,7 +19,6 @@ from pullback.compat.curobo._schemes import (
     Differences,
     Four,
     Held,
-    Needs,
     check_tensors,
 )
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
@@ -166,23 +165,21 @@ class CliqueTensorStepKernel(Function):
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
         asked = _needs(ctx, cls._places[-1] + 2)
-        needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
+        pulled = cls._pull(ctx.saved_tensors, cotangents, asked[cls._places[-1]])
         found = dict(zip(cls._places, pulled, strict=True))
-        return tuple(found.get(place) for place in range(len(asked)))
+        return tuple(found.get(place) if need else None for place, need in enumerate(asked))
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
+        cls, given: Sequence[Tensor], cotangents: Four, timed: bool
     ) -> tuple[Tensor | None, ...]:
+        """The gradients of actions, starts and, if it is asked for, of ``traj_dt``."""
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        gradients = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs)
-        return tuple(
-            None if gradient is None else gradient.to(tensor.dtype)
-            for gradient, tensor in zip(gradients, given, strict=True)
-        )
+        pulled = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), timed)
+        pairs = zip(pulled, given, strict=True)
+        return tuple(None if part is None else part.to(like.dtype) for part, like in pairs)
 
 
 def _needs(ctx: Any, count: int) -> tuple[bool, ...]:
@@ -253,14 +250,14 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
+        cls, given: Sequence[Tensor], cotangents: Four, timed: bool
     ) -> tuple[Tensor | None, ...]:
         u_act, *tables, start_idx, traj_dt = given
         starts = [_gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
+        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, timed)
         index = start_idx.flatten().long()
         of_tables = (
-            None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
+            torch.zeros_like(table).index_add(0, index, rows)
             for table, rows in zip(tables, of_rows, strict=True)
         )
         return of_act, *of_tables, None, of_dt
