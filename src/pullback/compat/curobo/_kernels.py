@@ -19,8 +19,8 @@ from pullback.compat.curobo._schemes import (
     Differences,
     Four,
     Held,
-    check_tensors,
 )
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function
@@ -171,9 +171,7 @@ class CliqueTensorStepKernel(Function):
         return tuple(found.get(place) if need else None for place, need in enumerate(asked))
 
     @classmethod
-    def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, timed: bool
-    ) -> tuple[Tensor | None, ...]:
+    def _pull(cls, given: Sequence[Tensor], cotangents: Four, timed: bool) -> tuple[Any, ...]:
         """The gradients of actions, starts and, if it is asked for, of ``traj_dt``."""
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
@@ -249,13 +247,11 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         )
 
     @classmethod
-    def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, timed: bool
-    ) -> tuple[Tensor | None, ...]:
+    def _pull(cls, given: Sequence[Tensor], cotangents: Four, timed: bool) -> tuple[Any, ...]:
         u_act, *tables, start_idx, traj_dt = given
         starts = [_gather(table, start_idx) for table in tables]
         of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, timed)
-        index = start_idx.flatten().long()
+        index = start_idx.long()
         of_tables = (
             torch.zeros_like(table).index_add(0, index, rows)
             for table, rows in zip(tables, of_rows, strict=True)
@@ -265,20 +261,14 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
 
 def _gather(start: Tensor, start_idx: Tensor) -> Tensor:
     """The rows ``start_idx [batch]`` of a table ``[states, dof]``."""
-    check_tensors(start_value=start, start_idx=start_idx)
-    if start.ndim != 2:
-        raise ArgumentError(
-            "A table of start values has other dimensions.",
-            given=f"shape {tuple(start.shape)}",
-            expected="[states, dof]",
-        )
+    check_shapes(start_value=(start, "states dof"), start_idx=(start_idx, "batch"))
     if start_idx.dtype not in _INTEGERS:
         raise ArgumentTypeError(
             "start_idx is not a tensor of integers.",
             given=str(start_idx.dtype),
             expected="int32 or int64",
         )
-    index = start_idx.flatten().long()
+    index = start_idx.long()
     known = concrete(index)
     if known is not None and bool(((known < 0) | (known >= start.shape[0])).any()):
         raise ArgumentError(

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import check_counts, checked
+from pullback.trajectory._checks import check_named_device
 
 __all__ = [
     "action_interpolate_kernel",
@@ -25,24 +27,16 @@ __all__ = [
 ]
 
 
-def _check_steps(name: str, dt: Tensor, horizon: int) -> None:
-    if dt.shape != (horizon,):
-        raise ArgumentError(
-            f"{name} has the wrong length.",
-            given=f"shape {tuple(dt.shape)}",
-            expected=f"[{horizon}]",
-        )
-
-
 def _place(tensor_args: Any) -> tuple[Any, torch.dtype]:
-    try:
-        return tensor_args.device, tensor_args.dtype
-    except AttributeError as error:
+    device, dtype = (getattr(tensor_args, name, None) for name in ("device", "dtype"))
+    if not isinstance(dtype, torch.dtype):
         raise ArgumentTypeError(
             "tensor_args says nothing of a device and a dtype.",
             given=f"a {type(tensor_args).__name__}",
             expected="any object that has both, such as a tensor",
-        ) from error
+        )
+    check_named_device(device)
+    return device, dtype
 
 
 def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
@@ -58,8 +52,9 @@ def build_clique_matrix(
 
     ``dt`` is ``[horizon]`` seconds.
     """
+    check_named_device(device)
     check_counts(horizon=horizon)
-    _check_steps("dt", dt, horizon)
+    check_shapes({"horizon": horizon}, dt=(dt, "horizon"))
     shift = _shift(horizon, device, dtype)
     rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
     difference = torch.eye(horizon, device=device, dtype=dtype) - shift
@@ -87,6 +82,7 @@ def build_fd_matrix(
     horizon from 3 on. ``SHIFT`` moves the rows down, so that they are backward differences with
     row 0 zero. One of the three at most: there, all but the first that is named are ignored.
     """
+    check_named_device(device)
     check_counts(horizon=horizon, order=order)
     if PREV_STATE + FULL_RANK + SHIFT > 1 or (FULL_RANK and order > 1):
         raise ArgumentError(
@@ -138,11 +134,12 @@ def build_int_matrix(
 
     ``traj_dt`` is ``[horizon]`` seconds; the order says how often to integrate, 0 is the identity.
     """
+    check_named_device(device)
     check_counts(horizon=horizon)
     check_counts(0, order=order)
     single = torch.ones(horizon, horizon, device=device, dtype=dtype).tril(diagonal)
     if traj_dt is not None:
-        _check_steps("traj_dt", traj_dt, horizon)
+        check_shapes({"horizon": horizon}, traj_dt=(traj_dt, "horizon"))
         single = single * traj_dt
     return torch.linalg.matrix_power(single, order)
 
@@ -161,6 +158,7 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
 
     Both broadcast against ``[steps]``.
     """
+    check_shapes(start_tensor=(start_tensor, "..."), end_tensor=(end_tensor, "..."))
     check_counts(steps=steps)
     part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
     return start_tensor + part * (end_tensor - start_tensor)

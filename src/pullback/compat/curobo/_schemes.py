@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
@@ -21,7 +22,7 @@ from pullback.trajectory._checks import concrete
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.accumulate import Method
 
-__all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held", "check_tensors"]
+__all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 Starts = tuple[Tensor, Tensor, Tensor]
@@ -219,43 +220,20 @@ def _read_rate(traj_dt: Tensor) -> Tensor:
     return rate
 
 
-def check_tensors(**given: object) -> None:
-    """Refuse by name what is no tensor.
-
-    Raises:
-        ArgumentTypeError: one of them is none.
-    """
-    for name, value in given.items():
-        if not isinstance(value, Tensor):
-            raise ArgumentTypeError(
-                f"{name} is not a tensor.", given=type(value).__name__, expected="a tensor"
-            )
-
-
 def _check(u: Tensor, starts: Starts, traj_dt: Tensor, least: int) -> None:
-    position, velocity, acceleration = starts
-    check_tensors(u_act=u, traj_dt=traj_dt, start_position=position)
-    check_tensors(start_velocity=velocity, start_acceleration=acceleration)
-    if not u.is_floating_point():
+    named = zip(("start_position", "start_velocity", "start_acceleration"), starts, strict=True)
+    rows = {name: (start, "batch dof") for name, start in named}
+    if isinstance(u, Tensor) and not u.is_floating_point():
         raise ArgumentTypeError(
             "The actions are no floating numbers.",
             given=str(u.dtype),
             expected="a floating dtype",
             mend="Pass u_act.float().",
         )
-    if u.ndim != 3 or u.shape[1] < least:
+    check_shapes(u_act=(u, "batch horizon dof"), traj_dt=(traj_dt, "..."), **rows)
+    if u.shape[1] < least or not traj_dt.numel():
         raise ArgumentError(
-            "The actions cannot be used.",
-            given=f"shape {tuple(u.shape)}",
-            expected=f"[batch, horizon, dof] with {least} actions or more",
+            "There are too few actions, or traj_dt is empty.",
+            given=f"shapes {tuple(u.shape)} and {tuple(traj_dt.shape)}",
+            expected=f"{least} actions or more, and one value or more",
         )
-    wanted = (u.shape[0], u.shape[2])
-    for start in starts:
-        if start.shape != wanted:
-            raise ArgumentError(
-                "A start value does not fit the actions.",
-                given=f"shape {tuple(start.shape)}",
-                expected=f"{wanted}: one row for each trajectory",
-            )
-    if traj_dt.numel() < 1:
-        raise ArgumentError("traj_dt is empty.", expected="at least one value")

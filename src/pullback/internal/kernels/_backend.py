@@ -11,8 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
-from pullback.internal._arguments import checked
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
@@ -42,7 +41,6 @@ _HAS_NUMBA = importlib.util.find_spec("numba") is not None
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-@checked
 def backend_used(position: Tensor, backend: Backend = "auto") -> str:
     """Return the backend that `differentiate` and `integrate` use for a tensor.
 
@@ -65,6 +63,8 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
         >>> backend_used(torch.zeros(5, 7)), backend_used(torch.zeros(5, 7), "reference")
         ('cpu', 'reference')
     """
+    if not isinstance(position, Tensor):
+        raise ArgumentTypeError("Only of a tensor is there a backend.", given=repr(position)[:60])
     return choose_backend(position.device, backend)
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.internal._arguments import checked
-from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.internal.kernels._backend import Backend, backend_used
 
 __all__ = ["ZEROS", "count_threads", "in_memory", "run_slices", "threads_used"]
 
@@ -49,7 +48,6 @@ def count_threads(items: int, elements: int) -> int:
     return 1 if worth < 2 else max(1, min(torch.get_num_threads(), items, worth))
 
 
-@checked
 def threads_used(position: Tensor, backend: Backend = "auto") -> int:
     """Return on how many threads the kernels of `differentiate` run for a tensor.
 
@@ -72,7 +70,7 @@ def threads_used(position: Tensor, backend: Backend = "auto") -> int:
         >>> threads_used(torch.zeros(5, 7)), threads_used(torch.zeros(5, 7), "reference")
         (1, 0)
     """
-    if choose_backend(position.device, backend) != "cpu":
+    if backend_used(position, backend) != "cpu":
         return 0
     return count_threads(math.prod(position.shape[:-2]), position.numel())
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal._arguments import checked
 from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.trajectory._checks import check_choice, check_floating, check_named_device
 from pullback.trajectory._numbers import is_number, plain
@@ -168,7 +167,6 @@ class Preconditioner:
         exact = positions.to(torch.float64)
         return banded.multiply(self._factor, exact).to(self.dtype)
 
-    @checked
     def step(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Replace the gradient of each parameter ``[..., horizon, dof]`` by the smooth direction.
 
@@ -176,7 +174,10 @@ class Preconditioner:
             ArgumentError: a gradient of another horizon.
             ArgumentTypeError: something that is no tensor.
         """
-        for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        listed = [parameters] if isinstance(parameters, Tensor) else parameters
+        listed = list(listed) if isinstance(listed, Iterable) else [listed]
+        for parameter in listed:
+            check_floating("parameter", parameter)
             if parameter.grad is not None:
                 parameter.grad = self.invert(parameter.grad)
 
