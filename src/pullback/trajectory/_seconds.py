@@ -24,7 +24,6 @@ __all__ = [
     "check_span",
     "check_steps",
     "check_steps_shape",
-    "least_step",
     "normalise_duration",
     "normalise_times",
     "step_rows",
@@ -35,8 +34,13 @@ MOST_SECONDS = 1e40
 """The longest duration to compute with; its inverse is the shortest."""
 
 _NUMBERS = {dtype: torch.finfo(dtype) for dtype in (torch.float32, torch.float64)}
-# The weights are at most some hundreds of the inverse cube.
-_LEAST_STEPS = {dtype: (1000 / known.max) ** (1 / 3) for dtype, known in _NUMBERS.items()}
+# The shortest and the longest step, also where jerk is a multiple of its inverse cube: the weights
+# are at most some hundreds of that.
+_STEPS = {
+    (dtype, cubed): (max(number.tiny, cubed * (1000 / number.max) ** (1 / 3)), number.max)
+    for dtype, number in _NUMBERS.items()
+    for cubed in (False, True)
+}
 
 
 def take_seconds(
@@ -93,26 +97,28 @@ def check_range(what: str, seconds: Tensor | float, low: float, high: float, exp
 
 
 def check_steps(
-    what: str, dt: Any, samples: Tensor, steps: int, *, least: float = 0.0, wait: bool = True
+    what: str, dt: Any, samples: Tensor, steps: int, *, cubed: bool = False, wait: bool = True
 ) -> Any:
     """Refuse time steps that are not positive seconds of the right shape.
 
-    Values elsewhere than on the CPU are read only where that may ``wait`` for a device.
+    Where they are ``cubed``, the arithmetic must hold their inverse cube, too. Values elsewhere
+    than on the CPU are read only where that may ``wait`` for a device.
 
     Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
-    dt, dtype = plain(dt), wide_dtype(samples.dtype)
+    dtype = wide_dtype(samples.dtype)
+    low, high = _STEPS[dtype, cubed]
+    if type(dt) is float and low <= dt <= high:  # most are
+        return dt
+    dt = plain(dt)
     if not is_number(dt):
         check_floating(what, dt, "of seconds, or a number")
         check_steps_shape(what, dt, samples, steps)
         if not wait and dt.device.type != "cpu":
             return dt
-    # A step may vanish or overflow where it is used.
-    lowest, highest = max(_NUMBERS[dtype].tiny, least), _NUMBERS[dtype].max
-    if isinstance(dt, Tensor) or not lowest <= dt <= highest:  # to word it takes 5 us
-        expected = f"{what} > 0, in seconds, that {dtype} can hold"
-        expected += f" with its cube: from {least:.2g} s" if least else ""
-        check_range(what, dt, lowest, highest, expected)
+    expected = f"{what} > 0, in seconds, that {dtype} can hold"
+    expected += f" with its cube: from {low:.2g} s" if cubed else ""
+    check_range(what, dt, low, high, expected)
     return dt
 
 
@@ -133,11 +139,6 @@ def step_rows(dt: Tensor, samples: Tensor) -> Tensor:
         return dt.reshape(1, -1)
     batch, steps = samples.shape[:-2], dt.shape[-1]
     return dt.expand(*batch, steps).reshape(batch.numel(), steps)
-
-
-def least_step(samples: Tensor) -> float:
-    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds."""
-    return _LEAST_STEPS[wide_dtype(samples.dtype)]
 
 
 def normalise_duration(duration: Any, like: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from pullback.trajectory._checks import (
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._seconds import check_steps, least_step, step_rows
+from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.stencil import (
@@ -98,7 +98,7 @@ def differentiate(
     check_is_state("goal", goal)
     shape, device, dtype = position.shape, position.device, wide_dtype(position.dtype)
     (horizon, dof), batch = shape[-2:], shape[:-2]
-    dt = check_steps("dt", dt, position, horizon - 1, least=least_step(position))
+    dt = check_steps("dt", dt, position, horizon - 1, cubed=True)
     if isinstance(dt, Tensor):
         check_device("dt", dt, position, "samples")
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
