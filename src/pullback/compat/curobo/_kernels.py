@@ -166,16 +166,19 @@ class CliqueTensorStepKernel(Function):
         """Return a gradient for each argument that needs one."""
         asked = _needs(ctx, cls._places[-1] + 2)
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        pulled = cls._pull(ctx.saved_tensors, cotangents, asked[cls._places[-1]])
+        needs = [asked[place] for place in cls._places]
+        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
         found = dict(zip(cls._places, pulled, strict=True))
         return tuple(found.get(place) if need else None for place, need in enumerate(asked))
 
     @classmethod
-    def _pull(cls, given: Sequence[Tensor], cotangents: Four, timed: bool) -> tuple[Any, ...]:
-        """The gradients of actions, starts and, if it is asked for, of ``traj_dt``."""
+    def _pull(
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        """The gradients of what is saved; that of ``traj_dt``, the last one, if it is asked for."""
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        pulled = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), timed)
+        pulled = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs[-1])
         pairs = zip(pulled, given, strict=True)
         return tuple(None if part is None else part.to(like.dtype) for part, like in pairs)
 
@@ -247,14 +250,16 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         )
 
     @classmethod
-    def _pull(cls, given: Sequence[Tensor], cotangents: Four, timed: bool) -> tuple[Any, ...]:
+    def _pull(
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
         u_act, *tables, start_idx, traj_dt = given
         starts = [_gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, timed)
+        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
         index = start_idx.long()
         of_tables = (
-            torch.zeros_like(table).index_add(0, index, rows)
-            for table, rows in zip(tables, of_rows, strict=True)
+            torch.zeros_like(table).index_add(0, index, rows) if need else None
+            for table, rows, need in zip(tables, of_rows, needs[1:4], strict=True)
         )
         return of_act, *of_tables, None, of_dt
 
