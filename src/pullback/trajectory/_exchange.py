@@ -208,7 +208,12 @@ def to_joint_trajectory(
 
 
 def _length(sequence: Any) -> int:
-    return len(sequence) if hasattr(sequence, "__len__") else 0
+    """Of a list or an array; of anything else zero."""
+    listed = hasattr(sequence, "__getitem__") and not isinstance(sequence, (str, bytes, Mapping))
+    try:
+        return len(sequence) if listed else 0
+    except TypeError:  # an array without dimensions
+        return 0
 
 
 @checked
@@ -227,7 +232,8 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
             joints, or times do not increase.
     """
     check_dtype(dtype)
-    points = message.get("points") or ()
+    given: Any = message.get("points")
+    points = given if _length(given) else ()
     if not all(isinstance(point, Mapping) for point in points):
         raise ArgumentError("A point of the message is not a dictionary.", given=repr(points[:1]))
     names = ("positions", "velocities", "accelerations")
