@@ -110,15 +110,10 @@ def _full_rank(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
         raise ArgumentError(
             "FULL_RANK needs a middle sample.", given=f"horizon={horizon}", expected="3, 5, 7, ..."
         )
-    middle = horizon // 2
-    matrix = torch.zeros(horizon, horizon, device=device, dtype=dtype)
-    for row in range(horizon):
-        if row == middle:
-            matrix[row, row - 1], matrix[row, row + 1] = -1, 1
-        else:
-            matrix[row, row] = 1
-            matrix[row, row + 1 if row < middle else row - 1] = -1
-    return matrix
+    middle, below = horizon // 2, _shift(horizon, device, dtype)
+    one = torch.eye(horizon, device=device, dtype=dtype)
+    parts = (one - below.T)[:middle], (below.T - below)[middle : middle + 1]
+    return torch.cat([*parts, (one - below)[middle + 1 :]])
 
 
 @checked

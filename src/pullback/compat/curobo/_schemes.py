@@ -18,7 +18,7 @@ from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
-from pullback.trajectory._checks import concrete
+from pullback.trajectory._seconds import check_range
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.accumulate import Method
 
@@ -208,15 +208,8 @@ def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:
 def _read_rate(traj_dt: Tensor) -> Tensor:
     """The first element of ``traj_dt``, 1/dt."""
     rate = traj_dt.flatten()[0]
-    known = concrete(rate)
-    if known is not None and not bool(
-        ((known > 0) & known.isfinite() & (1 / known).isfinite()).all()
-    ):
-        raise ArgumentError(
-            "traj_dt is no rate of samples.",
-            given=f"traj_dt[0] = {known.flatten().tolist()[:4]}",
-            expected="1/dt > 0, in 1/seconds, finite as dt is",
-        )
+    most = torch.finfo(rate.dtype if rate.is_floating_point() else torch.float64).max
+    check_range("traj_dt[0]", rate, 1 / most, most, "1/dt > 0, in 1/seconds, finite as dt is")
     return rate
 
 
@@ -224,11 +217,9 @@ def _check(u: Tensor, starts: Starts, traj_dt: Tensor, least: int) -> None:
     named = zip(("start_position", "start_velocity", "start_acceleration"), starts, strict=True)
     rows = {name: (start, "batch dof") for name, start in named}
     if isinstance(u, Tensor) and not u.is_floating_point():
+        mend = "Pass u_act.float()."
         raise ArgumentTypeError(
-            "The actions are no floating numbers.",
-            given=str(u.dtype),
-            expected="a floating dtype",
-            mend="Pass u_act.float().",
+            "The actions are no floating numbers.", given=f"{u.dtype}", mend=mend
         )
     check_shapes(u_act=(u, "batch horizon dof"), traj_dt=(traj_dt, "..."), **rows)
     if u.shape[1] < least or not traj_dt.numel():

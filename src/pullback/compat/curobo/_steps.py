@@ -63,12 +63,14 @@ def _check_dense(n_dofs: int, parts: int, state: Tensor, act: Tensor, **matrices
     check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(state, "... m"))
     if state.shape[-1] < parts * n_dofs:
         raise ArgumentError(
-            "The start holds too little.",
+            f"The start holds too little for {parts} parts of {n_dofs} joints.",
             given=f"shape {tuple(state.shape)}",
-            expected=f"{parts} parts of {n_dofs} joints",
         )
-    forms = {name: (matrix, "h h") for name, matrix in matrices.items()}
-    check_shapes({"h": act.shape[-2]}, **forms)
+    _check_square(act.shape[-2], **matrices)
+
+
+def _check_square(horizon: int, **matrices: Tensor) -> None:
+    check_shapes({"h": horizon}, **{name: (each, "h h") for name, each in matrices.items()})
 
 
 def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tensor:
@@ -213,10 +215,9 @@ def jit_tensor_step_pos_clique(
     fd_3: Tensor,
 ) -> Four:
     """Return positions ``mask q0 + n_mask u`` and their differences by three matrices."""
-    check_shapes(pos_act=(pos_act, "... h n"), start_position=(start_position, "starts n"))
-    matrices = {"n_mask": n_mask, "fd_1": fd_1, "fd_2": fd_2, "fd_3": fd_3}
-    forms = {name: (matrix, "h h") for name, matrix in matrices.items()}
-    check_shapes({"h": pos_act.shape[-2]}, mask=(mask, "h 1"), **forms)
+    given = {"pos_act": (pos_act, "... h n"), "start_position": (start_position, "starts n")}
+    check_shapes(**given, mask=(mask, "h 1"))
+    _check_square(pos_act.shape[-2], n_mask=n_mask, fd_1=fd_1, fd_2=fd_2, fd_3=fd_3)
     position = mask @ start_position.unsqueeze(1) + n_mask @ pos_act
     return position, fd_1 @ position, fd_2 @ position, fd_3 @ position
 
@@ -236,10 +237,9 @@ def jit_backward_pos_clique(
     fd_3: Tensor,
 ) -> Tensor:
     """Return the gradient of the actions of `jit_tensor_step_pos_clique`."""
-    matrices = {"n_mask": n_mask, "fd_1": fd_1, "fd_2": fd_2, "fd_3": fd_3}
     grads = {"grad_p": grad_p, "grad_v": grad_v, "grad_a": grad_a, "grad_j": grad_j}
-    forms = {name: (grad, "batch h n") for name, grad in grads.items()}
-    check_shapes(**forms, **{name: (matrix, "h h") for name, matrix in matrices.items()})
+    check_shapes(**{name: (grad, "batch h n") for name, grad in grads.items()})
+    _check_square(grad_p.shape[-2], n_mask=n_mask, fd_1=fd_1, fd_2=fd_2, fd_3=fd_3)
     return n_mask.mT @ (grad_p + fd_1.mT @ grad_v + fd_2.mT @ grad_a + fd_3.mT @ grad_j)
 
 
