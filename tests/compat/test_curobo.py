@@ -426,11 +426,11 @@ def test_integrating_steps():
 def test_bad_input():
     u = torch.randn(2, 6, 3, **F64)
     apply = curobo.CliqueTensorStepKernel.apply
-    with pytest.raises(ArgumentError, match="start value"):
+    with pytest.raises(ArgumentError, match="start_position does not fit"):
         apply(u, ZERO[:1], ZERO, ZERO, *[None] * 4, RATE, None)
     with pytest.raises(ArgumentError, match="out buffer"):
         apply(u, ZERO, ZERO, ZERO, torch.zeros(2, 5, 3), None, None, None, RATE, None)
-    with pytest.raises(ArgumentError, match="actions"):
+    with pytest.raises(ArgumentError, match="u_act does not fit"):
         apply(u[0], ZERO, ZERO, ZERO, *[None] * 4, RATE, None)
     index = torch.tensor([0, 2])
     with pytest.raises(ArgumentError, match="start_idx"):
@@ -494,5 +494,31 @@ def test_indices_are_integers_and_tables_have_rows(name):
         with pytest.raises(ArgumentTypeError, match="not a tensor of integers"):
             apply(u, table, table, table, index, *rest)
     for wrong in (table[0, 0], table[0], table[None]):
-        with pytest.raises(ArgumentError, match="table of start values"):
+        with pytest.raises(ArgumentError, match="start_value does not fit"):
             apply(u, wrong, table, table, torch.tensor([0, 1]), *rest)
+
+
+MATRIX, STATES = torch.eye(6), torch.zeros(2, 9)
+WRONG_SHAPES = [
+    lambda u: curobo.AccelerationTensorStepKernel.apply(
+        u, *[ZERO.float()] * 3, *[None] * 4, torch.ones(7), None
+    ),
+    lambda u: curobo.AccelerationTensorStepKernel.apply(
+        u, *[ZERO.float()] * 3, *[None] * 4, torch.ones(2, 6), None
+    ),
+    lambda u: curobo.tensor_step_vel(
+        STATES, u, torch.zeros(2, 6, 9), torch.ones(2, 3), 3, MATRIX, MATRIX
+    ),
+    lambda u: curobo.tensor_step_jerk(STATES, u, torch.zeros(2, 6, 9), torch.ones(1), 3, MATRIX),
+    lambda u: curobo.tensor_step_acc(STATES[:, :4], u, torch.zeros(2, 6, 9), None, 3, MATRIX),
+    lambda u: curobo.step_acc_semi_euler(STATES, u, None, 2, MATRIX),
+    lambda u: curobo.euler_integrate(u[:, :1], u, None, MATRIX[:5]),
+    lambda u: curobo.jit_tensor_step_pos_clique(u, ZERO[0], MATRIX[:, :1], *[MATRIX] * 4),
+    lambda u: curobo.jit_backward_pos_clique(u, u, u, u[:1], *[MATRIX] * 4),
+]
+
+
+@pytest.mark.parametrize("place", range(len(WRONG_SHAPES)))
+def test_what_does_not_fit_is_refused_by_name(place):
+    with pytest.raises(ArgumentError, match=r"fit|too little"):
+        WRONG_SHAPES[place](torch.randn(2, 6, 3))

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -259,8 +260,31 @@ def test_steps_whose_cube_vanishes(dtype, short):
 def test_times_that_are_tensors_in_a_list_would_lose_their_gradient():
     learned = torch.tensor(0.5, requires_grad=True)
     curve = Spline(torch.tensor([0.0, 1.0]), torch.ones(1, 2, 1))
-    for wrong in ([learned], ["a"]):
+    for wrong in ([learned], ["a"], [True], torch.ones(1).to_sparse()):
         refused(lambda wrong=wrong: curve.sample(wrong), ArgumentTypeError, "not a sequence")
+
+
+def test_knots_that_do_not_increase():
+    for knots in ([0.0, 2.0, 1.0], [0.0, NAN, 1.0]):
+        curve = Spline(torch.tensor(knots), torch.ones(2, 4, 1))
+        refused(lambda curve=curve: curve.sample([0.0, 0.5]), ArgumentError, "knots", "increase")
+    curve = Spline([0.0, 1.0], torch.ones(1, 4, 1))  # pyrefly: ignore
+    refused(lambda: curve.sample([0.5]), ArgumentTypeError, "knots")
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.complex64])
+def test_types_that_are_not_computed_in(kind):
+    one, motion = torch.ones(3).to(kind), MOTION
+    refused(lambda: bspline(POINTS, one), ArgumentTypeError, "duration")
+    refused(lambda: resample(motion, one[0]), ArgumentTypeError, "step")
+    refused(lambda: Limits(jerk=one), ArgumentTypeError, "jerk")
+    refused(lambda: Limits(jerk=torch.ones(3).to_sparse()), ArgumentTypeError, "jerk")
+
+
+def test_a_reference_is_a_number_or_lists_of_them():
+    for wrong in (True, NAN, [[1.0], [2.0, 3.0]], np.array(["a"])):
+        call = lambda wrong=wrong: differentiate(X, 0.1, reference=wrong)  # noqa: E731
+        refused(call, ArgumentError, "reference")
 
 
 def test_resample_while_compiling_is_refused():

@@ -115,10 +115,24 @@ def test_an_instant_of_a_clock_survives_in_float32() -> None:
 
 @pytest.mark.parametrize("message", [[], None, "points"])
 def test_a_message_is_a_dictionary(message: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="not a dictionary"):
+    with pytest.raises(ArgumentTypeError, match="as message"):
         from_joint_trajectory(message)
-    with pytest.raises(ArgumentError, match="one name for each"):
+    with pytest.raises(ArgumentError, match="as joint_names"):
         to_joint_trajectory(minimum_jerk(POINTS, TIMES, samples=21), "ab")
+
+
+@pytest.mark.parametrize("points", [{"a": 1}, 5, "ab", iter([{}, {}]), torch.tensor(1.0), None])
+def test_points_are_a_list(points: Any) -> None:
+    with pytest.raises(ArgumentError, match="does not hold a whole motion"):
+        from_joint_trajectory({"points": points})
+
+
+@pytest.mark.parametrize("wrong", ["12", {1.0}, {"a": 1.0}, torch.tensor(1.0), 3])
+def test_positions_are_lists_of_numbers(wrong: Any) -> None:
+    message = to_joint_trajectory(minimum_jerk(POINTS[:, :1], TIMES, samples=21), ["a"])
+    message["points"][3]["positions"] = wrong
+    with pytest.raises(ArgumentError, match="does not hold a whole motion"):
+        from_joint_trajectory(message)
 
 
 def test_csv_gives_back_every_bit(tmp_path) -> None:

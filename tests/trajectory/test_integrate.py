@@ -89,8 +89,9 @@ def test_dtypes(dtype):
 @pytest.mark.parametrize("shape", [(0, 4, 2), (2, 4, 0), (1, 1), (2, 3, 4, 2)])
 def test_odd_shapes(shape):
     control = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    motion = integrate(control, 0.1, start=State(0.0, 0.0))
-    assert motion.position.shape == (*shape[:-2], shape[-2] + 1, shape[-1])
+    for dt in (0.1, torch.full(shape[:-1], 0.1)):
+        motion = integrate(control, dt, start=State(0.0, 0.0))
+        assert motion.position.shape == (*shape[:-2], shape[-2] + 1, shape[-1])
     motion.position.sum().backward()
     assert control.grad.shape == control.shape
 

@@ -58,7 +58,7 @@ def same_accumulate(backend, dtype=torch.float64, dof=2, every=1):
     table = itertools.product((1, 2, 3), (1, 2, 6), ((1, 0), (1, 1), (3, 1), (3, 0)), METHODS)
     for order, horizon, (batch, each), method in spread(list(table), every):
         rows = (batch, horizon if each else 1)
-        steps = step_table(method, torch.rand(rows) + 0.3).to(dtype)
+        steps = step_table(method, order, torch.rand(rows) + 0.3).to(dtype)
         u = torch.randn(3, horizon, dof, dtype=dtype)
         z = torch.randn(3, order, dof, dtype=dtype)
         grads = tuple(torch.randn(3, horizon + 1, dof, dtype=dtype) for _ in range(4))
@@ -227,7 +227,7 @@ def test_operators_pass_torchs_own_check():
     weights = uniform_table(layout, 0.5, torch.device("cpu"), torch.float64)
     x, c = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 1, 3, dtype=torch.float64)
     utilities = {"test_utils": ("test_schema", "test_faketensor")}
-    steps = step_table("exact", torch.rand(1, 5) + 0.3)
+    steps = step_table("exact", 1, torch.rand(1, 5) + 0.3)
     for given in ((x, c, weights, "stencil", layout.code), (x[:, 1:], c, steps, "accumulate", "1")):
         _, _, *others = given
         torch.library.opcheck(torch.ops.pullback.levels, (*given, "cpu"), **utilities)

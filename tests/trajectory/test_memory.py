@@ -81,7 +81,7 @@ def guarded(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_sums_touch_their_own_memory_alone(dtype, dof, horizon):
     torch.manual_seed(dof + horizon)
     for order in (1, 2, 3):
-        steps = torch.rand(1, 1, 3, dtype=dtype)
+        steps = torch.rand(1, 1, order, dtype=dtype)
         shapes = [(2, horizon, dof), (2, order, dof), *[(2, horizon + 1, dof)] * 4]
         given = [torch.randn(shape, dtype=dtype) for shape in shapes]
         control, initial, *levels = (guarded(values) for values in given)

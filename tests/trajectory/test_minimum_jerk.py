@@ -382,15 +382,15 @@ def test_vmap_and_func_equal_a_loop(limits: Limits | None) -> None:
 
 def test_it_compiles_whole() -> None:
     through = double(THROUGH).requires_grad_()
-    times = double([0.0, 0.9, 2.0])
+    times = double([0.0, 0.9, 2.0]).requires_grad_()
     limits = Limits(velocity=1.7)
 
-    def run(through: torch.Tensor) -> torch.Tensor:
+    def run(through: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         return minimum_jerk(through, times, limits=limits, samples=14).velocity.square().sum()
 
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
-    (expected,) = torch.autograd.grad(run(through), through)
-    (found,) = torch.autograd.grad(compiled(through), through)
+    expected = torch.autograd.grad(run(through, times), (through, times))
+    found = torch.autograd.grad(compiled(through, times), (through, times))
     torch.testing.assert_close(found, expected)
 
 

@@ -72,7 +72,7 @@ def test_gradients_and_short_types_are_drawn() -> None:
 
 
 def test_bad_input(motion: Motion, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentTypeError, match="Only a motion"):
+    with pytest.raises(ArgumentTypeError, match="as motion"):
         plot(motion.position)
     with pytest.raises(ArgumentError, match="One trajectory"):
         plot(minimum_jerk(POINTS.expand(2, 3, 2), 2.0, samples=8))

@@ -154,7 +154,7 @@ def test_bad_input() -> None:
             Preconditioner(5, dt)
     with pytest.raises(ArgumentError, match="order is out of range"):
         Preconditioner(5, 0.1, order=4)
-    with pytest.raises(ArgumentError, match="goal is of an unknown kind"):
+    with pytest.raises(ArgumentError, match="kind of the goal is out of range"):
         Preconditioner(5, 0.1, goal="rest")
     with pytest.raises(ArgumentTypeError, match="no such dtype"):
         Preconditioner(5, 0.1, dtype=torch.bfloat16)

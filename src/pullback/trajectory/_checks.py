@@ -1,5 +1,6 @@
 """Checks of arguments, each once: what a tensor is made of, where it lies and what it fits."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,11 +8,14 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._text import shown
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import disable_torch_function, innermost, is_symbolic
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import are_numbers, plain
 
 __all__ = [
+    "DTYPES",
+    "as_tensor",
     "check_batch",
     "check_choice",
     "check_device",
@@ -21,11 +25,10 @@ __all__ = [
     "check_points",
     "concrete",
     "fits_within",
-    "is_number",
     "wide_dtype",
 ]
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def concrete(tensor: Tensor) -> Tensor | None:
@@ -51,13 +54,12 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def is_number(value: Any) -> bool:
-    """Whether something is a number of Python's, which a truth is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def check_choice(what: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse what is none of some words or numbers."""
+    if (
+        type(given) is str and given in choices
+    ):  # most are: to look at the others takes a microsecond
+        return
     given = plain(given)
     if not [choice for choice in choices if type(given) is type(choice) and given == choice]:
         expected = f"one of {tuple(choices)}"
@@ -68,7 +70,7 @@ def check_named_device(device: Any) -> None:
     """Refuse what names no device; ``None`` leaves it open."""
     try:
         torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError("There is no such device.", given=repr(device)) from error
 
 
@@ -85,7 +87,7 @@ def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> No
         shape: what is expected of it.
         least: how many dimensions it must have.
     """
-    if not isinstance(value, Tensor) or value.dtype not in _DTYPES:
+    if not isinstance(value, Tensor) or value.dtype not in DTYPES:
         raise ArgumentTypeError(
             f"The {what} {_verb(what)} not a tensor of floating point numbers.",
             given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
@@ -104,6 +106,40 @@ def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> No
             given=f"shape {tuple(value.shape)}",
             expected=shape,
         )
+
+
+def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number, or numbers in nested lists, as a tensor; a floating tensor as it is.
+
+    Raises:
+        ArgumentError: numbers that are not finite, or rows of different lengths.
+        ArgumentTypeError: something else.
+    """
+    if isinstance(value, Tensor):
+        check_floating(what, value)
+        return value
+    value = plain(value)
+    if not are_numbers(value):
+        raise ArgumentTypeError(
+            f"The {what} {_verb(what)} not a number.",
+            given=f"{type(value).__name__} {shown(value)}",
+            expected="a number, a list of them or a floating tensor",
+            mend="Pass torch.stack(tensors) where they are in a list.",
+        )
+    if not _is_finite(value):
+        raise ArgumentError(f"The {what} is not finite.", given=repr(value))
+    try:
+        return torch.tensor(value, dtype=dtype, device=device)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The {what} is no tensor of numbers.",
+            given=repr(value),
+            expected="a list [dof], or nested ones of equal lengths",
+        ) from error
+
+
+def _is_finite(value: Any) -> bool:
+    return all(map(_is_finite, value)) if isinstance(value, (list, tuple)) else math.isfinite(value)
 
 
 def check_points(points: Tensor, *, what: str, least: int) -> None:

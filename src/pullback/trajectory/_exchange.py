@@ -4,16 +4,18 @@ import csv
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.trajectory._checks import wide_dtype
 from pullback.trajectory._motion import Motion, check_dtype
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import plain
 from pullback.trajectory._state import PARTS
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]
@@ -37,7 +39,8 @@ def _exact_times(motion: Motion) -> Tensor:
     return replace(motion, dt=motion.dt.to(torch.float64)).times
 
 
-def write_csv(motion: Motion, path: str | Path) -> None:
+@checked
+def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
     """Write a motion with a row for each sample: time, and four columns for each joint.
 
     Numbers are written so that they are read back as they were.
@@ -48,6 +51,7 @@ def write_csv(motion: Motion, path: str | Path) -> None:
 
     Raises:
         ArgumentError: a batch of motions.
+        ArgumentTypeError: not a motion, or no path.
 
     Example:
         >>> import tempfile, torch
@@ -69,7 +73,8 @@ def write_csv(motion: Motion, path: str | Path) -> None:
         writer.writerows([repr(value) for value in row] for row in rows.tolist())
 
 
-def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
+@checked
+def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> Motion:
     """Read a motion that `write_csv` has written.
 
     Arguments:
@@ -79,7 +84,7 @@ def read_csv(path: str | Path, dtype: torch.dtype = torch.float64) -> Motion:
     Raises:
         ArgumentError: other columns, rows that do not fit them, something that is no number, or
             times that do not increase.
-        ArgumentTypeError: a dtype that is not floating.
+        ArgumentTypeError: no path, or a dtype that is not floating.
     """
     check_dtype(dtype)
     try:
@@ -147,6 +152,7 @@ def _stamp(seconds: float) -> dict[str, int]:
     return {"sec": whole, "nanosec": rest}
 
 
+@checked
 def to_joint_trajectory(
     motion: Motion, joint_names: Sequence[str], *, frame_id: str = ""
 ) -> dict[str, Any]:
@@ -162,6 +168,7 @@ def to_joint_trajectory(
 
     Raises:
         ArgumentError: a batch of motions, or another number of names than joints.
+        ArgumentTypeError: not a motion, or a name that is no text.
 
     Example:
         >>> import torch
@@ -174,7 +181,7 @@ def to_joint_trajectory(
     Source: the message definitions of ROS 2, ``common_interfaces``.
     """
     _check_single(motion)
-    if isinstance(joint_names, str) or len(joint_names) != motion.dof:
+    if len(joint_names) != motion.dof:
         raise ArgumentError(
             "There must be one name for each joint.",
             given=f"{joint_names!r} for {motion.dof} joints",
@@ -201,9 +208,15 @@ def to_joint_trajectory(
 
 
 def _length(sequence: Any) -> int:
-    return len(sequence) if hasattr(sequence, "__len__") else 0
+    """Of a list or an array; of anything else zero."""
+    listed = hasattr(sequence, "__getitem__") and not isinstance(sequence, (str, bytes, Mapping))
+    try:
+        return len(sequence) if listed else 0
+    except TypeError:  # an array without dimensions
+        return 0
 
 
+@checked
 def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Motion:
     """A motion from a dictionary in the form of ROS 2's ``trajectory_msgs/JointTrajectory``.
 
@@ -219,13 +232,8 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
             joints, or times do not increase.
     """
     check_dtype(dtype)
-    if not isinstance(message, Mapping):
-        raise ArgumentTypeError(
-            "The message is not a dictionary.",
-            given=type(message).__name__,
-            expected='{"joint_names": [...], "points": [...]}',
-        )
-    points = message.get("points") or ()
+    given: Any = message.get("points")
+    points = given if _length(given) else ()
     if not all(isinstance(point, Mapping) for point in points):
         raise ArgumentError("A point of the message is not a dictionary.", given=repr(points[:1]))
     names = ("positions", "velocities", "accelerations")

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_fit, concrete
-from pullback.trajectory._plain import are_numbers, plain
+from pullback.trajectory._checks import as_tensor, check_choice, check_fit, concrete
+from pullback.trajectory._numbers import is_number, plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "check_limits", "range_of"]
@@ -38,7 +38,8 @@ class Limits:
             instant.
 
     Raises:
-        ArgumentError: a magnitude that is not positive, or a range that is empty.
+        ArgumentError: a magnitude that is not positive, a range that is empty, or a ``between``
+            that is neither True nor False.
         ArgumentTypeError: a limit that is no number, tensor, list or pair of them.
 
     Example:
@@ -55,6 +56,7 @@ class Limits:
     between: bool = False
 
     def __post_init__(self) -> None:
+        check_choice("value of between", self.between, (False, True))
         for kind in self.given:
             value = getattr(self, kind)
             value = _pair(kind, value) if isinstance(value, tuple) else _number(kind, value)
@@ -70,28 +72,12 @@ class Limits:
 def _number(kind: str, value: Any) -> Any:
     """One end: a float, or a tensor; anything that may stand for one in a pytree is let through."""
     value = plain(value)
-    if are_numbers(value) and not isinstance(value, (list, tuple)):
+    if is_number(value):
         return float(value)
-    if isinstance(value, list):
-        if not are_numbers(value):  # tensors would lose their gradients
-            raise _no_number(kind, value)
-        try:
-            return torch.tensor(value, dtype=torch.float64, device="cpu")
-        except (TypeError, ValueError) as error:
-            raise _no_number(kind, value) from error
-    wrong = isinstance(value, (str, bytes, bool, complex, dict, set)) or value is None
-    if wrong or (isinstance(value, Tensor) and not value.dtype.is_floating_point):
-        raise _no_number(kind, value)
+    none = (list, Tensor, str, bytes, bool, complex, dict, set, type(None))
+    if isinstance(value, none):
+        return as_tensor(f"limit on {kind}", value, torch.float64, torch.device("cpu"))
     return value
-
-
-def _no_number(kind: str, value: Any) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        f"The limit on {kind} is not a number.",
-        given=repr(value),
-        expected="a number, a floating tensor, a list of numbers, a pair (lower, upper) or None",
-        mend="Pass torch.as_tensor(array), or torch.stack(tensors).",
-    )
 
 
 def _pair(kind: str, value: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -162,13 +148,11 @@ def check_limits(limits: Any, like: Tensor) -> None:
         )
     for kind in limits.given:
         value = getattr(limits, kind)
-        ends = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(end, (float, Tensor)) for end in ends):
-            raise _no_number(kind, value)
+        for end in value if isinstance(value, tuple) else (value,):
+            tensor = as_tensor(f"limit on {kind}", end, torch.float64, like.device)
+            if tensor.dim():
+                check_fit(f"limit on {kind}", tensor, like)
         _check_range(kind, value)  # again: what a transform makes from a pytree is not constructed
-        for end in ends:
-            if isinstance(end, Tensor) and end.dim():
-                check_fit(f"limit on {kind}", end, like)
 
 
 def range_of(limits: Limits, kind: str, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+else:
+    Figure = Any  # annotations are read when it is called first
 
 __all__ = ["plot"]
 
@@ -32,6 +35,7 @@ _MARK = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor":
 _MET = 1e-4
 
 
+@checked
 def plot(
     motion: Motion,
     limits: Limits | None = None,
@@ -64,7 +68,7 @@ def plot(
     Raises:
         MissingExtraError: matplotlib is not installed.
         ArgumentError: a batch of trajectories, or parts that do not fit the motion.
-        ArgumentTypeError: not a motion.
+        ArgumentTypeError: not a motion, or a part that is no such thing.
 
     Example:
         >>> import torch
@@ -153,17 +157,13 @@ def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> 
 
 
 def _check(
-    motion: Any,
+    motion: Motion,
     limits: Limits | None,
     points: Tensor | None,
     times: Tensor | Sequence[float] | None,
     labels: Sequence[str] | None,
 ) -> list[str]:
     """Refuse what cannot be drawn; returns the names of the joints."""
-    if not isinstance(motion, Motion):
-        raise ArgumentTypeError(
-            "Only a motion can be drawn.", given=type(motion).__name__, expected="a Motion"
-        )
     if motion.position.dim() != 2 or motion.horizon < 2:
         raise ArgumentError(
             "One trajectory of two samples or more can be drawn.",

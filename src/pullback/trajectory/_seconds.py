@@ -1,6 +1,5 @@
 """Seconds as arguments: steps, durations and times, checked once and made tensors."""
 
-import numbers
 from typing import Any
 
 import torch
@@ -8,15 +7,15 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._checks import (
+    DTYPES,
     check_batch,
     check_device,
     check_floating,
     concrete,
     fits_within,
-    is_number,
     wide_dtype,
 )
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import is_number, plain
 
 __all__ = [
     "MOST_SECONDS",
@@ -25,9 +24,9 @@ __all__ = [
     "check_span",
     "check_steps",
     "check_steps_shape",
-    "least_step",
     "normalise_duration",
     "normalise_times",
+    "step_rows",
     "take_seconds",
 ]
 
@@ -35,8 +34,13 @@ MOST_SECONDS = 1e40
 """The longest duration to compute with; its inverse is the shortest."""
 
 _NUMBERS = {dtype: torch.finfo(dtype) for dtype in (torch.float32, torch.float64)}
-# The weights are at most some hundreds of the inverse cube.
-_LEAST_STEPS = {dtype: (1000 / known.max) ** (1 / 3) for dtype, known in _NUMBERS.items()}
+# The shortest and the longest step, also where jerk is a multiple of its inverse cube: the weights
+# are at most some hundreds of that.
+_STEPS = {
+    (dtype, cubed): (max(number.tiny, cubed * (1000 / number.max) ** (1 / 3)), number.max)
+    for dtype, number in _NUMBERS.items()
+    for cubed in (False, True)
+}
 
 
 def take_seconds(
@@ -54,16 +58,19 @@ def take_seconds(
     """
     value = plain(value)
     if several and isinstance(value, (list, tuple)):
-        if all(isinstance(each, numbers.Real) for each in value):
-            value = torch.tensor([float(t) for t in value], dtype=dtype, device=like.device)
+        if all(map(is_number, value)):
+            value = torch.tensor(value, dtype=dtype, device=like.device)
     elif not several and is_number(value):
         value = torch.full((), float(value), dtype=dtype, device=like.device)
-    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+    dense = isinstance(value, Tensor) and value.layout is torch.strided
+    if not dense or value.dtype not in DTYPES:
         raise ArgumentTypeError(
             f"The {what} are not a sequence of floating point numbers."
             if several
             else f"The {what} is not a number, nor a floating tensor.",
-            given=str(value.dtype) if isinstance(value, Tensor) else type(value).__name__,
+            given=f"{value.dtype}, {value.layout}"
+            if isinstance(value, Tensor)
+            else type(value).__name__,
             expected="seconds",
             mend="Pass torch.stack(numbers) where they are tensors in a list."
             if several
@@ -90,26 +97,28 @@ def check_range(what: str, seconds: Tensor | float, low: float, high: float, exp
 
 
 def check_steps(
-    what: str, dt: Any, samples: Tensor, steps: int, *, least: float = 0.0, wait: bool = True
+    what: str, dt: Any, samples: Tensor, steps: int, *, cubed: bool = False, wait: bool = True
 ) -> Any:
     """Refuse time steps that are not positive seconds of the right shape.
 
-    Values elsewhere than on the CPU are read only where that may ``wait`` for a device.
+    Where they are ``cubed``, the arithmetic must hold their inverse cube, too. Values elsewhere
+    than on the CPU are read only where that may ``wait`` for a device.
 
     Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
-    dt, dtype = plain(dt), wide_dtype(samples.dtype)
+    dtype = wide_dtype(samples.dtype)
+    low, high = _STEPS[dtype, cubed]
+    if type(dt) is float and low <= dt <= high:  # most are
+        return dt
+    dt = plain(dt)
     if not is_number(dt):
         check_floating(what, dt, "of seconds, or a number")
         check_steps_shape(what, dt, samples, steps)
         if not wait and dt.device.type != "cpu":
             return dt
-    # A step may vanish or overflow where it is used.
-    lowest, highest = max(_NUMBERS[dtype].tiny, least), _NUMBERS[dtype].max
-    if isinstance(dt, Tensor) or not lowest <= dt <= highest:  # to word it takes 5 us
-        expected = f"{what} > 0, in seconds, that {dtype} can hold"
-        expected += f" with its cube: from {least:.2g} s" if least else ""
-        check_range(what, dt, lowest, highest, expected)
+    expected = f"{what} > 0, in seconds, that {dtype} can hold"
+    expected += f" with its cube: from {low:.2g} s" if cubed else ""
+    check_range(what, dt, low, high, expected)
     return dt
 
 
@@ -124,9 +133,12 @@ def check_steps_shape(what: str, dt: Tensor, samples: Tensor, steps: int) -> Non
         )
 
 
-def least_step(samples: Tensor) -> float:
-    """The shortest step whose inverse cube, which jerk is a multiple of, the arithmetic holds."""
-    return _LEAST_STEPS[wide_dtype(samples.dtype)]
+def step_rows(dt: Tensor, samples: Tensor) -> Tensor:
+    """Steps ``[]``, ``[steps]`` or ``[..., steps]`` as ``[1 or trajectories, 1 or steps]``."""
+    if dt.ndim < 2:
+        return dt.reshape(1, -1)
+    batch, steps = samples.shape[:-2], dt.shape[-1]
+    return dt.expand(*batch, steps).reshape(batch.numel(), steps)
 
 
 def normalise_duration(duration: Any, like: Tensor) -> Tensor:

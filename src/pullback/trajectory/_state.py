@@ -1,7 +1,5 @@
 """`State`: what is known of a trajectory at one end, at one instant."""
 
-import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +9,18 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._checks import (
+    as_tensor,
     check_device,
     check_fit,
-    check_floating,
     concrete,
     fits_within,
 )
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import is_number, plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = [
     "PARTS",
     "State",
-    "as_tensor",
     "check_is_state",
     "check_state",
     "free",
@@ -36,21 +33,17 @@ __all__ = [
 PARTS = ("position", "velocity", "acceleration", "jerk")
 
 
-def _wrong_part(name: str, part: object) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        f"The {name} of a state cannot be a {type(part).__name__}.",
-        given=repr(part),
-        expected="a number, numbers in a list, a tensor or None",
-    )
-
-
 def _constant(name: str, part: Any) -> Any:
     """Numbers in lists as tuples, which are constants of the structure."""
     if isinstance(part, (list, tuple)):
         return tuple(_constant(name, inner) for inner in part)
-    if isinstance(part, numbers.Real) and not isinstance(part, bool):
+    if is_number(part):
         return float(part)
-    raise _wrong_part(name, part)
+    raise ArgumentTypeError(
+        f"The {name} of a state cannot be a {type(part).__name__}.",
+        given=repr(part),
+        expected="a number, numbers in a list, a tensor or None",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +80,10 @@ class State:
     def __post_init__(self) -> None:
         for name in PARTS:
             part = plain(getattr(self, name))
-            if isinstance(part, (list, tuple)):
-                part = _constant(name, part)
             # Text is the one mistake that would otherwise fail far from here; other objects may
             # stand for a tensor while a pytree is rebuilt.
-            if isinstance(part, (str, bytes, bool)):
-                raise _wrong_part(name, part)
+            if isinstance(part, (list, tuple, str, bytes, bool)):
+                part = _constant(name, part)
             object.__setattr__(self, name, part)
 
     @property
@@ -139,38 +130,6 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
         known = concrete(value)
         if known is not None and not bool(torch.isfinite(known).all()):
             raise ArgumentError(f"The {what} is not finite.", given="NaN or infinity")
-
-
-def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number, or numbers in nested tuples, as a tensor; a floating tensor as it is.
-
-    Raises:
-        ArgumentError: numbers that are not finite, or rows of different lengths.
-        ArgumentTypeError: something else.
-    """
-    if isinstance(value, Tensor):
-        check_floating(what, value)
-        return value
-    if not isinstance(value, (int, float, tuple)):
-        raise ArgumentTypeError(
-            f"The {what} is not a number.",
-            given=type(value).__name__,
-            expected="a number, a list of them or a floating tensor",
-        )
-    if not _is_finite(value):
-        raise ArgumentError(f"The {what} is not finite.", given=repr(value))
-    try:
-        return torch.tensor(value, dtype=dtype, device=device)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"The {what} is no tensor of numbers.",
-            given=repr(value),
-            expected="a list [dof], or nested ones of equal lengths",
-        ) from error
-
-
-def _is_finite(value: Any) -> bool:
-    return all(map(_is_finite, value)) if isinstance(value, tuple) else math.isfinite(value)
 
 
 def state_part(state: State, part: str, like: Tensor) -> Tensor:

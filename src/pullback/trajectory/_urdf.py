@@ -1,12 +1,13 @@
 """The limits of a robot from its description, a URDF file."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from os import PathLike
 from xml.etree import ElementTree
 
 import torch
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.trajectory._limits import Limits
 
 __all__ = ["read_urdf_limits"]
@@ -15,8 +16,9 @@ __all__ = ["read_urdf_limits"]
 _ENDLESS = 1e6
 
 
+@checked
 def read_urdf_limits(
-    path: str | Path, joint_names: Sequence[str] | None = None
+    path: str | PathLike[str], joint_names: Sequence[str] | None = None
 ) -> tuple[list[str], Limits]:
     """Read the ranges of position and velocity of a robot's joints.
 
@@ -34,10 +36,11 @@ def read_urdf_limits(
 
     Raises:
         ArgumentError: the file is no URDF, it has no such joint, or a joint has no limits.
+        ArgumentTypeError: no path, or a name that is no text.
 
     Example:
         >>> import tempfile
-        >>> from pathlib import Path
+        >>> from os import PathLike
         >>> text = '''<robot name="one"><joint name="elbow" type="revolute">
         ...   <limit lower="-1.5" upper="2.5" effort="9" velocity="3"/></joint></robot>'''
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._checks import concrete
 
@@ -38,18 +39,8 @@ def fill(
 
 
 def _check_kind(name: str, buffer: Any, values: Tensor) -> None:
-    if not isinstance(buffer, Tensor) or buffer.layout is not torch.strided:
-        raise ArgumentTypeError(
-            f"The out buffer {name} is not a dense tensor.",
-            given=str(buffer.layout) if isinstance(buffer, Tensor) else type(buffer).__name__,
-            expected="a strided tensor or None",
-        )
-    if buffer.shape != values.shape:
-        raise ArgumentError(
-            f"The out buffer {name} has the wrong shape.",
-            given=f"{tuple(buffer.shape)}",
-            expected=f"{tuple(values.shape)}",
-        )
+    sizes: dict[str, int] = dict(zip("abcdefgh", values.shape, strict=False))
+    check_shapes(sizes, **{f"The out buffer {name}": (buffer, " ".join(sizes))})
     if not torch.can_cast(values.dtype, buffer.dtype):
         raise ArgumentTypeError(
             f"The out buffer {name} has a dtype that cannot hold the result.",

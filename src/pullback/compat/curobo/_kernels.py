@@ -19,9 +19,8 @@ from pullback.compat.curobo._schemes import (
     Differences,
     Four,
     Held,
-    Needs,
-    check_tensors,
 )
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function
@@ -166,23 +165,22 @@ class CliqueTensorStepKernel(Function):
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
         asked = _needs(ctx, cls._places[-1] + 2)
-        needs = (asked[0], asked[1], asked[2], asked[3], asked[cls._places[-1]])
         cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
+        needs = [asked[place] for place in cls._places]
         pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
         found = dict(zip(cls._places, pulled, strict=True))
-        return tuple(found.get(place) for place in range(len(asked)))
+        return tuple(found.get(place) if need else None for place, need in enumerate(asked))
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
-    ) -> tuple[Tensor | None, ...]:
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        """The gradients of what is saved; that of ``traj_dt``, the last one, if it is asked for."""
         u, p, v, a, dt = map(_wide, given)
         of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        gradients = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs)
-        return tuple(
-            None if gradient is None else gradient.to(tensor.dtype)
-            for gradient, tensor in zip(gradients, given, strict=True)
-        )
+        pulled = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs[-1])
+        pairs = zip(pulled, given, strict=True)
+        return tuple(None if part is None else part.to(like.dtype) for part, like in pairs)
 
 
 def _needs(ctx: Any, count: int) -> tuple[bool, ...]:
@@ -253,35 +251,29 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
 
     @classmethod
     def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Needs
-    ) -> tuple[Tensor | None, ...]:
+        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
         u_act, *tables, start_idx, traj_dt = given
         starts = [_gather(table, start_idx) for table in tables]
         of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
-        index = start_idx.flatten().long()
+        index = start_idx.long()
         of_tables = (
-            None if rows is None else torch.zeros_like(table).index_add(0, index, rows)
-            for table, rows in zip(tables, of_rows, strict=True)
+            torch.zeros_like(table).index_add(0, index, rows) if need else None
+            for table, rows, need in zip(tables, of_rows, needs[1:4], strict=True)
         )
         return of_act, *of_tables, None, of_dt
 
 
 def _gather(start: Tensor, start_idx: Tensor) -> Tensor:
     """The rows ``start_idx [batch]`` of a table ``[states, dof]``."""
-    check_tensors(start_value=start, start_idx=start_idx)
-    if start.ndim != 2:
-        raise ArgumentError(
-            "A table of start values has other dimensions.",
-            given=f"shape {tuple(start.shape)}",
-            expected="[states, dof]",
-        )
+    check_shapes(start_value=(start, "states dof"), start_idx=(start_idx, "batch"))
     if start_idx.dtype not in _INTEGERS:
         raise ArgumentTypeError(
             "start_idx is not a tensor of integers.",
             given=str(start_idx.dtype),
             expected="int32 or int64",
         )
-    index = start_idx.flatten().long()
+    index = start_idx.long()
     known = concrete(index)
     if known is not None and bool(((known < 0) | (known >= start.shape[0])).any()):
         raise ArgumentError(

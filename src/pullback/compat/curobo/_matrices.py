@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import check_counts, checked
+from pullback.trajectory._checks import check_named_device
 
 __all__ = [
     "action_interpolate_kernel",
@@ -25,31 +27,16 @@ __all__ = [
 ]
 
 
-def _check_count(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ArgumentError(
-            f"The {name} cannot be used.", given=repr(value), expected=f"an integer from {least}"
-        )
-
-
-def _check_steps(name: str, dt: Tensor, horizon: int) -> None:
-    if dt.shape != (horizon,):
-        raise ArgumentError(
-            f"{name} has the wrong length.",
-            given=f"shape {tuple(dt.shape)}",
-            expected=f"[{horizon}]",
-        )
-
-
 def _place(tensor_args: Any) -> tuple[Any, torch.dtype]:
-    try:
-        return tensor_args.device, tensor_args.dtype
-    except AttributeError as error:
+    device, dtype = (getattr(tensor_args, name, None) for name in ("device", "dtype"))
+    if not isinstance(dtype, torch.dtype):
         raise ArgumentTypeError(
             "tensor_args says nothing of a device and a dtype.",
             given=f"a {type(tensor_args).__name__}",
             expected="any object that has both, such as a tensor",
-        ) from error
+        )
+    check_named_device(device)
+    return device, dtype
 
 
 def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
@@ -65,8 +52,9 @@ def build_clique_matrix(
 
     ``dt`` is ``[horizon]`` seconds.
     """
-    _check_count("horizon", horizon, 1)
-    _check_steps("dt", dt, horizon)
+    check_named_device(device)
+    check_counts(horizon=horizon)
+    check_shapes({"horizon": horizon}, dt=(dt, "horizon"))
     shift = _shift(horizon, device, dtype)
     rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
     difference = torch.eye(horizon, device=device, dtype=dtype) - shift
@@ -94,8 +82,8 @@ def build_fd_matrix(
     horizon from 3 on. ``SHIFT`` moves the rows down, so that they are backward differences with
     row 0 zero. One of the three at most: there, all but the first that is named are ignored.
     """
-    _check_count("horizon", horizon, 1)
-    _check_count("order", order, 1)
+    check_named_device(device)
+    check_counts(horizon=horizon, order=order)
     if PREV_STATE + FULL_RANK + SHIFT > 1 or (FULL_RANK and order > 1):
         raise ArgumentError(
             "There is no such matrix of differences.",
@@ -122,15 +110,10 @@ def _full_rank(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
         raise ArgumentError(
             "FULL_RANK needs a middle sample.", given=f"horizon={horizon}", expected="3, 5, 7, ..."
         )
-    middle = horizon // 2
-    matrix = torch.zeros(horizon, horizon, device=device, dtype=dtype)
-    for row in range(horizon):
-        if row == middle:
-            matrix[row, row - 1], matrix[row, row + 1] = -1, 1
-        else:
-            matrix[row, row] = 1
-            matrix[row, row + 1 if row < middle else row - 1] = -1
-    return matrix
+    middle, below = horizon // 2, _shift(horizon, device, dtype)
+    one = torch.eye(horizon, device=device, dtype=dtype)
+    parts = (one - below.T)[:middle], (below.T - below)[middle : middle + 1]
+    return torch.cat([*parts, (one - below)[middle + 1 :]])
 
 
 @checked
@@ -146,11 +129,12 @@ def build_int_matrix(
 
     ``traj_dt`` is ``[horizon]`` seconds; the order says how often to integrate, 0 is the identity.
     """
-    _check_count("horizon", horizon, 1)
-    _check_count("order", order, 0)
+    check_named_device(device)
+    check_counts(horizon=horizon)
+    check_counts(0, order=order)
     single = torch.ones(horizon, horizon, device=device, dtype=dtype).tril(diagonal)
     if traj_dt is not None:
-        _check_steps("traj_dt", traj_dt, horizon)
+        check_shapes({"horizon": horizon}, traj_dt=(traj_dt, "horizon"))
         single = single * traj_dt
     return torch.linalg.matrix_power(single, order)
 
@@ -158,7 +142,7 @@ def build_int_matrix(
 @checked
 def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tensor]:
     """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``."""
-    _check_count("horizon", horizon, 1)
+    check_counts(horizon=horizon)
     device, dtype = _place(tensor_args)
     return torch.eye(horizon, 1, device=device, dtype=dtype), _shift(horizon, device, dtype)
 
@@ -169,7 +153,8 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
 
     Both broadcast against ``[steps]``.
     """
-    _check_count("steps", steps, 1)
+    check_shapes(start_tensor=(start_tensor, "..."), end_tensor=(end_tensor, "..."))
+    check_counts(steps=steps)
     part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
     return start_tensor + part * (end_tensor - start_tensor)
 
@@ -177,8 +162,7 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -
 @checked
 def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last."""
-    _check_count("h", h, 1)
-    _check_count("int_steps", int_steps, 1)
+    check_counts(h=h, int_steps=int_steps)
     device, dtype = _place(tensor_args)
     unit = torch.eye(h, device=device, dtype=dtype)[:-1]
     return unit.repeat_interleave(int_steps, 0)
@@ -190,8 +174,7 @@ def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
 
     One step alone is the earlier value.
     """
-    _check_count("h", h, 1)
-    _check_count("int_steps", int_steps, 1)
+    check_counts(h=h, int_steps=int_steps)
     device, dtype = _place(tensor_args)
     blend = torch.arange(int_steps, device=device, dtype=dtype) / max(int_steps - 1, 1)
     return _blend_pairs(h, blend, device, dtype)
@@ -203,9 +186,13 @@ def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: 
 
     The last ``offset`` samples of each pair, fewer than ``int_steps``, hold it.
     """
-    _check_count("h", h, 1)
-    _check_count("offset", offset, 0)
-    _check_count("int_steps", int_steps, offset + 1)
+    check_counts(h=h)
+    check_counts(0, offset=offset)
+    check_counts(int_steps=int_steps)
+    if offset >= int_steps:
+        raise ArgumentError(
+            "The offset leaves no sample to blend.", given=f"{offset=}, {int_steps=}"
+        )
     device, dtype = _place(tensor_args)
     steps = int_steps - offset
     blend = torch.arange(1, int_steps + 1, device=device, dtype=dtype) / steps

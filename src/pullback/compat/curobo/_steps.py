@@ -31,6 +31,9 @@ from torch import Tensor
 
 from pullback.compat.curobo._buffers import fill
 from pullback.compat.curobo._schemes import Four
+from pullback.compat.curobo._shapes import check_shapes
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import check_counts
 
 __all__ = [
     "euler_integrate",
@@ -54,7 +57,24 @@ def _start_row(part: Tensor, act: Tensor) -> Tensor:
     return part.unsqueeze(-2) if part.ndim == act.ndim - 1 else part
 
 
+def _check_dense(n_dofs: int, parts: int, state: Tensor, act: Tensor, **matrices: Tensor) -> None:
+    """Refuse a start, actions and matrices that do not fit one another."""
+    check_counts(n_dofs=n_dofs)
+    check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(state, "... m"))
+    if state.shape[-1] < parts * n_dofs:
+        raise ArgumentError(
+            f"The start holds too little for {parts} parts of {n_dofs} joints.",
+            given=f"shape {tuple(state.shape)}",
+        )
+    _check_square(act.shape[-2], **matrices)
+
+
+def _check_square(horizon: int, **matrices: Tensor) -> None:
+    check_shapes({"h": horizon}, **{name: (each, "h h") for name, each in matrices.items()})
+
+
 def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tensor:
+    check_shapes({"h": parts[0].shape[-2]}, state_seq=(state_seq, "... h m"))
     used = sum(part.shape[-1] for part in parts)
     rows = state_seq.shape[:-1]
     kept = state_seq.detach()[..., used:].clone()
@@ -65,6 +85,7 @@ def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tenso
 
 def euler_integrate(q_0: Tensor, u: Tensor, diag_dt: Any, integrate_matrix: Tensor) -> Tensor:
     """Return ``q_0 + integrate_matrix u``, of a start ``[..., 1, n]`` and rates ``[..., h, n]``."""
+    check_shapes(q_0=(q_0, "... 1 n"), u=(u, "... h n"), integrate_matrix=(integrate_matrix, "h h"))
     return q_0 + integrate_matrix @ u
 
 
@@ -78,6 +99,8 @@ def tensor_step_jerk(
     fd_matrix: Any = None,
 ) -> Tensor:
     """Integrate jerk three times; dt comes from ``dt_h``, the matrix only sums."""
+    _check_dense(n_dofs, 3, state, act, integrate_matrix=integrate_matrix)
+    check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
     position, velocity, acceleration = (
         _start_row(state[..., part * n_dofs : (part + 1) * n_dofs], act) for part in range(3)
     )
@@ -106,6 +129,7 @@ def step_acc_semi_euler(
     state: Tensor, act: Tensor, diag_dt: Any, n_dofs: int, integrate_matrix: Tensor
 ) -> Tensor:
     """Return position, velocity and acceleration joined, ``[..., horizon, 3 n]``."""
+    _check_dense(n_dofs, 2, state, act, integrate_matrix=integrate_matrix)
     position = _start_row(state[..., :n_dofs], act)
     velocity = _start_row(state[..., n_dofs : 2 * n_dofs], act)
     velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
@@ -142,6 +166,8 @@ def tensor_step_vel(
     fd_matrix: Tensor,
 ) -> Tensor:
     """Integrate velocity and take its difference; the last action is not used."""
+    _check_dense(n_dofs, 3, state, act, integrate_matrix=integrate_matrix, fd_matrix=fd_matrix)
+    check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
     rows = _start_row(state, act)
     position, velocity, acceleration = (
         rows[..., part * n_dofs : (part + 1) * n_dofs] for part in range(3)
@@ -158,6 +184,7 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
 
     The last action is not used; tensors that the sequence holds are filled.
     """
+    check_shapes(act=(act, "batch h n"), fd_matrix=(fd_matrix, "h h"))
     inner = act[:, :-1]
     starts = {name: getattr(state, name) for name in ("position", "velocity", "acceleration")}
     found = {}
@@ -188,6 +215,9 @@ def jit_tensor_step_pos_clique(
     fd_3: Tensor,
 ) -> Four:
     """Return positions ``mask q0 + n_mask u`` and their differences by three matrices."""
+    given = {"pos_act": (pos_act, "... h n"), "start_position": (start_position, "starts n")}
+    check_shapes(**given, mask=(mask, "h 1"))
+    _check_square(pos_act.shape[-2], n_mask=n_mask, fd_1=fd_1, fd_2=fd_2, fd_3=fd_3)
     position = mask @ start_position.unsqueeze(1) + n_mask @ pos_act
     return position, fd_1 @ position, fd_2 @ position, fd_3 @ position
 
@@ -207,6 +237,9 @@ def jit_backward_pos_clique(
     fd_3: Tensor,
 ) -> Tensor:
     """Return the gradient of the actions of `jit_tensor_step_pos_clique`."""
+    grads = {"grad_p": grad_p, "grad_v": grad_v, "grad_a": grad_a, "grad_j": grad_j}
+    check_shapes(**{name: (grad, "batch h n") for name, grad in grads.items()})
+    _check_square(grad_p.shape[-2], n_mask=n_mask, fd_1=fd_1, fd_2=fd_2, fd_3=fd_3)
     return n_mask.mT @ (grad_p + fd_1.mT @ grad_v + fd_2.mT @ grad_a + fd_3.mT @ grad_j)
 
 

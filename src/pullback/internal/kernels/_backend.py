@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, MissingExtraError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
@@ -53,6 +53,7 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
 
     Raises:
         ArgumentError: the backend is unknown.
+        ArgumentTypeError: not a tensor.
         MissingExtraError: the backend asked for is not installed.
         UnsupportedError: the backend asked for does not run on the tensor's device.
 
@@ -62,19 +63,21 @@ def backend_used(position: Tensor, backend: Backend = "auto") -> str:
         >>> backend_used(torch.zeros(5, 7)), backend_used(torch.zeros(5, 7), "reference")
         ('cpu', 'reference')
     """
+    if not isinstance(position, Tensor):
+        raise ArgumentTypeError("Only of a tensor is there a backend.", given=repr(position)[:60])
     return choose_backend(position.device, backend)
 
 
 def choose_backend(device: torch.device, backend: Backend) -> Backend:
     """Return the backend for a device, or refuse the one that was asked for."""
+    if type(backend) is not str or backend not in _BACKENDS:
+        raise ArgumentError(
+            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
+        )
     if backend == "auto":
         if device.type == "cpu" and _HAS_NUMBA:
             return "cpu"
         return "triton" if device.type == "cuda" and _HAS_TRITON else "reference"
-    if backend not in _BACKENDS:
-        raise ArgumentError(
-            "The backend is unknown.", given=repr(backend), expected=f"one of {_BACKENDS}"
-        )
     if backend == "cpu":
         _require(_HAS_NUMBA, "numba", "cpu")
         _accept(device.type == "cpu", backend, device, "tensors on the CPU")

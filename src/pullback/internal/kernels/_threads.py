@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.internal.kernels._backend import Backend, choose_backend
+from pullback.internal.kernels._backend import Backend, backend_used
 
 __all__ = ["ZEROS", "count_threads", "in_memory", "run_slices", "threads_used"]
 
@@ -60,6 +60,7 @@ def threads_used(position: Tensor, backend: Backend = "auto") -> int:
 
     Raises:
         ArgumentError: the backend is unknown.
+        ArgumentTypeError: not a tensor.
         MissingExtraError: the backend asked for is not installed.
         UnsupportedError: the backend asked for does not run on the tensor's device.
 
@@ -69,7 +70,7 @@ def threads_used(position: Tensor, backend: Backend = "auto") -> int:
         >>> threads_used(torch.zeros(5, 7)), threads_used(torch.zeros(5, 7), "reference")
         (1, 0)
     """
-    if choose_backend(position.device, backend) != "cpu":
+    if backend_used(position, backend) != "cpu":
         return 0
     return count_threads(math.prod(position.shape[:-2]), position.numel())
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
 from pullback.trajectory._checks import (
+    as_tensor,
     check_choice,
     check_device,
     check_floating,
@@ -16,8 +17,8 @@ from pullback.trajectory._checks import (
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._seconds import check_steps, least_step
-from pullback.trajectory._state import PARTS, State, as_tensor, check_is_state, free, spread_part
+from pullback.trajectory._seconds import check_steps, step_rows
+from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
 from pullback.trajectory.kernels._function import Levels
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
@@ -97,11 +98,12 @@ def differentiate(
     check_is_state("goal", goal)
     shape, device, dtype = position.shape, position.device, wide_dtype(position.dtype)
     (horizon, dof), batch = shape[-2:], shape[:-2]
-    dt = check_steps("dt", dt, position, horizon - 1, least=least_step(position))
+    dt = check_steps("dt", dt, position, horizon - 1, cubed=True)
     if isinstance(dt, Tensor):
         check_device("dt", dt, position, "samples")
     equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
-    layout, code, weights, chosen = _plan(scheme, _orders(start), _orders(goal), equal, backend)
+    chosen = choose_backend(device, backend)
+    layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
     _check_horizon(horizon, layout)
     if start_index is not None:
         _check_index(start_index, start, position)
@@ -111,8 +113,12 @@ def differentiate(
         values = _collect(position, start, goal, start_index, offset)
     else:
         values = position.new_empty(count, 0, dof)
-    if weights is None:
-        weights = _table(layout, dt, position, count, dtype)
+    if isinstance(dt, Tensor):
+        weights = (
+            nonuniform_table(layout, step_rows(dt, position), dtype)
+            if dt.ndim
+            else uniform_table(layout, dt, device, dtype)
+        )
     lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
     parts = Levels.apply(weights, "stencil", code, chosen, False, lines, values)
     if len(batch) != 1:
@@ -130,13 +136,12 @@ def _plan(
     start: tuple[int, ...],
     goal: tuple[int, ...],
     steps: _Steps,
-    backend: Backend,
-) -> tuple[Layout, str, Tensor | None, Backend]:
+) -> tuple[Layout, str, Tensor | None]:
     """What calls share whose arguments differ in values alone; weights for a number of seconds."""
     layout = Layout(scheme, start, goal)
     dt, device, dtype = steps
     weights = None if dt is None else uniform_table(layout, dt, device, dtype)
-    return layout, layout.code, weights, choose_backend(device, backend)
+    return layout, layout.code, weights
 
 
 def _orders(state: State) -> tuple[int, ...]:
@@ -214,14 +219,3 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
                 given=f"indices from {least} to {most}",
                 expected=f"0 to {table.shape[0] - 1}, for a table of {table.shape[0]} states",
             )
-
-
-def _table(
-    layout: Layout, dt: Tensor | float, position: Tensor, count: int, dtype: torch.dtype
-) -> Tensor:
-    if not isinstance(dt, Tensor) or dt.ndim == 0:
-        return uniform_table(layout, dt, position.device, dtype)
-    steps = position.shape[-2] - 1
-    batch = (1,) if dt.ndim == 1 else position.shape[:-2]
-    rows = dt.expand(*batch, steps).reshape(-1 if dt.ndim == 1 else count, steps)
-    return nonuniform_table(layout, rows, dtype)

@@ -10,15 +10,10 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend
 from pullback.trajectory._checks import check_choice, check_device, check_floating, wide_dtype
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._seconds import check_steps
+from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, spread_part
 from pullback.trajectory.kernels._function import Levels
-from pullback.trajectory.kernels.accumulate import (
-    METHODS,
-    Method,
-    step_table,
-    uniform_table,
-)
+from pullback.trajectory.kernels.accumulate import METHODS, Method, step_table, uniform_table
 
 __all__ = ["Order", "integrate"]
 
@@ -92,7 +87,10 @@ def integrate(
     ]
     rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
     initial = torch.stack(rows, 1)
-    table = _table(method, dt, control, count, dtype)
+    if isinstance(dt, Tensor):
+        table = step_table(method, level, step_rows(dt, control)).to(dtype)
+    else:
+        table = uniform_table(method, level, dt, control.device, dtype)
     lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
     outputs = Levels.apply(table, "accumulate", str(level), chosen, False, lines, initial)
     if len(batch) != 1:
@@ -100,16 +98,6 @@ def integrate(
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)
     position, velocity, acceleration, jerk = outputs
     return make_motion(position, velocity, acceleration, jerk, kept)
-
-
-def _table(
-    method: Method, dt: Tensor | float, control: Tensor, count: int, dtype: torch.dtype
-) -> Tensor:
-    if not isinstance(dt, Tensor):
-        return uniform_table(method, dt, control.device, dtype)
-    if dt.ndim > 1:
-        dt = dt.expand(*control.shape[:-2], -1)
-    return step_table(method, dt.reshape(1 if dt.ndim < 2 else count, -1)).to(dtype)
 
 
 def _check_start(start: State, level: int, order: str) -> None:

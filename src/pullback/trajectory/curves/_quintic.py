@@ -118,26 +118,21 @@ def _known(
     every: dict[str, Tensor | None],
 ) -> tuple[Tensor, list[bool]]:
     """What is known of ``(v0, a0, v1, a1, ...)`` in units of ``scale``, zero elsewhere."""
-    count, columns, known, ends = points.shape[-2], [], [], []
-    nothing = torch.zeros_like(points[..., :1, :])
+    count, columns, known = points.shape[-2], [], []
     for name, state in (("start", start), ("goal", goal)):
         if state is not None:
             _check_end(name, state, points, every)
-        ends.append(rest if state is None else state)
+    ends = ((0, rest if start is None else start), (count - 1, rest if goal is None else goal))
+    unit = torch.eye(count, dtype=points.dtype, device=points.device).unsqueeze(-1)
     for order, (part, values) in enumerate(every.items(), 1):
+        column, given = torch.zeros_like(points), [values is not None] * count
         if values is not None:
-            columns.append(_at_every_point(part, values, points) * scale**order)
-            known.append([True] * count)
-            continue
-        given = [part in end.given for end in ends]
-        first, last = (
-            state_part(end, part, points) * scale**order if own else nothing
-            for end, own in zip(ends, given, strict=True)
-        )
-        batch = broadcast_shapes(first.shape, last.shape, nothing.shape)
-        inner = nothing.expand(*batch[:-2], count - 2, batch[-1])
-        columns.append(torch.cat([first.expand(batch), inner, last.expand(batch)], dim=-2))
-        known.append([given[0], *[False] * (count - 2), given[1]])
+            column = _at_every_point(part, values, points)
+        for place, end in ends:
+            if values is None and part in end.given:
+                column, given[place] = column + unit[place] * state_part(end, part, points), True
+        columns.append(column * scale**order)
+        known.append(given)
     is_known = [one for both in zip(*known, strict=True) for one in both]
     if count + sum(is_known) < 3:
         raise ArgumentError(

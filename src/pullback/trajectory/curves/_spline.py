@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_device, concrete, wide_dtype
+from pullback.trajectory._checks import check_device, check_floating, concrete, wide_dtype
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._pytree import register_dataclass
 from pullback.trajectory._seconds import check_increasing, take_seconds
@@ -76,7 +76,7 @@ class Spline:
 
         Raises:
             ArgumentTypeError: the times are not numbers or a floating tensor.
-            ArgumentError: times that do not increase or lie outside the spline.
+            ArgumentError: times or knots that do not increase, times outside the spline.
         """
         times = self._check(times)
         width = self.knots.diff(dim=-1)
@@ -100,6 +100,9 @@ class Spline:
         return Motion(*parts, dt=times.diff(dim=-1).to(seconds), start_time=first)
 
     def _check(self, times: Any) -> Tensor:
+        check_floating("knots", self.knots)
+        check_floating("coefficients", self.coefficients)
+        check_increasing("knots", self.knots)
         times = take_seconds("times", times, self.coefficients, several=True)
         if times.dim() < 1:
             raise ArgumentTypeError(

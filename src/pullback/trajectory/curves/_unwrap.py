@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory._checks import check_floating
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import is_number, plain
 
 __all__ = ["unwrap"]
 
@@ -44,7 +44,7 @@ def unwrap(
     """
     check_floating("position", position, "[..., samples, dof]", 2)
     period, joints = plain(period), plain(joints)
-    if not (isinstance(period, (int, float)) and 0 < period < math.inf):
+    if not (is_number(period) and 0 < period < math.inf):
         raise ArgumentError("The period must be positive.", given=repr(period))
     dof = position.shape[-1]
     if joints is not None and not isinstance(joints, (list, tuple, range)):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, run_eagerly
+from pullback.trajectory._checks import check_choice
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
@@ -136,6 +137,7 @@ def minimum_duration(
             given="a call inside of torch.func",
             mend="Find the motion outside, and use minimum_jerk at its times inside.",
         )
+    check_choice("value of bounds", bounds, (False, True))
     make_plan(points, None, duration=1.0, start=start, goal=goal, samples=samples, order=3)
     check_limits(limits, points)
     check_duration(limits, points)

@@ -11,7 +11,7 @@ from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._checks import check_points, concrete, wide_dtype
 from pullback.trajectory._motion import Motion
-from pullback.trajectory._plain import plain
+from pullback.trajectory._numbers import plain
 from pullback.trajectory._seconds import normalise_duration, normalise_times
 from pullback.trajectory._state import PARTS, State, check_state, state_part
 from pullback.trajectory.kernels.states import Conditions, LeastMotion
@@ -69,10 +69,11 @@ class Plan:
         alpha, place = self.conditions
         few, samples = alpha.shape[-2], self.samples
         options = {"dtype": alpha.dtype, "device": alpha.device}
-        none = torch.zeros(0, samples, **options)
+        # No two are one tensor: a compiler takes none in two places.
+        scale, active = torch.zeros(0, samples, **options), torch.zeros(0, samples, **options)
         return LeastMotion.apply(
             alpha, torch.zeros(few, 4, samples, **options), torch.eye(few, **options),
-            none.expand(few, 0, samples), place, none, none,
+            torch.zeros(few, 0, samples, **options), place, scale, active,
             torch.zeros((), dtype=torch.bool, device=alpha.device), self.order, "",
         )[0]  # fmt: skip
 

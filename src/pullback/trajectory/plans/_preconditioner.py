@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, check_named_device, is_number
-from pullback.trajectory._plain import plain
+from pullback.trajectory._checks import check_choice, check_floating, check_named_device
+from pullback.trajectory._numbers import is_number, plain
 from pullback.trajectory._seconds import MOST_SECONDS
 from pullback.trajectory.kernels import banded
 
@@ -172,13 +172,18 @@ class Preconditioner:
 
         Raises:
             ArgumentError: a gradient of another horizon.
+            ArgumentTypeError: something that is no tensor.
         """
-        for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        listed = [parameters] if isinstance(parameters, Tensor) else parameters
+        listed = list(listed) if isinstance(listed, Iterable) else [listed]
+        for parameter in listed:
+            check_floating("parameter", parameter)
             if parameter.grad is not None:
                 parameter.grad = self.invert(parameter.grad)
 
     def _check_shape(self, x: Tensor) -> None:
-        if x.dim() < 2 or x.shape[-2] != self.horizon:
+        check_floating("trajectory", x, "[..., horizon, dof]", 2)
+        if x.shape[-2] != self.horizon:
             raise ArgumentError(
                 "A trajectory does not fit the horizon of its preconditioner.",
                 given=f"{tuple(x.shape)}",
@@ -281,11 +286,8 @@ def _check(horizon: int, dt: float, order: int, ends: tuple[str, str], dtype: to
         )
     check_choice("order", order, (1, 2, 3))
     for name, end in zip(("start", "goal"), ends, strict=True):
-        if end not in ("fixed", "free"):
-            raise ArgumentError(
-                f"The {name} is of an unknown kind.", given=repr(end), expected="'fixed' or 'free'"
-            )
-    if dtype not in (torch.float32, torch.float64):
+        check_choice(f"kind of the {name}", end, ("fixed", "free"))
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
         raise ArgumentTypeError(
             "A preconditioner has no such dtype.", given=str(dtype), expected="float32 or float64"
         )

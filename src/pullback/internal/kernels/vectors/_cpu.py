@@ -27,10 +27,10 @@ __all__ = [
     "ROW",
     "VECTOR_BYTES",
     "count_bytes",
-    "count_lanes",
     "fence",
     "load",
     "load_row",
+    "load_whole_row",
     "load_wide",
     "load_wide_first",
     "on_stack",
@@ -126,17 +126,6 @@ def _store_pieces(builder: Any, place: Any, values: Any, count: Any, size: int) 
         values = builder.select(written, rest, values)
         place = builder.gep(place, [some])
         lanes //= 2
-
-
-@_intrinsic
-def count_lanes(_context: Any, pointer: Any) -> Any:
-    """``count_lanes(pointer)``: how many numbers of its type a vector holds."""
-    lanes = _Vector(pointer.dtype).lanes
-
-    def generate(context: Any, _builder: Any, given: Any, _arguments: Any) -> Any:
-        return context.get_constant(given.return_type, lanes)
-
-    return types.intp(pointer), generate
 
 
 @_intrinsic
@@ -245,6 +234,18 @@ def load_row(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
 
 
 @_intrinsic
+def load_whole_row(_context: Any, pointer: Any, index: Any) -> Any:
+    """``load_whole_row(pointer, index)``: `ROW` numbers."""
+    vector = _Vector(pointer.dtype, ROW)
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, _, size = _place(context, builder, given, arguments, vector)
+        return builder.load(place, align=size)
+
+    return vector(pointer, types.intp), generate
+
+
+@_intrinsic
 def load_wide(_context: Any, pointer: Any, index: Any) -> Any:
     """``load_wide(pointer, index)``: a vector of float64, of numbers that may be narrower."""
     return _loading(pointer, _Vector(types.float64))
@@ -264,11 +265,11 @@ def _load_masked(builder: Any, place: Any, vector: Any, size: int, count: Any) -
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
 
 
-def _storing(align: int | None, *, past_caches: bool) -> Callable[..., Any]:
+def _storing(*, past_caches: bool) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
         place, vector, size = _place(context, builder, given, arguments, given.args[2])
         values = _narrow(builder, arguments[2], vector)
-        stored = builder.store(values, place, align=align or size)
+        stored = builder.store(values, place, align=size * (vector.count if past_caches else 1))
         if past_caches:
             hint = builder.module.add_metadata([ir.Constant(_INDEX, 1)])
             stored.set_metadata("nontemporal", hint)
@@ -283,7 +284,7 @@ def store(_context: Any, pointer: Any, index: Any, vector: Any) -> Any:
 
     Here and below, numbers are rounded where the memory's are narrower than the vector's.
     """
-    return types.void(pointer, types.intp, vector), _storing(None, past_caches=False)
+    return types.void(pointer, types.intp, vector), _storing(past_caches=False)
 
 
 @_intrinsic
@@ -291,10 +292,10 @@ def store_past_caches(_context: Any, pointer: Any, index: Any, vector: Any) -> A
     """``store_past_caches(pointer, index, vector)``: the same, straight to memory.
 
     Half the traffic for what no cache would hold until it is used: an ordinary store first reads
-    the line that it writes. ``pointer[index]`` must lie at a multiple of 64 bytes, and a kernel
-    that has used this must call `fence` before it returns.
+    the line that it writes. ``pointer[index]`` must lie at a multiple of the vector's bytes, and a
+    kernel that has used this must call `fence` before it returns.
     """
-    return types.void(pointer, types.intp, vector), _storing(VECTOR_BYTES, past_caches=True)
+    return types.void(pointer, types.intp, vector), _storing(past_caches=True)
 
 
 @_intrinsic

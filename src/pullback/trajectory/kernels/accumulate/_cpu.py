@@ -39,17 +39,13 @@ class Sizes(NamedTuple):
 
 
 @_part
-def _load_state(initial, at, state, order, dof, count):
-    # States that the control stands above of; those beyond are never used.
-    return load_wide_first(initial, at + min(state, order - 1) * dof, count)
-
-
-@_part
-def _coefficients(steps, at):
+def _coefficients(steps, at, order):
+    # Those of a method up to the order; zero further on.
+    zero = splat(0.0)
     return (
         splat(np.float64(steps[at])),
-        splat(np.float64(steps[at + 1])),
-        splat(np.float64(steps[at + 2])),
+        splat(np.float64(steps[at + 1])) if order > 1 else zero,
+        splat(np.float64(steps[at + 2])) if order > 2 else zero,
     )
 
 
@@ -80,33 +76,24 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
     # Beside a block of joints that comes before it, the last one writes its own alone.
     end = at[2] + horizon * dof + count if count == min(dof, LANES) else 0
     zero = splat(0.0)
-    z0 = _load_state(initial, at[1], 0, order, dof, count)
-    z1 = _load_state(initial, at[1], 1, order, dof, count)
-    z2 = _load_state(initial, at[1], 2, order, dof, count)
+    z0 = load_wide_first(initial, at[1], count)
+    z1 = load_wide_first(initial, at[1] + dof, count) if order > 1 else zero
+    z2 = load_wide_first(initial, at[1] + 2 * dof, count) if order > 2 else zero
     for h in range(horizon + 1):
         # The control is held over each step, and its last value at the last sample.
         u = load_wide_first(control, at[0] + min(h, horizon - 1) * dof, count)
         i, e = at[2] + h * dof, place + min(h, horizon - 1) * stride
-        e1, e2, e3 = _coefficients(steps, e)
+        e1, e2, e3 = _coefficients(steps, e, order)
+        # The control is the state of its order; of those above there is nothing.
+        z1, z2 = u if order == 1 else z1, u if order == 2 else z2
+        z3 = u if order == 3 else zero
         _put(position, i, z0, count, end)
-        if order == 1:
-            _put(velocity, i, u, count, end)
-            _put(acceleration, i, zero, count, end)
-            _put(jerk, i, zero, count, end)
-            z0 += e1 * u
-        elif order == 2:
-            _put(velocity, i, z1, count, end)
-            _put(acceleration, i, u, count, end)
-            _put(jerk, i, zero, count, end)
-            z0 += e1 * z1 + e2 * u
-            z1 += e1 * u
-        else:
-            _put(velocity, i, z1, count, end)
-            _put(acceleration, i, z2, count, end)
-            _put(jerk, i, u, count, end)
-            z0 += (e1 * z1 + e2 * z2) + e3 * u
-            z1 += e1 * z2 + e2 * u
-            z2 += e1 * u
+        _put(velocity, i, z1, count, end)
+        _put(acceleration, i, z2, count, end)
+        _put(jerk, i, z3, count, end)
+        z0 += (e1 * z1 + e2 * z2) + e3 * z3
+        z1 += e1 * z2 + e2 * z3
+        z2 += e1 * z3
 
 
 @_part
@@ -122,21 +109,19 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
     for back in range(horizon):
         h = horizon - 1 - back
         i, e = at[2] + h * dof, place + h * stride
-        e1, e2, e3 = _coefficients(steps, e)
-        u = _take(of_control, i, count, end)
-        if back == 0:
-            u += late
-        if order == 1:
-            u += e1 * c0
-        elif order == 2:
-            u += e2 * c0 + e1 * c1
-        else:
-            u += (e3 * c0 + e2 * c1) + e1 * c2
-            c2 += _take(g2, i, count, end) + (e1 * c1 + e2 * c0)
+        e1, e2, e3 = _coefficients(steps, e, order)
+        # What each level asks for here, its own order's of the control, those below of states.
+        d1 = _take(g1, i, count, end) + e1 * c0
+        u = d1
         if order > 1:
-            c1 += _take(g1, i, count, end) + e1 * c0
+            d2 = _take(g2, i, count, end) + (e2 * c0 + e1 * c1)
+            u = d2
+            if order > 2:
+                u = _take(g3, i, count, end) + ((e3 * c0 + e2 * c1) + e1 * c2)
+                c2 += d2
+            c1 += d1
         c0 += _take(g0, i, count, end)
-        store_first(control, at[0] + h * dof, u, count)
+        store_first(control, at[0] + h * dof, u + late if back == 0 else u, count)
     store_first(initial, at[1], c0, count)
     if order > 1:
         store_first(initial, at[1] + dof, c1, count)
@@ -146,14 +131,14 @@ def _adjoint_lanes(control, initial, steps, cotangents, at, place, stride, count
 
 @_kernel
 def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, first, last):
-    stride = 3 if rows > 1 else 0
     controls, states = pointer_at(control, zero), pointer_at(initial, zero)
     coefficients = pointer_at(steps, zero)
     outputs = pointers_at(levels, zero)
     sizes = Sizes(*sizes)
     horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
+    stride = order if rows > 1 else 0
     for b in range(first, last):
-        place = (b if tables > 1 else 0) * rows * 3
+        place = (b if tables > 1 else 0) * rows * order
         for d in range(0, dof, LANES):
             at = (b * horizon * dof + d, b * order * dof + d, b * (horizon + 1) * dof + d)
             count = min(LANES, dof - d)

@@ -38,7 +38,7 @@ def apply(
     Arguments:
         control: ``[batch, steps, dof]``.
         initial: ``[batch, order, dof]`` states at sample 0, position first.
-        steps: ``[1 or batch, steps or 1, 3]`` coefficients e_k.
+        steps: ``[1 or batch, steps or 1, order]`` coefficients e_k.
         code: the order, 1, 2 or 3, what the control is a derivative of.
     """
     (order,), dtype = code, steps.dtype
@@ -93,14 +93,15 @@ def weights_adjoint(
     (order,) = code
     levels = apply(control.to(steps.dtype), initial, steps, code)
     costates = _costates(cotangents, steps, order)
-    gradients = []
-    for k in range(1, 4):
-        pairs = [
-            (costate[:, 1:] * levels[state + k][:, :-1]).sum(-1)
-            for state, costate in enumerate(costates)
-            if state + k <= order
-        ]
-        gradients.append(_total(pairs) if pairs else torch.zeros_like(costates[0][:, 1:].sum(-1)))
+    gradients = [
+        _total(
+            [
+                (costates[state][:, 1:] * levels[state + k][:, :-1]).sum(-1)
+                for state in range(order - k + 1)
+            ]
+        )
+        for k in range(1, order + 1)
+    ]
     gradient = torch.stack(gradients, dim=-1)
     gradient = gradient.sum(0, keepdim=True) if steps.shape[0] == 1 else gradient
     return gradient.sum(1, keepdim=True) if steps.shape[1] == 1 else gradient

@@ -28,15 +28,18 @@ _FACTORS: dict[str, tuple[float, float, float]] = {
 }
 
 
-def step_table(method: Method, dt: Tensor) -> Tensor:
-    """Return ``e_1, e_2, e_3`` in float64, ``[..., 3]``, for steps ``[...]`` in seconds."""
+def step_table(method: Method, order: int, dt: Tensor) -> Tensor:
+    """Return ``e_1 .. e_order`` in float64, ``[..., order]``, for steps ``[...]`` in seconds."""
     dt = dt.to(torch.float64)
-    powers = torch.stack([dt, dt * dt, dt * dt * dt], dim=-1)
-    return powers * torch.tensor(_FACTORS[method], dtype=torch.float64, device=dt.device)
+    powers = torch.stack([dt, dt * dt, dt * dt * dt][:order], dim=-1)
+    factors = torch.tensor(_FACTORS[method][:order], dtype=torch.float64, device=dt.device)
+    return powers * factors
 
 
 @keep_results
-def uniform_table(method: Method, dt: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`step_table` for steps that all take one number of seconds, ``[1, 1, 3]``, rounded."""
+def uniform_table(
+    method: Method, order: int, dt: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """`step_table` for steps that all take one number of seconds, ``[1, 1, order]``, rounded."""
     seconds = torch.full((1, 1), dt, dtype=torch.float64, device=device)
-    return step_table(method, seconds).to(dtype)
+    return step_table(method, order, seconds).to(dtype)

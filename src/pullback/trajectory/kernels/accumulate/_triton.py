@@ -32,10 +32,10 @@ def _forward(
         # The last sample repeats the last control.
         row = tl.minimum(h, horizon - 1)
         u = tl.load(read + row * dof, mask=live, other=0.0).to(dtype)
-        table = steps + b * stride + tl.minimum(row, rows - 1) * 3
+        table = steps + b * stride + tl.minimum(row, rows - 1) * ORDER
         e1 = tl.load(table, mask=live, other=0.0)
-        e2 = tl.load(table + 1, mask=live, other=0.0)
-        e3 = tl.load(table + 2, mask=live, other=0.0)
+        e2 = tl.load(table + 1, mask=live, other=0.0) if ORDER > 1 else zero
+        e3 = tl.load(table + 2, mask=live, other=0.0) if ORDER > 2 else zero
         if ORDER == 1:
             s1 = u
         elif ORDER == 2:
@@ -71,25 +71,21 @@ def _adjoint(
     for back in tl.range(0, horizon):
         h = horizon - 1 - back
         at -= dof
-        table = steps + b * stride + tl.minimum(h, rows - 1) * 3
+        table = steps + b * stride + tl.minimum(h, rows - 1) * ORDER
         e1 = tl.load(table, mask=live, other=0.0)
-        e2 = tl.load(table + 1, mask=live, other=0.0)
-        e3 = tl.load(table + 2, mask=live, other=0.0)
-        g0 = tl.load(gp + at, mask=live, other=0.0).to(dtype)
-        g1 = tl.load(gv + at, mask=live, other=0.0).to(dtype)
-        g2 = tl.load(ga + at, mask=live, other=0.0).to(dtype)
-        g3 = tl.load(gj + at, mask=live, other=0.0).to(dtype)
-        if ORDER == 1:
-            u = held + g1 + e1 * c0
-        elif ORDER == 2:
-            u = held + g2 + e1 * c1 + e2 * c0
-        else:
-            u = held + g3 + e1 * c2 + e2 * c1 + e3 * c0
-        held = held * 0
-        tl.store(write + h * dof, u, mask=live)
-        c2 = c2 + g2 + e1 * c1 + e2 * c0
-        c1 = c1 + g1 + e1 * c0
-        c0 = c0 + g0
+        d1 = tl.load(gv + at, mask=live, other=0.0) + e1 * c0
+        u = d1
+        if ORDER > 1:
+            e2 = tl.load(table + 1, mask=live, other=0.0)
+            d2 = tl.load(ga + at, mask=live, other=0.0) + e1 * c1 + e2 * c0
+            u = d2
+            if ORDER > 2:
+                e3 = tl.load(table + 2, mask=live, other=0.0)
+                u = tl.load(gj + at, mask=live, other=0.0) + e1 * c2 + e2 * c1 + e3 * c0
+                c2 += d2
+            c1 += d1
+        c0 += tl.load(gp + at, mask=live, other=0.0)
+        tl.store(write + h * dof, tl.where(back == 0, u + held, u), mask=live)
     base = initial + b * ORDER * dof + d
     tl.store(base, c0, mask=live)
     if ORDER > 1:

@@ -1,9 +1,9 @@
 """The stencil on the CPU: one pass over memory forwards, one backwards, in explicit vectors.
 
-Where inside rows share one set of weights, samples and joints of a trajectory are one flat
-sequence, and a vector of it takes part of several samples. The few rows at the ends, and all rows
-where steps differ, go one by one, their joints in a vector. Backwards each sample gathers from
-the rows that read it, so that nothing is written twice.
+Samples and joints of a trajectory are one flat sequence. A *span* of it is what shares weights and
+the window before and after it: the joints of one row at an end, or where steps differ; all inside
+rows where steps are equal, and then a vector of it takes part of several samples. Backwards each
+sample gathers from the rows that read it, so that nothing is written twice.
 
 Kernels index flat memory, of which they are given addresses: ``table`` is where the weights of a
 trajectory begin, ``row`` where those of one row do; the weights of the next order of derivative lie
@@ -13,14 +13,11 @@ Explicit vectors store past the caches what does not fit them, which no plain lo
 plain loops take twice as long on the whole operation (benchmarks/results/kernels_plain_loops.csv).
 """
 
-# Long: one kernel and its transpose, which share how rows and windows are found.
-
 import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from numba import literally
 from torch import Tensor
 
 from pullback.internal.kernels._cpu import compile_kernel, compile_part
@@ -28,16 +25,13 @@ from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, 
 from pullback.internal.kernels.vectors._cpu import (
     ROW,
     VECTOR_BYTES,
-    count_lanes,
     fence,
-    load,
     load_row,
+    load_whole_row,
     on_stack,
     pointer_at,
     pointers_at,
-    splat,
     splat_row,
-    store,
     store_first,
     store_past_caches,
 )
@@ -56,6 +50,8 @@ _TOGETHER = 1 << 13
 _READERS = 3 * 2 * 5
 
 _kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
+# Into its callers: with as many readers as a caller knows a loop over them is unrolled.
+_unrolled = compile_part(nogil=True, inline="always")
 
 
 class Shape(NamedTuple):
@@ -105,88 +101,71 @@ def _whole_weight(weights, row, own, width):
 
 
 @_part
-def _is_flat(weights, shape, inside):
-    """Whether inside rows share weights and can go as one flat sequence, which must fill a vector.
-
-    They weigh no boundary values.
-    """
-    return shape.rows < shape.horizon and inside >= count_lanes(weights)
+def _is_flat(shape, inside):
+    """Whether inside rows share weights and can go as one span, which must fill a vector."""
+    return shape.rows < shape.horizon and inside >= ROW
 
 
 @_part
-def _put(pointer, index, vector, past_caches):
-    if past_caches:
+def _take(pointer, index, count):
+    return load_whole_row(pointer, index) if count == ROW else load_row(pointer, index, count)
+
+
+@_part
+def _put(pointer, index, vector, count, past_caches):
+    if past_caches and count == ROW and index % ROW == 0:
         store_past_caches(pointer, index, vector)
     else:
-        store(pointer, index, vector)
+        store_first(pointer, index, vector, count)
 
 
 @_part
-def _step(i, last, lanes):
-    # The next vector lies on whole vectors of memory; the last one ends where the region does.
-    return min(i + lanes - i % lanes, last)
+def _step(i, last):
+    # The next vector lies on whole vectors of memory; the last one ends where the span does, and
+    # both write again what the one before them has written.
+    return min(i + ROW - i % ROW, last)
 
 
-@_part
-def _forward_row(h, width, known, outputs, several, weights, table, shape):
-    literally(width)
+@_unrolled
+def _forward_span(width, count, given):
+    span, known, outputs, several, weights, table, shape, past_caches = given
+    # Inside rows weigh no boundary values, and where their window has a middle that is their own.
+    h, size, inside = span
     x, conditions = known
     horizon, dof, columns = shape.horizon, shape.dof, shape.columns
     v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
     window = (_find_window(h, shape) - h) * dof
-    for d in range(0, dof, ROW):
-        count = min(ROW, dof - d)
-        for b in range(several[0], several[1]):
-            i, first = (b * horizon + h) * dof + d, b * (columns - width) * dof + d
-            here, begin = load_row(x, i, count), i + window
-            away = load_row(x, begin, count) - here
-            v, a = splat_row(weights[v_row]) * away, splat_row(weights[a_row]) * away
-            j = splat_row(weights[j_row]) * away
-            for n in range(1, width):
-                away = load_row(x, begin + n * dof, count) - here
-                v += splat_row(weights[v_row + n]) * away
-                a += splat_row(weights[a_row + n]) * away
-                j += splat_row(weights[j_row + n]) * away
-            for n in range(width, columns):
-                given = load_row(conditions, first + (n - width) * dof, count)
-                v += splat_row(weights[v_row + n]) * given
-                a += splat_row(weights[a_row + n]) * given
-                j += splat_row(weights[j_row + n]) * given
-            store_first(outputs[0], i, here, count)
-            store_first(outputs[1], i, v, count)
-            store_first(outputs[2], i, a, count)
-            store_first(outputs[3], i, j, count)
-
-
-@_part
-def _forward_inside(width, given):
-    # The same of rows that share weights: samples and joints are one flat sequence.
-    literally(width)
-    x, outputs, several, weights, row, shape, region, past_caches = given
-    horizon, dof, columns = shape.horizon, shape.dof, shape.columns
-    lanes, v_row, a_row, j_row = count_lanes(x), row, row + columns, row + 2 * columns
-    nothing = splat(weights[row] - weights[row])
+    nothing = splat_row(weights[table] - weights[table])
     for b in range(several[0], several[1]):
-        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
+        start = (b * horizon + h) * dof
+        other, i, last = b * (columns - width) * dof - start, start, start + size - count
         while True:
-            here, begin = load(x, i), i - shape.before * dof
+            here, begin = _take(x, i, count), i + window
             v, a, j = nothing, nothing, nothing
             # Mirrored weights come in pairs, so that what is symmetric cancels exactly.
-            for n in range(width // 2):
+            for n in range(width // 2 if inside else 0):
                 o = width - 1 - n
-                near, far = load(x, begin + n * dof) - here, load(x, begin + o * dof) - here
-                v += splat(weights[v_row + n]) * near + splat(weights[v_row + o]) * far
-                a += splat(weights[a_row + n]) * near + splat(weights[a_row + o]) * far
-                j += splat(weights[j_row + n]) * near + splat(weights[j_row + o]) * far
-            past = past_caches and i % lanes == 0
-            _put(outputs[0], i, here, past)
-            _put(outputs[1], i, v, past)
-            _put(outputs[2], i, a, past)
-            _put(outputs[3], i, j, past)
+                near = _take(x, begin + n * dof, count) - here
+                far = _take(x, begin + o * dof, count) - here
+                v += splat_row(weights[v_row + n]) * near + splat_row(weights[v_row + o]) * far
+                a += splat_row(weights[a_row + n]) * near + splat_row(weights[a_row + o]) * far
+                j += splat_row(weights[j_row + n]) * near + splat_row(weights[j_row + o]) * far
+            for n in range(0 if inside else columns):
+                if n < width:
+                    part = _take(x, begin + n * dof, count) - here
+                else:
+                    part = _take(conditions, other + i + (n - width) * dof, count)
+                v += splat_row(weights[v_row + n]) * part
+                a += splat_row(weights[a_row + n]) * part
+                j += splat_row(weights[j_row + n]) * part
+            _put(outputs[0], i, here, count, past_caches)
+            _put(outputs[1], i, v, count, past_caches)
+            _put(outputs[2], i, a, count, past_caches)
+            _put(outputs[3], i, j, count, past_caches)
             if i == last:
                 break
-            i = _step(i, last, lanes)
+            i = _step(i, last)
 
 
 @_part
@@ -219,9 +198,8 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
     # Where ends are replaced, the first output is what rows read, too.
     replaced = shape.head >= 0 or shape.tail >= 0
     source = outputs[0] if replaced else x
-    region = (left * shape.dof, (horizon - right) * shape.dof)
-    flat = _is_flat(weights, shape, region[1] - region[0])
-    together = _count_together(shape)
+    inside = (horizon - left - right) * shape.dof
+    flat, together = _is_flat(shape, inside), _count_together(shape)
     for b in range(first, last, together):
         several = (b, min(b + together, last))
         table = _find_table(b, shape)
@@ -229,59 +207,56 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
             _replace_ends(x, conditions, source, several, shape)
         h = 0
         while h < horizon:
-            if shape.width == 5:
-                _forward_row(h, 5, (source, conditions), outputs, several, weights, table, shape)
+            whole = flat and h == left
+            span = (h, inside if whole else shape.dof, whole)
+            known = (source, conditions)
+            given = (span, known, outputs, several, weights, table, shape, past_caches)
+            if whole and shape.width == 5:
+                _forward_span(5, ROW, given)
+            elif whole:
+                _forward_span(4, ROW, given)
             else:
-                _forward_row(h, 4, (source, conditions), outputs, several, weights, table, shape)
-            h = horizon - right if flat and h == left - 1 else h + 1
-        row = table + _find_row(left, shape)
-        inside = (source, outputs, several, weights, row, shape, region, past_caches)
-        if flat and shape.width == 5:
-            _forward_inside(5, inside)
-        elif flat:
-            _forward_inside(4, inside)
+                _forward_span(shape.width, min(ROW, shape.dof), given)
+            h = horizon - right if whole else h + 1
     if past_caches:
         fence()
 
 
 @_part
-def _find_readers(m, shape):
-    # The rows that read sample m, from the first to before the last.
+def _collect_readers(m, weights, table, readers, shape):
+    # The first of the rows that read sample m and how many there are, at most twice their width;
+    # ``readers`` gets three weights of each.
     horizon, before, width = shape.horizon, shape.before, shape.width
     first = 0 if m < width else m - width + 1 + before
-    return first, horizon if m >= horizon - width else m + before + 1
-
-
-@_part
-def _collect_weights(m, weights, table, readers, shape):
-    # Those with which rows read sample m, three for each of at most 2 * width rows.
-    first, last = _find_readers(m, shape)
+    last = horizon if m >= horizon - width else m + before + 1
     for h in range(first, last):
-        n = m - _find_window(h, shape)
-        row = table + _find_row(h, shape)
+        n, row = m - _find_window(h, shape), table + _find_row(h, shape)
         for k in range(3):
             at = row + k * shape.columns
-            own = h == m
-            weight = _whole_weight(weights, at, n, shape.width) if own else weights[at + n]
+            weight = _whole_weight(weights, at, n, width) if h == m else weights[at + n]
             readers[3 * (h - first) + k] = weight
+    return first, last - first
 
 
-@_part
-def _adjoint_sample(m, gradients, out, several, readers, shape):
+@_unrolled
+def _adjoint_span(many, count, m, size, given):
+    gradients, out, several, first, readers, shape, past_caches = given
     position, velocity, acceleration, jerk = gradients
     horizon, dof = shape.horizon, shape.dof
-    first, last = _find_readers(m, shape)
-    for d in range(0, dof, ROW):
-        count = min(ROW, dof - d)
-        for b in range(several[0], several[1]):
-            i, c, w = (b * horizon + m) * dof + d, (b * horizon + first) * dof + d, 0
-            total = load_row(position, i, count)
-            for _ in range(first, last):
-                v = splat_row(readers[w]) * load_row(velocity, c, count)
-                a = splat_row(readers[w + 1]) * load_row(acceleration, c, count)
-                total += (v + a) + splat_row(readers[w + 2]) * load_row(jerk, c, count)
+    for b in range(several[0], several[1]):
+        start = (b * horizon + m) * dof
+        i, last = start, start + size - count
+        while True:
+            total, c, w = _take(position, i, count), i + (first - m) * dof, 0
+            for _ in range(many):
+                v = splat_row(readers[w]) * _take(velocity, c, count)
+                a = splat_row(readers[w + 1]) * _take(acceleration, c, count)
+                total += (v + a) + splat_row(readers[w + 2]) * _take(jerk, c, count)
                 c, w = c + dof, w + 3
-            store_first(out, i, total, count)
+            _put(out, i, total, count, past_caches)
+            if i == last:
+                break
+            i = _step(i, last)
 
 
 @_part
@@ -298,32 +273,11 @@ def _adjoint_known(gradients, values, b, weights, table, shape):
             for end in range(left + right):
                 h = end if end < left else horizon - right + (end - left)
                 row, c = table + _find_row(h, shape) + n, at + h * dof + d
-                v = splat_row(weights[row]) * load_row(velocity, c, count)
-                a = splat_row(weights[row + columns]) * load_row(acceleration, c, count)
-                j = splat_row(weights[row + 2 * columns]) * load_row(jerk, c, count)
+                v = splat_row(weights[row]) * _take(velocity, c, count)
+                a = splat_row(weights[row + columns]) * _take(acceleration, c, count)
+                j = splat_row(weights[row + 2 * columns]) * _take(jerk, c, count)
                 total += (v + a) + j
             store_first(values, known + (n - width) * dof + d, total, count)
-
-
-@_part
-def _adjoint_inside(width, given):
-    # The same of samples that only rows read which share weights.
-    literally(width)
-    gradients, out, several, readers, shape, region, past_caches = given
-    position, velocity, acceleration, jerk = gradients
-    horizon, dof, lanes = shape.horizon, shape.dof, count_lanes(out)
-    for b in range(several[0], several[1]):
-        i, last = b * horizon * dof + region[0], b * horizon * dof + region[1] - lanes
-        while True:
-            total, c = load(position, i), i + (shape.before + 1 - width) * dof
-            for n in range(width):
-                v = splat(readers[3 * n]) * load(velocity, c + n * dof)
-                a = splat(readers[3 * n + 1]) * load(acceleration, c + n * dof)
-                total += (v + a) + splat(readers[3 * n + 2]) * load(jerk, c + n * dof)
-            _put(out, i, total, past_caches and i % lanes == 0)
-            if i == last:
-                break
-            i = _step(i, last, lanes)
 
 
 @_part
@@ -346,24 +300,23 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
     gradients = pointers_at(levels, zero)
     out, values = pointer_at(gradient, zero), pointer_at(of_known, zero)
     # Samples further from the ends than a window are read by inside rows only.
-    region = (width * dof, (horizon - width) * dof)
-    flat = _is_flat(weights, shape, region[1] - region[0])
-    together = _count_together(shape)
+    inside = (horizon - 2 * width) * dof
+    flat, together = _is_flat(shape, inside), _count_together(shape)
     for b in range(first, last, together):
         several = (b, min(b + together, last))
         table = _find_table(b, shape)
         m = 0
         while m < horizon:
-            _collect_weights(m, weights, table, readers, shape)
-            _adjoint_sample(m, gradients, out, several, readers, shape)
-            m = horizon - width if flat and m == width - 1 else m + 1
-        inside = (gradients, out, several, readers, shape, region, past_caches)
-        if flat:
-            _collect_weights(width, weights, table, readers, shape)
-            if width == 5:
-                _adjoint_inside(5, inside)
+            whole = flat and m == width
+            row, many = _collect_readers(m, weights, table, readers, shape)
+            given = (gradients, out, several, row, readers, shape, past_caches)
+            if not whole:
+                _adjoint_span(many, min(ROW, dof), m, dof, given)
+            elif width == 5:
+                _adjoint_span(5, ROW, m, inside, given)
             else:
-                _adjoint_inside(4, inside)
+                _adjoint_span(4, ROW, m, inside, given)
+            m = horizon - width if whole else m + 1
         for one in range(several[0], several[1]):
             _adjoint_known(gradients, values, one, weights, table, shape)
             _free_ends(out, values, one, shape)

@@ -5,7 +5,7 @@ A derivative of order ``k`` at a sample is the ``k``-th derivative of the polyno
 jerks. This file only chooses the conditions; `_weights` turns them into numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -61,17 +61,17 @@ class Layout:
     start: tuple[int, ...]
     goal: tuple[int, ...]
 
-    @property
-    def conditions(self) -> int:
-        """How many boundary values there are."""
-        return len(self.start) + len(self.goal)
+    conditions: int = field(init=False, compare=False)
+    """How many boundary values there are."""
 
-    @property
-    def geometry(self) -> Geometry:
-        """The integers that a kernel needs."""
+    geometry: Geometry = field(init=False, compare=False)
+    """The integers that a kernel needs."""
+
+    def __post_init__(self) -> None:
         head = 0 if 0 in self.start else -1
         tail = len(self.start) if 0 in self.goal else -1
-        return Geometry(*_SIZES[self.scheme], head, tail)
+        object.__setattr__(self, "conditions", len(self.start) + len(self.goal))
+        object.__setattr__(self, "geometry", Geometry(*_SIZES[self.scheme], head, tail))
 
     @property
     def code(self) -> str:
