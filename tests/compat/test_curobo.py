@@ -501,7 +501,7 @@ def test_indices_are_integers_and_tables_have_rows(name):
 MATRIX, STATES = torch.eye(6), torch.zeros(2, 9)
 WRONG_SHAPES = [
     lambda u: curobo.AccelerationTensorStepKernel.apply(
-        u, *[ZERO.float()] * 3, *[None] * 4, torch.ones(7), None
+        u, *[ZERO.float()] * 3, *[None] * 4, torch.ones(5), None
     ),
     lambda u: curobo.AccelerationTensorStepKernel.apply(
         u, *[ZERO.float()] * 3, *[None] * 4, torch.ones(2, 6), None

@@ -180,7 +180,8 @@ class Held:
             gained = velocity[:, :-1] + 2 * self.weight * dt * held
             of_dt = later_v[:, 1:] * held + later_p[:, 1:] * gained - of_change * jerk[:, 1:]
             of_dt = of_dt.sum((0, 2))
-            of_dt = of_dt.sum() if traj_dt.numel() == 1 else pad(of_dt, (1, 0))
+            count = traj_dt.numel()
+            of_dt = of_dt.sum() if count == 1 else pad(of_dt, (1, count - len(of_dt) - 1))
             of_dt = of_dt.reshape(traj_dt.shape)
         return pad(of_held[:, 1:], (0, 0, 0, 1)), later_p[:, 0], later_v[:, 0], of_held[:, 0], of_dt
 
@@ -196,13 +197,14 @@ def _sum_from_here(part: Tensor) -> Tensor:
 def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:
     """The seconds of each step between samples, ``[horizon - 1]``."""
     horizon, dt = u.shape[1], traj_dt.flatten()
-    if dt.numel() not in (1, horizon):
+    # A buffer of a longer horizon is what published kernels read, too.
+    if dt.numel() != 1 and (traj_dt.ndim != 1 or len(dt) < horizon):
         raise ArgumentError(
             "traj_dt does not fit the actions.",
             given=f"shape {tuple(traj_dt.shape)} for {horizon} actions",
-            expected=f"one value, or [{horizon}] seconds of which the first is not used",
+            expected=f"one value, or {horizon} seconds or more of which the first is not used",
         )
-    return dt.expand(horizon - 1) if dt.numel() == 1 else dt[1:]
+    return dt.expand(horizon - 1) if dt.numel() == 1 else dt[1:horizon]
 
 
 def _read_rate(traj_dt: Tensor) -> Tensor:
