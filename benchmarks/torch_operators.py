@@ -1,4 +1,4 @@
-"""`python -m benchmarks.torch_operators [--part A:B] [--check]`: torch's own operators under transforms.
+"""`python -m benchmarks.torch_operators [--part A:B] [--check]`: torch's own, under transforms.
 
 Each operator that torch's own tests list (`op_db`) is checked at its first two samples in float64,
 called as torch's own gradient tests call it: a matrix that must be symmetric is made so. Verdicts
