@@ -522,3 +522,12 @@ WRONG_SHAPES = [
 def test_what_does_not_fit_is_refused_by_name(place):
     with pytest.raises(ArgumentError, match=r"fit|too little"):
         WRONG_SHAPES[place](torch.randn(2, 6, 3))
+
+
+def test_a_matrix_is_made_within_compiled_code():
+    def loss(x):
+        return (curobo.build_fd_matrix(6).to(x) @ x).sum()
+
+    x = torch.randn(6, **F64)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), loss(x))

@@ -75,7 +75,7 @@ def checked(given: T) -> T:
 
 
 def _checked(function: Any) -> Any:
-    parameters = inspect.signature(function).parameters.values()
+    parameters = tuple(inspect.signature(function).parameters.values())
     many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     kinds: dict[str, _Kind] = {}
