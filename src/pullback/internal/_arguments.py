@@ -1,6 +1,7 @@
 """What a callable takes is said once, by its annotations; whatever else it is given is refused."""
 
 import collections.abc
+import contextlib
 import functools
 import inspect
 import math
@@ -81,11 +82,17 @@ def _checked(function: Any) -> Any:
     kinds: dict[str, _Kind] = {}
     placed: list[tuple[str, _Kind]] = []
 
+    def read() -> None:
+        hints = typing.get_type_hints(function)
+        kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
+        placed.extend((p.name, kinds[p.name]) for p in parameters if p.kind < p.VAR_POSITIONAL)
+
+    with contextlib.suppress(NameError):  # what an annotation names may be defined further below
+        read()  # not at the first call, which Dynamo may trace
+
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not kinds:  # not earlier: what an annotation names may be defined further below
-            hints = typing.get_type_hints(function)
-            kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
-            placed.extend((p.name, kinds[p.name]) for p in parameters if p.kind < p.VAR_POSITIONAL)
+        if not kinds:
+            read()
         for (name, kind), value in zip(placed, args, strict=False):
             if type(value) not in kind.known and not isinstance(value, kind.classes):
                 kind.check(function, name, value)
