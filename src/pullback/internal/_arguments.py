@@ -76,6 +76,26 @@ def checked(given: T) -> T:
 
 
 def _checked(function: Any) -> Any:
+    check = _check_of(function)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            check(args, kwargs)
+            return await function(*args, **kwargs)
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        check(args, kwargs)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
+    """What refuses the arguments of a call that are not what the annotations name."""
     parameters = tuple(inspect.signature(function).parameters.values())
     many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
@@ -103,21 +123,7 @@ def _checked(function: Any) -> Any:
             if type(value) not in kind.known and not isinstance(value, kind.classes):
                 kind.check(function, name, value)
 
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            check(args, kwargs)
-            return await function(*args, **kwargs)
-
-        return awaited
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
-        return function(*args, **kwargs)
-
-    return called
+    return check
 
 
 class _Kind(NamedTuple):
