@@ -40,7 +40,7 @@ def read_urdf_limits(
 
     Example:
         >>> import tempfile
-        >>> from os import PathLike
+        >>> from pathlib import Path
         >>> text = '''<robot name="one"><joint name="elbow" type="revolute">
         ...   <limit lower="-1.5" upper="2.5" effort="9" velocity="3"/></joint></robot>'''
         >>> with tempfile.TemporaryDirectory() as folder:
