@@ -176,12 +176,12 @@ class Marks:
 
     Arguments:
         dirty: tensors given to ``mark_dirty``.
-        non_differentiable: tensors given to ``mark_non_differentiable``.
+        non_differentiable: by context, tensors given to ``mark_non_differentiable`` last.
         dropped: those of earlier calls on the same context: torch keeps what the last one is given.
     """
 
     dirty: list[torch.Tensor] = field(default_factory=list)
-    non_differentiable: list[torch.Tensor] = field(default_factory=list)
+    non_differentiable: dict[Any, list[torch.Tensor]] = field(default_factory=dict)
     dropped: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -189,14 +189,14 @@ class Marks:
 def watched_marks() -> Iterator[Marks]:
     """Watch what every Function tells its context."""
     marks = Marks()
-    names = {
-        "mark_dirty": marks.dirty,
+    names: dict[str, dict[Any, list[torch.Tensor]]] = {
+        "mark_dirty": {},
         "mark_non_differentiable": marks.non_differentiable,
     }
     originals = {name: getattr(FunctionCtx, name) for name in names}
 
     def watcher(name: str) -> Any:
-        last: dict[Any, list[torch.Tensor]] = {}
+        last = names[name]
 
         def method(self: Any, *values: Any) -> Any:
             given = [v for v in values if isinstance(v, torch.Tensor)]
@@ -204,7 +204,8 @@ def watched_marks() -> Iterator[Marks]:
                 t for t in last.get(self, []) if not any(t is kept for kept in given)
             )
             last[self] = given
-            names[name].extend(given)
+            if name == "mark_dirty":
+                marks.dirty.extend(given)
             return originals[name](self, *values)
 
         return method

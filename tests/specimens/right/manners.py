@@ -338,7 +338,39 @@ def table():
     return normal(6, 4, dtype=torch.float32), normal(5, 4, seed=2, dtype=torch.float32).detach()
 
 
+class Ranked(torch.autograd.Function):
+    """Gives places beside numbers, and marks these."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found, places = x.sort(-1)
+        ctx.mark_non_differentiable(places)
+        ctx.save_for_backward(places)
+        return found, places
+
+    @staticmethod
+    def backward(ctx, cotangent, _):
+        (places,) = ctx.saved_tensors
+        return torch.zeros_like(cotangent).scatter(-1, places, cotangent)
+
+
+class HandsOnTheNumbers(torch.autograd.Function):
+    """What a Function within has marked, it does not return."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found, places = Ranked.apply(x)
+        ctx.save_for_backward(places)
+        return found.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (places,) = ctx.saved_tensors
+        return torch.zeros_like(cotangent).scatter(-1, places, cotangent)
+
+
 SPECIMENS = [
+    Specimen(HandsOnTheNumbers, lambda: (normal(3, 4),)),
     Specimen(NearestRow, table),
     Specimen(RefusesDeterminism, lambda: (normal(5, 3),)),
     Specimen(FillsWhatItAllocates, lambda: (normal(5, 3),)),

@@ -39,7 +39,10 @@ def non_differentiable(probe: Probe) -> Finding:
     with watched_marks() as marks:
         every = probe.run(leaves)
     outputs = {y.data_ptr() for y in every}
-    stray = [t for t in marks.non_differentiable if t.numel() and t.data_ptr() not in outputs]
+    # Of another Function within, what it marks may not be handed on: its context is no node here.
+    nodes = [n for n in custom_nodes(every) if len(metadata_of(n)) == len(every)]
+    marked = [t for node in nodes for t in marks.non_differentiable.get(node, ())]
+    stray = [t for t in marked if t.numel() and t.data_ptr() not in outputs]
     if stray and probe.subject.function is not None:
         return _broken(
             probe,
