@@ -9,6 +9,7 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._nodes import (
+    Marks,
     call_backward,
     custom_nodes,
     edges,
@@ -38,11 +39,7 @@ def non_differentiable(probe: Probe) -> Finding:
         return probe.skipped("No input has a gradient.")
     with watched_marks() as marks:
         every = probe.run(leaves)
-    outputs = {y.data_ptr() for y in every}
-    # Of another Function within, what it marks may not be handed on: its context is no node here.
-    nodes = [n for n in custom_nodes(every) if len(metadata_of(n)) == len(every)]
-    marked = [t for node in nodes for t in marks.non_differentiable.get(node, ())]
-    stray = [t for t in marked if t.numel() and t.data_ptr() not in outputs]
+    stray = _stray(marks, every)
     if stray and probe.subject.function is not None:
         return _broken(
             probe,
@@ -75,6 +72,18 @@ def non_differentiable(probe: Probe) -> Finding:
             "Do not mark an output whose derivative backward computes.",
         )
     return _unmarked(probe) or probe.holds("Marked outputs carry no history, the others do.")
+
+
+def _stray(marks: Marks, every: Tensors) -> Tensors:
+    """What the Function has marked and does not return.
+
+    What another one within has marked it need not hand on: its context is no node of the outputs,
+    or one of other outputs.
+    """
+    outputs = {y.data_ptr() for y in every}
+    nodes = [n for n in custom_nodes(every) if len(metadata_of(n)) == len(every)]
+    marked = (t for node in nodes for t in marks.non_differentiable.get(node, ()))
+    return [t for t in marked if t.numel() and t.data_ptr() not in outputs]
 
 
 def _no_history(probe: Probe, every: Tensors) -> Finding:
