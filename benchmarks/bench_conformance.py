@@ -8,7 +8,6 @@ docs/check.md is that of the CSV.
 """
 
 import argparse
-import csv
 import resource
 import statistics
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows, write_rows
 from benchmarks.shipped import shipped_cases
 from pullback import check
 
@@ -96,8 +96,7 @@ def shipped() -> Iterable[tuple[str, Callable[..., object]]]:
 
 def read() -> list[Row]:
     """The rows as they were measured."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def table(rows: list[Row]) -> str:
@@ -132,10 +131,7 @@ def main() -> None:
         seconds(asked(torch.sin, [torch.randn(3)], None))  # what is imported once
         rows = rows_of("right specimens", specimens(options.part))
         rows += rows_of("what is shipped", shipped())
-        with RESULTS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(RESULTS, FIELDS, rows)
     print(table(read()))
     check_or_write(PAGE, {"seconds": table(read())}, options.check, COMMAND)
 

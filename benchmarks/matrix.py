@@ -9,7 +9,6 @@ name, the refusal itself is the test, and counts as refused; what a torch does n
 """
 
 import argparse
-import csv
 import os
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.environments import ROOT, install
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows, write_rows
 
 __all__ = ["count", "table"]
 
@@ -82,18 +82,15 @@ def read() -> list[Row]:
     """The rows of the last run of each version and room."""
     if not RESULTS.exists():
         return []
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def write(rows: Sequence[Row]) -> None:
     """Write the rows, in the order of versions and rooms."""
     order = [(version, room) for version in VERSIONS for room in ROOMS]
     known = [row for row in rows if (row["torch"], row["room"]) in order]
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(known, key=lambda row: order.index((row["torch"], row["room"]))))
+    known.sort(key=lambda row: order.index((row["torch"], row["room"])))
+    write_rows(RESULTS, COLUMNS, known)
 
 
 def table(rows: Sequence[Row]) -> str:

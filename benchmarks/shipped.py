@@ -8,7 +8,6 @@ of the CSV, and whether the CSV has every case.
 """
 
 import argparse
-import csv
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows, write_rows
 
 __all__ = ["CELLS", "COLUMNS", "joint", "read", "refusals", "shipped_cases", "summary", "table"]
 
@@ -55,8 +55,7 @@ def shipped_cases() -> list:
 
 def read() -> list[Row]:
     """The rows of the CSV: one for each case and clause."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def ask(folder: Path) -> Path:
@@ -87,10 +86,8 @@ def write(paths: Sequence[Path]) -> None:
     ]  # fmt: skip
     known = {row["case"] for row in fresh}
     kept = [row for row in read() if row["case"] in names - known] if RESULTS.exists() else []
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted([*kept, *fresh], key=lambda row: row["case"]))  # clauses in order
+    # Those of one case stay in the order of the clauses.
+    write_rows(RESULTS, FIELDS, sorted([*kept, *fresh], key=lambda row: row["case"]))
 
 
 def function_of(case: str) -> str:

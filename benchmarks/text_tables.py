@@ -1,10 +1,10 @@
 """`python -m benchmarks.text_tables [--check]`: the figures of docs/text.md, as measured."""
 
 import argparse
-import csv
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -41,8 +41,7 @@ def searches() -> str:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    with (RESULTS / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS / name)
 
 
 def _span(least: str, most: str) -> str:

@@ -8,7 +8,6 @@ docs/torch-operators.md. `--part` checks the operators from A to B alone, and ke
 """
 
 import argparse
-import csv
 import signal
 import textwrap
 import warnings
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import Row, read_rows, write_rows
 from pullback import check
 
 __all__ = ["read", "table"]
@@ -43,8 +43,6 @@ LEFT_OUT = {
     "normal": "torch gives what numbers are drawn around no gradient",
     "normal.number_mean": "torch gives what numbers are drawn around no gradient",
 }
-
-Row = dict[str, str]
 
 
 class TooLong(BaseException):
@@ -128,15 +126,7 @@ def within_time(operator: Any) -> list[Row]:
 
 def read() -> list[Row]:
     """The rows of the CSV: one for each operator and clause."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(rows: list[Row]) -> None:
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    return read_rows(RESULTS)
 
 
 def table(rows: list[Row]) -> str:
@@ -170,7 +160,8 @@ def main() -> None:
             known.setdefault(row["operator"], []).append(row)
         for operator in every[first:last]:
             known[name_of(operator)] = within_time(operator)
-            write([row for each in every for row in known.get(name_of(each), [])])
+            rows = [row for each in every for row in known.get(name_of(each), [])]
+            write_rows(RESULTS, FIELDS, rows)
     check_or_write(PAGE, {"operators": table(read())}, options.check, COMMAND)
 
 

@@ -1,10 +1,10 @@
 """`python -m benchmarks.verification_table [--check]`: the table of docs/verify.md, as measured."""
 
 import argparse
-import csv
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "verification.csv"
@@ -14,8 +14,7 @@ CHECKS = ("allclose", "allclose 1e-2", "KernelBench", "gradcheck", "verify")
 
 def read() -> list[dict[str, str]]:
     """What was measured."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def table(rows: list[dict[str, str]]) -> str:

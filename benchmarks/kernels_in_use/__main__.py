@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.rows import read_rows, write_rows
+
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "kernels_in_use.csv"
 COLUMNS = [
@@ -28,8 +30,7 @@ Row = dict[str, str]
 
 def read() -> list[Row]:
     """The rows as they were measured."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def key_of(row: Row) -> tuple[str, str]:
@@ -61,10 +62,7 @@ def write(found: list[Row]) -> None:
     names = {key_of(row) for row in found}
     kept = [row for row in (read() if RESULTS.exists() else []) if key_of(row) not in names]
     rows = sorted([*kept, *found], key=lambda row: (row["package"].lower(), row["function"]))
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULTS, COLUMNS, rows)
 
 
 def main() -> None:

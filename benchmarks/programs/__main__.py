@@ -9,7 +9,6 @@ names begin so, and leaves the other rows as they are.
 """
 
 import argparse
-import csv
 import importlib.metadata
 import json
 import os
@@ -20,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rows import read_rows, write_rows
 from pullback.recording import RecordedFunction, Recording
 
 HERE = Path(__file__).parent
@@ -113,16 +113,12 @@ def home(script: Path, item: RecordedFunction) -> tuple[str, str]:
 
 def read() -> list[Row]:
     """The rows as they were measured."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def write(rows: list[Row]) -> None:
     """Write the rows, by program and Function."""
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: (row["program"], row["function"])))
+    write_rows(RESULTS, COLUMNS, sorted(rows, key=lambda row: (row["program"], row["function"])))
 
 
 def main() -> None:

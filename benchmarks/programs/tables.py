@@ -1,11 +1,11 @@
 """`python -m benchmarks.programs.tables [--check]`: the tables of docs/programs.md from the CSV."""
 
 import argparse
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows
 from benchmarks.wild.tables import markdown
 
 __all__ = ["read", "rest", "share", "summary", "table"]
@@ -20,8 +20,7 @@ Row = dict[str, str]
 
 def read() -> list[Row]:
     """The rows of the CSV file."""
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS)
 
 
 def share(rows: Sequence[Row], *answers: str) -> float:

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.rows import write_rows
+
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "wild.csv"
 COLUMNS = [
@@ -78,10 +80,7 @@ def main() -> None:
         key=lambda row: (row["package"].lower(), row["function"], row["state"] != "published")
     )
     RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULTS, COLUMNS, rows)
     print(f"{len(rows) // 2} Functions -> {RESULTS.relative_to(HERE.parents[1])}")
 
 

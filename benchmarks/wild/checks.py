@@ -6,7 +6,6 @@ packages alone and leaves the other rows as they are.
 """
 
 import argparse
-import csv
 import importlib
 import importlib.metadata
 import json
@@ -17,6 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.rows import read_rows, write_rows
 from benchmarks.wild.__main__ import package_of
 from benchmarks.wild._case import Published
 
@@ -77,13 +77,9 @@ def main() -> None:
         answers = list(pool.map(lambda task: check(*task), tasks))
     rows = [row for answer in answers for row in answer]
     if only:
-        with RESULTS.open(newline="", encoding="utf-8") as file:
-            rows += [row for row in csv.DictReader(file) if row["package"] not in packages]
+        rows += [row for row in read_rows(RESULTS) if row["package"] not in packages]
     rows.sort(key=lambda row: (row["package"].lower(), row["function"]))
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULTS, COLUMNS, rows)
     packages = {row["package"] for row in rows if row["clause"]}
     print(f"{len(tasks)} Functions; something is broken in {len(packages)} packages")
 

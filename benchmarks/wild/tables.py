@@ -1,11 +1,11 @@
 """`python -m benchmarks.wild.tables [--check]`: the tables of docs/survey.md from the CSV files."""
 
 import argparse
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.markers import check_or_write
+from benchmarks.rows import read_rows
 
 __all__ = ["findings_table", "package_table", "summary_table"]
 
@@ -30,8 +30,7 @@ Row = dict[str, str]
 
 def read(path: Path) -> list[Row]:
     """The rows of a CSV file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(path)
 
 
 def share(rows: Sequence[Row], column: str, verdict: str = "works") -> str:
