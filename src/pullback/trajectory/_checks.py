@@ -56,9 +56,8 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def check_choice(what: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse what is none of some words or numbers."""
-    if (
-        type(given) is str and given in choices
-    ):  # most are: to look at the others takes a microsecond
+    # Most are words that are known: to look at the others takes a microsecond.
+    if type(given) is str and given in choices:
         return
     given = plain(given)
     if not [choice for choice in choices if type(given) is type(choice) and given == choice]:

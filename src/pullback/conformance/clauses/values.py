@@ -137,7 +137,9 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
         slopes = look_along(probe, run, step=step)
         if slopes is None or (wrong := slopes.wrong(probe, step)) is None:
             continue
-        if not _is_torchs(probe, run) and slopes.beside(probe, step).wrong(probe, step) is not None:
+        if _is_torchs(probe, run):
+            return None
+        if slopes.beside(probe, step).wrong(probe, step) is not None:
             return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
     return None
 
@@ -311,11 +313,12 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             return None  # as bases of a matrix of zeros do
         told = [side.told for side in sides]
         kink = len(sides) == 2 and bool((_bend(*sides) & told[0] & told[1]).any())
+    points = probe.inputs.points()
     # The slope of what saturates times an infinite input is NaN there for every product.
-    infinite = not are_finite(probe.inputs.points())
-    torchs = (_by_autograd(probe, run) if infinite else None) or probe.inputs.points()
+    own = None if are_finite(points) else _by_autograd(probe, run)
     for k, gradient in enumerate(run.gradients):
-        known = probe.inputs.points()[k].isfinite() & ~gradient.isfinite() & torchs[k].isfinite()
+        known = points[k].isfinite() & ~gradient.isfinite()
+        known &= True if own is None else own[k].isfinite()
         for index in known.reshape(-1).nonzero().reshape(-1)[:_ENTRIES].tolist():
             got = float(gradient.reshape(-1)[index].real)
             if probe.intent != "exact":

@@ -236,13 +236,7 @@ def load_row(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
 @_intrinsic
 def load_whole_row(_context: Any, pointer: Any, index: Any) -> Any:
     """``load_whole_row(pointer, index)``: `ROW` numbers."""
-    vector = _Vector(pointer.dtype, ROW)
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, _, size = _place(context, builder, given, arguments, vector)
-        return builder.load(place, align=size)
-
-    return vector(pointer, types.intp), generate
+    return _loading(pointer, _Vector(pointer.dtype, ROW))
 
 
 @_intrinsic
