@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -115,6 +116,7 @@ class EndsAtOnePoint(torch.autograd.Function):
 
 def test_what_ends_as_it_was_given_alone_ends_the_check_all_the_same(monkeypatch):
     monkeypatch.setattr(_limits, "_LEAST", 0.02)
+    monkeypatch.setattr(_limits, "_COMPILES", 0.02)
     x = normal(3)
     monkeypatch.setattr(EndsAtOnePoint, "total", float(x.detach().sum()))
     started = time.process_time()
@@ -186,3 +188,42 @@ def test_a_thread_that_stands_still_holds_up_no_later_check(monkeypatch):
     thread.join(60)
     assert found, "a later check waits for a thread that never ends"
     assert not found[0].ok
+
+
+class CompilesForEachPrecision(torch.autograd.Function):
+    """Its first call in each precision takes as long as a compiler."""
+
+    known: ClassVar[set] = set()
+
+    @staticmethod
+    def compile(*key):
+        end = time.process_time() + 0.1
+        while key not in CompilesForEachPrecision.known and time.process_time() < end:
+            pass
+        CompilesForEachPrecision.known.add(key)
+
+    @staticmethod
+    def forward(ctx, x):
+        CompilesForEachPrecision.compile("forward", x.dtype)
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        CompilesForEachPrecision.compile("backward", x.dtype)
+        return x.cos() * cotangent
+
+
+@pytest.mark.parametrize("known", [(), ("forward",), ("forward", "backward")])
+def test_what_compiles_for_each_precision_has_the_time_for_it(known, monkeypatch):
+    """Also where the program has called it before, so that the calls as given are quick."""
+    monkeypatch.setattr(_limits, "_LEAST", 0.02)
+    monkeypatch.setattr(_limits, "_MANY", 1.0)
+    warm = {(what, torch.float64) for what in known}
+    monkeypatch.setattr(CompilesForEachPrecision, "known", warm)
+    report = check(CompilesForEachPrecision, normal(3), clauses="dtype,autocast,derivative")
+    verdicts = {finding.clause: finding.verdict.value for finding in report.findings}
+    assert verdicts["dtype"] == "holds", str(report)
+    assert verdicts["derivative"] == "holds"
+    assert "end" not in report["autocast"].detail

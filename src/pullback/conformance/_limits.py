@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
-__all__ = ["NoEnd", "can_limit", "held", "limited", "patience_for"]
+__all__ = ["NoEnd", "can_limit", "held", "limited", "patience_for", "patience_to_compile"]
 
 # So many looks in a row must find a call where it was. A process that was stopped and goes on finds
 # itself so once or twice, however long that was.
@@ -30,6 +30,7 @@ _Handler = Callable[[int, FrameType | None], None]
 
 
 _LEAST, _MANY = 5.0, 300.0  # seconds, and times what a call has taken
+_COMPILES = 20.0  # seconds that a compiler may take
 
 
 class NoEnd(TimeoutError):
@@ -118,6 +119,11 @@ def patience_for(seconds: float) -> float:
         (5.0, 300.0)
     """
     return max(_LEAST, _MANY * seconds)
+
+
+def patience_to_compile(patience: float) -> float:
+    """The limit of a call that may be the first of its kind, for which kernels are compiled."""
+    return max(_COMPILES, patience)
 
 
 def can_limit() -> bool:

@@ -93,11 +93,11 @@ def _look(probe: Probe) -> Probe:
     arguments = probe.inputs
     started = time.process_time()
     probe.run(probe.leaves())
-    probe = replace(probe, patience=patience_for(time.process_time() - started))
-    leaves = probe.leaves()
+    took, leaves = time.process_time() - started, probe.leaves()
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
     # Whether ``.backward()`` works where `torch.autograd.grad` is refused.
     refuses = _fault(carrying) is not None and _fault(replace(carrying, accumulates=True)) is None
+    probe = replace(probe, patience=patience_for(took))  # all have run once, and are compiled
     probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:

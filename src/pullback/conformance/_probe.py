@@ -11,7 +11,7 @@ import torch
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._failure import classify, describe, is_written
 from pullback.conformance._guard import reseed
-from pullback.conformance._limits import limited
+from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
@@ -83,8 +83,14 @@ class Probe(Teller):
         return self.random or bool(self.inputs.generators)
 
     def at(self, inputs: Arguments) -> "Probe":
-        """The probe at other arguments, which take the place of those given."""
-        return replace(self, inputs=inputs, original=inputs)
+        """The probe at other arguments, which take the place of those given.
+
+        What compiles a kernel for each precision does so at its first call, and takes seconds.
+        """
+        known = [value.dtype for value in self.inputs.values]
+        compiles = [value.dtype for value in inputs.values] != known
+        patience = patience_to_compile(self.patience) if compiles else self.patience
+        return replace(self, inputs=inputs, original=inputs, patience=patience)
 
     # Inputs -----------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ Those near the ends of a precision are compared with the same ones computed in f
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -141,7 +140,7 @@ def _compare(low: Probe, name: str, given: Tensors | None = None) -> Finding | N
 
     Two witnesses: an iteration may come upon a zero, and divide by it, for one cotangent by luck.
     """
-    wide = replace(low, inputs=low.inputs.cast(torch.float64))
+    wide = low.at(low.inputs.cast(torch.float64))
     try:
         run = Run.of(low, given)
         true = Run.of(wide, [g.double() for g in run.cotangents])

@@ -1,6 +1,5 @@
 """`autocast`: forward under autocast and backward outside give the same, as bfloat16 rounds."""
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -32,7 +31,7 @@ def autocast(probe: Probe) -> Finding:
     """Run forward under autocast and backward outside, and compare with float32."""
     if probe.draws:
         return probe.skipped("It draws random numbers, which differ from precision to precision.")
-    low = replace(probe, inputs=probe.inputs.cast(torch.float32))
+    low = probe.at(probe.inputs.cast(torch.float32))
     points = low.inputs.points()
     try:
         cotangents = low.cotangents(low.output_values())
