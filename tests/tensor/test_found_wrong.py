@@ -736,3 +736,107 @@ def test_what_half_precision_hides_is_less_than_a_few_of_its_steps():
     function = pullback.complete(KeepsItInHalf, gradient="exact")
     with pytest.raises(PullbackError, match="another derivative"):
         func.jvp(lambda a: func.jvp(function.apply, (a,), (v,))[1], (x,), (v,))
+
+
+def _written(write):
+    class Filled(torch.autograd.Function):
+        """x ** 2 / 2, whose slope is written into a buffer through what shares its memory."""
+
+        @staticmethod
+        def forward(x):
+            return x * x / 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return write(x * cotangent)
+
+    return Filled
+
+
+def _through(view):
+    def write(value):
+        buffer = torch.zeros_like(value)
+        view(buffer).copy_(value)
+        return buffer
+
+    return write
+
+
+SHARED = {
+    "view": lambda b: b.view(-1),
+    "itself": lambda b: b.contiguous(),
+    "alias": torch.ops.aten.alias,
+    "its own dtype": lambda b: b.view(b.dtype),
+    "detached": lambda b: b.detach(),
+}
+AT_ANY_ORDER = {
+    "jacrev": func.jacrev,
+    "jacrev of grad": lambda f: func.jacrev(func.grad(lambda x: (f(x) ** 2).sum())),
+    "jacrev of jacrev": lambda f: func.jacrev(func.jacrev(lambda x: (f(x) ** 2).sum())),
+    "hessian": lambda f: func.hessian(lambda x: (f(x) ** 2).sum()),
+    "jacfwd of jacfwd": lambda f: func.jacfwd(func.jacfwd(lambda x: (f(x) ** 2).sum())),
+    "of autograd": lambda f: (
+        lambda x: torch.autograd.functional.hessian(lambda a: (f(a) ** 2).sum(), x)
+    ),
+}
+
+
+@pytest.mark.parametrize("order", AT_ANY_ORDER)
+@pytest.mark.parametrize("view", SHARED)
+def test_a_buffer_that_is_filled_through_what_shares_its_memory(view, order):
+    function = pullback.complete(_written(_through(SHARED[view])), gradient="exact")
+    ask = AT_ANY_ORDER[order]
+    if order == "jacrev":  # the first derivative is never refused
+        agree(ask(function.apply)(X), torch.diag(X))
+    right_or_refused(lambda f: ask(f)(X), function.apply, lambda x: x * x / 2)
+
+
+def _kept(write, within):
+    class KeepsABuffer(pullback.Function):
+        """x ** 2 / 2, whose slope was written into a buffer, and goes through a transform."""
+
+        gradient = "exact"
+
+        @staticmethod
+        def forward(x):
+            return x * x / 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.slope = write(*inputs)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return within(ctx.slope) * cotangent
+
+    return KeepsABuffer
+
+
+WRITES = {
+    "copy": lambda x: torch.zeros_like(x).copy_(x),
+    "add": lambda x: torch.zeros_like(x).add_(x),
+    "multiply": lambda x: torch.ones_like(x).mul_(x),
+}
+WITHIN = {
+    "grad": func.grad(lambda s: (s * s / 2).sum()),
+    "vjp": lambda s: func.vjp(lambda t: t * 1, s)[0],
+    "vmap": func.vmap(lambda s: s * 1),
+    "functionalize": func.functionalize(lambda s: s * 1),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("write", WRITES)
+def test_a_transform_within_is_given_a_buffer_that_was_written(write, within):
+    function = _kept(WRITES[write], WITHIN[within]).apply
+
+    def ask(f):
+        twice = func.jacfwd(func.jacfwd(lambda x: (f(x) ** 2).sum()))(X)
+        return twice, func.grad(lambda x: func.jvp(lambda a: f(a).sum(), (x,), (X,))[1])(X)
+
+    right_or_refused(ask, function, lambda x: x * x / 2)

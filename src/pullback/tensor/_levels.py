@@ -19,6 +19,7 @@ from pullback.internal.torch import (
     is_gradtrackingtensor,
     is_legacy_batchedtensor,
     is_traced,
+    is_view,
     maybe_get_bdim,
     maybe_get_level,
     storage_of,
@@ -33,6 +34,7 @@ __all__ = [
     "is_differentiable",
     "is_differentiated",
     "is_freed",
+    "is_viewing",
     "memory_of",
     "nodes",
     "primal",
@@ -195,6 +197,12 @@ def is_differentiated(tensor: torch.Tensor) -> bool:
 
 def is_differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def is_viewing(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view, of which a batched one itself does not tell."""
+    inside = innermost(tensor)
+    return is_view(inside) or is_legacy_batchedtensor(inside)
 
 
 def memory_of(tensor: torch.Tensor) -> int:

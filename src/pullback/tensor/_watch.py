@@ -52,6 +52,7 @@ from pullback.tensor._functions import (
 from pullback.tensor._levels import (
     alive,
     is_differentiable,
+    is_viewing,
     memory_of,
     nodes,
     same_view,
@@ -74,6 +75,8 @@ __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
+_STALE = "it writes into a tensor whose memory another one shares unseen"
+_UNKNOWN_VIEW = "it writes into a tensor of which autograd does not know all views"
 _UNSEEN = "it uses a value that no function of torch was seen to make"
 
 
@@ -159,6 +162,7 @@ class Watch(TorchFunctionMode):
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
+        self._apart: set[int] = set()  # those whose views autograd does not know
         self._given: set[int] = set()
         self._dependent: set[int] = set()  # on what was given
         self._filled: set[int] = set()  # storages into which such a value was written
@@ -285,10 +289,13 @@ class Watch(TorchFunctionMode):
             result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
             self._instead[id(args[0])] = result
             self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
+            self._supersede(leaves[0])
             return leaves[0]
         self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
+        if target is not None and leaves and given[0] is not target is leaves[0]:
+            self._supersede(target)
         return iter(result) if func is _tensor.__iter__ else result
 
     def _knows(self, args: Sequence[Any]) -> bool:
@@ -310,9 +317,9 @@ class Watch(TorchFunctionMode):
             return None
         tensor = args[0]
         _ = tensor.grad_fn  # else torch takes a view whose base has changed for a leaf
-        if is_view(tensor) or memory_of(tensor) in self._viewed or id(tensor) not in self._known:
+        if is_viewing(tensor) or memory_of(tensor) in self._viewed:
             return None
-        if not is_differentiable(tensor):
+        if id(tensor) not in self._known or not is_differentiable(tensor):
             return None
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
 
@@ -327,12 +334,25 @@ class Watch(TorchFunctionMode):
         self._unwritten.append(first)
         return first.clone()
 
+    def _supersede(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor's memory has its value no more: whoever shares it unseen is cut."""
+        memory, now = memory_of(tensor), self.current(tensor)
+        for other in list(self._known.values()):
+            if id(other) in self._instead and memory_of(other) == memory:
+                current = self.current(other)
+                if current is not now:
+                    self._cuts[id(current)] = _STALE
+        while tensor is not now:
+            self._written[memory_of(tensor)] = _STALE
+            tensor = self._instead[id(tensor)]
+
     def _detach(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = self._seen(tensor)
         self._use(tensor)
         if not self._tracks(tensor):
             alone = tensor.detach()
             self._keep_alike(alone, tensor)
+            self._keep_apart(alone)
             return alone
         strided = tensor.layout is torch.strided
         view = tensor.view_as(tensor) if strided else tensor.clone()
@@ -342,6 +362,7 @@ class Watch(TorchFunctionMode):
         if not whole or (self._forward_mode and _is_tangent_lost([tensor], [view])):
             return view
         self._keep_alike(view, tensor)
+        self._keep_apart(view)
         if self._detaches and not self.in_forward:
             self._cuts.setdefault(id(view), _STOP)
         return view
@@ -354,6 +375,7 @@ class Watch(TorchFunctionMode):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if self._depends([t])]
         self._exposed += [memory_of(t) for t in tensors if not self._tracks(t)]
+        self._viewed.update(self._exposed)
         if self.left is not None:  # what is known by its memory may be written unseen
             self._written.update(dict.fromkeys(self._exposed, self.left))
         plain = {id(t): t.detach() for t in tensors if t.requires_grad}
@@ -381,14 +403,16 @@ class Watch(TorchFunctionMode):
             unknown = self._made is None or memory_of(tensor) in self._made
             if differentiable and self._linearity and unknown:
                 self._linearity.deny(tensor)
+            self._keep_met(tensor)
             return tensor
         if memory_of(tensor) in self._born:
+            self._keep_met(tensor)
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = _UNSEEN
             return tensor
         if differentiable and not written:
             self.outside.append(tensor)
-            left = self.left or self.left_in_forward
+            left = self._written.get(memory_of(tensor)) or self.left or self.left_in_forward
             if left is not None:  # it may be what an earlier run has kept, found by its values
                 self._cuts[number] = left
         if tensor.requires_grad or not tensor.numel():  # a parameter, or the storage of a file
@@ -406,7 +430,8 @@ class Watch(TorchFunctionMode):
         if source is None:
             return False
         self._keep_alike(tensor, source)
-        if inside is None and self._tracks(source):
+        current = self.current(source)  # what was written into one is another tensor, unknown there
+        if (inside is None or current is not source) and self._tracks(current):
             self._cuts[id(tensor)] = _UNSEEN
         return True
 
@@ -480,8 +505,24 @@ class Watch(TorchFunctionMode):
 
     def _keep_made(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._keep(tensor, given)
-        if is_view(tensor):
-            self._viewed.add(memory_of(tensor))
+        memory = memory_of(tensor)
+        if is_viewing(tensor):
+            self._viewed.add(memory)
+        elif any(other is not tensor and memory_of(other) == memory for other in given):
+            self._keep_apart(tensor)
+
+    def _keep_met(self, tensor: torch.Tensor) -> None:
+        """Note that whoever has made a tensor unseen may have its memory by another one, too."""
+        memory = memory_of(tensor)
+        self._viewed.add(memory)
+        others = (other for other in self._known.values() if other is not tensor)
+        if any(memory_of(other) == memory for other in others):
+            self._apart.add(memory)
+
+    def _keep_apart(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor shares memory with another one, and autograd does not know of it."""
+        self._viewed.add(memory_of(tensor))
+        self._apart.add(memory_of(tensor))
 
     def _keep_inside(self, tensor: torch.Tensor) -> None:
         """Know what is within a wrapper, too: the transform that has made it unwraps it."""
@@ -527,6 +568,8 @@ class Watch(TorchFunctionMode):
             if is_written and self.in_forward:
                 self._origins.write(tensor, read)
             cut = reason or self._lost(name, tensor, levels)
+            if is_written and cut is None and memory_of(tensor) in self._apart:
+                cut = _UNKNOWN_VIEW if any(map(self._tracks, read)) else None
             if cut is not None and (is_differentiable(tensor) or _holds_bits(tensor, name, read)):
                 self._cuts[id(tensor)] = cut
                 if is_written:
