@@ -111,7 +111,7 @@ SHOWN = {
     "DtypeGradient": "dtype=torch.float16",
     "NormaliseGradient": "norm=2.0, dim=None",
     "ReverseGradient": "strength=0.5, allow_nan=False",
-    "ScaleBoth": "forward_factor=3.0, allow_nan=False, backward_factor=tensor of shape ()",
+    "ScaleBoth": "forward_factor=3.0, backward_factor=tensor of shape (), allow_nan=False",
     "ScaleForward": "factor=3.0, allow_nan=False",
     "ScaleGradient": "factor=0.5, allow_nan=False",
     "StraightThroughOneHot": "dim=0",

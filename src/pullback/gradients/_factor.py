@@ -21,7 +21,6 @@ def check_factor(
     factor: Factor,
     x: Tensor | None,
     function: str,
-    *,
     name: str = "factor",
     allow_nan: bool = False,
 ) -> Factor:
@@ -45,14 +44,14 @@ def check_factor(
         return factor
     if isinstance(factor, Tensor):
         return _check_tensor_factor(factor, x, function, name, allow_nan)
-    number = check_number(factor, function, name=name, allow_nan=allow_nan)
+    number = check_number(factor, function, name, allow_nan)
     if isinstance(number, complex) and x is not None and not x.is_complex():
         _refuse_complex(factor, function, name)
     return number
 
 
 def check_number(
-    number: object, function: str, *, name: str, allow_nan: bool = False
+    number: object, function: str, name: str, allow_nan: bool = False
 ) -> float | complex:
     """Return a plain number, or refuse what is none.
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._arguments import check_dimensions, check_positive
 from pullback.gradients._check import check_device, check_real, check_strided, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
-from pullback.gradients._norm import check_axes, check_dimensions, check_positive
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
@@ -159,7 +159,7 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     value = widen(x.detach())
     hard = torch.where(torch.isnan(value), value, torch.sign(value)).to(x.dtype)
     if window is not None:
-        bound = check_positive(window, "straight_through_sign", "window")
+        bound = check_positive(window, x, "straight_through_sign", "window")
         x = WhereGradientFunction.apply(x, value.abs() <= bound)
     return ReplaceGradientFunction.apply(hard, x)
 
@@ -167,7 +167,6 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
 StraightThroughSign = module_of(
     straight_through_sign,
     ">>> StraightThroughSign()(torch.tensor([0.6]))\ntensor([1.])",
-    lambda window, function: window is None or check_positive(window, function, "window"),
 )
 
 
@@ -200,7 +199,7 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
     """
     check_tensor(x, "straight_through_threshold")
     check_real(x, "straight_through_threshold", "complex numbers have no order")
-    level = check_factor(threshold, x, "straight_through_threshold", name="threshold")
+    level = check_factor(threshold, x, "straight_through_threshold", "threshold")
     if isinstance(level, Tensor):
         level = level.detach()
     value = widen(x.detach())
@@ -211,7 +210,6 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
 StraightThroughThreshold = module_of(
     straight_through_threshold,
     ">>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))\ntensor([1.])",
-    lambda threshold, function: check_factor(threshold, None, function, name="threshold"),
 )
 
 
@@ -267,5 +265,5 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
 StraightThroughOneHot = module_of(
     straight_through_one_hot,
     ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
-    lambda dim, function: check_axes((dim,), function),
+    lambda dim, function: check_dimensions((dim,), None, function),
 )
