@@ -29,15 +29,16 @@ class ShapeFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep what follows ``x``: tensors so that a change is noticed, the rest as it is."""
-        tensors = [each for each in inputs[1:] if isinstance(each, Tensor)]
-        ctx.save_for_backward(*tensors)
-        ctx.kept = None if tensors else inputs[1:]
+        """Keep what follows ``x``: a tensor so that a change is noticed, the rest as it is."""
+        if isinstance(inputs[1], Tensor):  # which is alone then
+            ctx.save_for_backward(inputs[1])
+        else:
+            ctx.kept = inputs[1:]
 
     @classmethod
     def backward(cls, ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         """Return the shaped cotangent, and the zeros that a tensor gets."""
-        kept = ctx.saved_tensors if ctx.kept is None else ctx.kept
+        kept = ctx.kept if hasattr(ctx, "kept") else ctx.saved_tensors
         needs = ctx.needs_input_grad
         return (
             cls.shape(cotangent, *kept) if needs[0] else None,
