@@ -11,9 +11,7 @@ from pullback.gradients._shape import ShapeFunction
 
 __all__ = [
     "DtypeGradient",
-    "DtypeGradientFunction",
     "NoiseGradient",
-    "NoiseGradientFunction",
     "dtype_gradient",
     "noise_gradient",
 ]

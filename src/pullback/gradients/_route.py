@@ -14,10 +14,8 @@ from pullback.tensor import Function
 
 __all__ = [
     "ReplaceGradient",
-    "ReplaceGradientFunction",
     "StopGradient",
     "WhereGradient",
-    "WhereGradientFunction",
     "replace_gradient",
     "stop_gradient",
     "where_gradient",

@@ -17,10 +17,8 @@ from pullback.tensor import Function
 __all__ = [
     "ReverseGradient",
     "ScaleBoth",
-    "ScaleBothFunction",
     "ScaleForward",
     "ScaleGradient",
-    "ScaleGradientFunction",
     "reverse_gradient",
     "scale_both",
     "scale_forward",
