@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_broadcast, check_device
+from pullback.gradients._check import check_fits
 from pullback.gradients._factor import Factor, can_look_into, check_factor, check_number
 from pullback.internal._dtypes import PACKED
 from pullback.internal.torch import graph_break
@@ -110,8 +110,7 @@ def check_mask(mask: Any, x: Tensor | None, function: str, name: str = "mask") -
             mend="Compare: mask = weights > 0.",
         )
     if x is not None:
-        check_broadcast(mask.shape, x.shape, function, name)
-        check_device(mask, x, function, name)
+        check_fits(mask, x, function, name)
     return mask
 
 

@@ -28,11 +28,6 @@ def check_factor(
 
     There is no ``x`` yet while a module is constructed. Whether a tensor's values are finite is
     looked at only where that waits for nothing: on the CPU, outside of tracing and of torch.func.
-
-    Raises:
-        ArgumentTypeError: neither a number nor a numeric tensor, or complex for a real ``x``.
-        ArgumentError: NaN or infinite, a shape that does not broadcast, another device.
-        UnsupportedError: a sparse or nested factor.
     """
     if not isinstance(allow_nan, bool):
         raise ArgumentTypeError(
@@ -53,12 +48,7 @@ def check_factor(
 def check_number(
     number: object, function: str, name: str, allow_nan: bool = False
 ) -> float | complex:
-    """Return a plain number, or refuse what is none.
-
-    Raises:
-        ArgumentTypeError: not a number.
-        ArgumentError: NaN or infinite.
-    """
+    """Return a plain number, or refuse what is none, NaN or infinite."""
     if isinstance(number, bool) or not isinstance(number, (numbers.Number, *_SYMBOLIC)):
         raise ArgumentTypeError(
             f"{function}: {name} is neither a number nor a tensor.",

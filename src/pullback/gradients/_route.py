@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.gradients._arguments import check_mask
-from pullback.gradients._check import check_broadcast, check_device, check_tensor
+from pullback.gradients._check import check_fits, check_tensor
 from pullback.gradients._module import module_of
 from pullback.gradients._shape import ShapeFunction
 from pullback.tensor import Function
@@ -155,8 +155,7 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
     """
     check_tensor(x, "replace_gradient")
     check_tensor(like, "replace_gradient", "like")
-    check_broadcast(like.shape, x.shape, "replace_gradient", "like")
-    check_device(like, x, "replace_gradient", "like")
+    check_fits(like, x, "replace_gradient", "like")
     if like.is_complex() and not x.is_complex():
         like = like.real
     # What broadcasts and converts ``like`` also brings its gradient back to its form.
