@@ -48,7 +48,7 @@ def stop_gradient(x: Tensor) -> Tensor:
         False
     """
     check_tensor(x, "stop_gradient")
-    return x.detach()
+    return x.detach()  # which every transform knows: no Function is needed
 
 
 StopGradient = module_of(
