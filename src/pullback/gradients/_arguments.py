@@ -170,8 +170,8 @@ def check_generator(
     return generator
 
 
-# A name means one thing in all functions of the room. They call the checks themselves, by place: what
-# binds arguments to names first would cost each call as much as the rest of it.
+# A name means one thing in all functions of the room. They call the checks themselves, by place:
+# to bind arguments to names first would cost each call as much as the rest of it.
 _CHECKS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("factor", "strength", "forward", "backward", "threshold"), check_factor),
     "dim": check_dimensions,

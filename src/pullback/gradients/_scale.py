@@ -121,8 +121,8 @@ ReverseGradient = module_of(
 )
 
 
-# Not `scale_forward` of `scale_gradient`: the derivative of the forward factor is ``sum(g x*)``, and
-# what that sends on to ``x`` at second order would be multiplied by the backward factor.
+# Not `scale_forward` of `scale_gradient`: the derivative of the forward factor is ``sum(g x*)``,
+# and what that sends on to ``x`` at second order would be multiplied by the backward factor.
 class ScaleBothFunction(Function):
     """The Function behind `scale_both` and `scale_forward`: ``x -> a x``, ``g -> g b``."""
 
