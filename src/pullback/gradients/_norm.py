@@ -71,6 +71,7 @@ class ClipGradientFunction(ShapeFunction):
     """The Function behind `clip_gradient`: not linear in the cotangent, and declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
     def shape(
@@ -172,6 +173,7 @@ class NormaliseGradientFunction(ShapeFunction):
     """The Function behind `normalise_gradient`: not linear in the cotangent, declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
     def shape(cotangent: Tensor, norm: float, axes: tuple[int, ...] | None) -> Tensor:

@@ -21,6 +21,7 @@ class DtypeGradientFunction(ShapeFunction):
     """The Function behind `dtype_gradient`: rounding is not linear, and declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
     def shape(cotangent: Tensor, dtype: torch.dtype) -> Tensor:
@@ -92,6 +93,7 @@ class NoiseGradientFunction(ShapeFunction):
     """
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
     def shape(cotangent: Tensor, noise: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ StopGradient = module_of(
 class WhereGradientFunction(ShapeFunction):
     """The Function behind `where_gradient`: ``g -> g`` where the mask is true, else 0."""
 
+    _direct = True
+
     @staticmethod
     def shape(cotangent: Tensor, mask: Tensor) -> Tensor:
         """Return the masked cotangent: a NaN behind the mask is 0, not NaN."""

@@ -15,7 +15,8 @@ class ShapeFunction(Function):
     """``x -> x`` without a copy, and ``g -> shape(g, *kept)`` of what was given beside ``x``.
 
     What is kept is one tensor, or numbers and other plain values. A tensor that requires a
-    gradient gets exactly zero: the value does not depend on it.
+    gradient gets exactly zero: the value does not depend on it. So a class of which ``shape`` is
+    all that is its own may be ``_direct``: nothing is changed or returned as it was given.
     """
 
     gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "surrogate"
@@ -42,5 +43,5 @@ class ShapeFunction(Function):
         needs = ctx.needs_input_grad
         return (
             cls.shape(cotangent, *kept) if needs[0] else None,
-            *(torch.zeros_like(kept[i]) if needs[i + 1] else None for i in range(len(kept))),
+            *[torch.zeros_like(kept[i]) if needs[i + 1] else None for i in range(len(kept))],
         )
