@@ -109,6 +109,7 @@ class ReplaceGradientFunction(Function):
     """The Function behind `replace_gradient`: ``(x, like) -> x``, ``g -> (0, g)``."""
 
     gradient = "surrogate"
+    _direct = True
 
     @staticmethod
     def forward(x: Tensor, like: Tensor) -> Tensor:

@@ -127,6 +127,7 @@ class ScaleBothFunction(Function):
     """The Function behind `scale_both` and `scale_forward`: ``x -> a x``, ``g -> g b``."""
 
     gradient = "surrogate"
+    _direct = True
 
     @staticmethod
     def forward(x: Tensor, forward: Factor, backward: Factor | None) -> Tensor:
