@@ -64,10 +64,16 @@ def test_a_wrong_argument_is_refused_by_its_name(name):
     assert list(wrong_answers(CALLS[name])) == []
 
 
-@pytest.mark.parametrize("bits", [("4", 3), (4.0, 3), (4, 3.0), (True, 3), (20, 3), (12, 3)])
-def test_bits_that_float64_does_not_have(bits):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[(4.0, 3), (4, 3.0), (True, 3), (20, 3), (12, 3), (1, 3), (4, -1), (4, 24)],
+        *[(4, 3, "up"), (4, 3, "nearest", 2), (4, 3, "stochastic", 21)],
+    ],
+)
+def test_a_format_that_is_none(arguments):
     with pytest.raises(ArgumentError):
-        us.FPFormat(*bits)
+        us.FPFormat(*arguments)
 
 
 @pytest.mark.parametrize("pair", ["e5m2", (5,), (5, 2, 1), 5])

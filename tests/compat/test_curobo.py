@@ -306,6 +306,8 @@ def test_every_name_has_its_published_signature():
         call = getattr(curobo, name)
         if isinstance(call, type):
             assert issubclass(call, torch.autograd.Function)
+            assert call.vjp == call.backward
+            assert call.setup_context is torch.autograd.Function.setup_context
             back = inspect.signature(call.backward)
             assert list(back.parameters) == ["ctx", *(f"grad_out_{part}" for part in "pvaj")]
             call = call.forward

@@ -10,32 +10,13 @@ import torch
 from pullback.compat import curobo, unit_scaling
 from pullback.compat.torchlogix.functional import GradFactor
 
-STEP = (
-    "ctx", "u_act", "start_position", "start_velocity", "start_acceleration", "out_position",
-    "out_velocity", "out_acceleration", "out_jerk", "traj_dt", "out_grad_position",
-)  # fmt: skip
-INDEXED = (*STEP[:5], "start_idx", *STEP[5:])
-MATRICES = ("ctx", "u_act", "start_position", "mask", "n_mask", "fd_1", "fd_2", "fd_3")
-OUT = ("ctx", "grad_out_p", "grad_out_v", "grad_out_a", "grad_out_j")
 SIGNATURES = [
     (GradFactor, ("ctx", "x", "f"), ("ctx", "grad_y")),
     (unit_scaling.ScaleTracker, ("ctx", "t", "scale_tracker"), ("ctx", "t")),
-    (curobo.CliqueTensorStep, MATRICES, OUT),
-    (curobo.CliqueTensorStepKernel, STEP, OUT),
-    (curobo.CliqueTensorStepCoalesceKernel, STEP, OUT),
-    (curobo.CliqueTensorStepCentralDifferenceKernel, STEP, OUT),
-    (curobo.AccelerationTensorStepKernel, STEP, OUT),
-    (curobo.CliqueTensorStepIdxKernel, INDEXED, OUT),
-    (curobo.CliqueTensorStepIdxCentralDifferenceKernel, INDEXED, OUT),
-    (curobo.AccelerationTensorStepIdxKernel, INDEXED, OUT),
 ]
 
 
-@pytest.mark.parametrize(
-    ("function", "forward", "backward"),
-    SIGNATURES,
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+@pytest.mark.parametrize(("function", "forward", "backward"), SIGNATURES)
 def test_signatures(function, forward, backward):
     assert tuple(inspect.signature(function.forward).parameters) == forward
     assert tuple(inspect.signature(function.backward).parameters) == backward

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from pullback.compat import unit_scaling as us
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.gradients import scale_gradient
 
 RECORDED = json.loads((Path(__file__).parent / "unit_scaling_0_3_5.json").read_text())
 
@@ -317,10 +316,3 @@ def test_the_names_are_whole():
     assert not hasattr(us, "simulate_format")  # of that name there is tracking's alone
     for name in us.__all__:
         assert getattr(us, name).__doc__
-
-
-def test_scale_gradient_is_the_same_function():
-    x = torch.randn(3, requires_grad=True)
-    g = torch.randn(3)
-    one = torch.autograd.grad(us.scale_bwd(x, 0.3), x, g)[0]
-    assert torch.equal(one, torch.autograd.grad(scale_gradient(x, 0.3), x, g)[0])

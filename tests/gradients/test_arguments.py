@@ -7,7 +7,6 @@ import torch
 from tests.arguments import Call, public_calls, wrong_answers
 
 from pullback import gradients as room
-from pullback.errors import ArgumentError
 
 X, MASK = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
 FLAG, COUNT = {"allow_nan": True}, "whole negative"
@@ -84,8 +83,3 @@ def test_a_gradient_that_is_not_finite_has_no_direction(function, bad):
     function(x, norm=1.0, dim=1).backward(gradient)
     assert x.grad[0].isnan().all()
     torch.testing.assert_close(x.grad[1], gradient[1] / 5)
-
-
-def test_a_flag_is_true_or_false():
-    with pytest.raises(ArgumentError, match="allow_nan"):
-        room.scale_gradient(X, torch.nan, allow_nan="no")

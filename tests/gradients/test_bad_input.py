@@ -95,6 +95,7 @@ BAD = [
     lambda: room.normalise_gradient(X, 1j),
     lambda: room.noise_gradient(X, -1.0),
     lambda: room.noise_gradient(X, 1j),
+    lambda: room.noise_gradient(X, torch.tensor([1.0, -1.0, 1.0])),
     lambda: room.noise_gradient(X, 1.0, generator=3),
     lambda: room.NoiseGradient(1.0, generator=3),
     lambda: room.where_gradient(X, torch.ones(3)),
@@ -124,19 +125,7 @@ def test_bad_arguments(call):
     assert caught.value.given is not None
 
 
-@pytest.mark.parametrize("function", [room.clip_gradient, room.normalise_gradient])
-def test_dimensions_that_are_no_integers(function):
-    bound = {"norm": 1.0} if function is room.clip_gradient else {}
-    with pytest.raises(ArgumentTypeError, match="dim"):
-        function(torch.ones(3), **bound, dim=1.5)
-
-
 @pytest.mark.parametrize("name", ["scale_gradient", "scale_forward", "reverse_gradient"])
 def test_a_number_beyond_all_floats(name):
     with pytest.raises(ArgumentError, match="larger than any"):
         getattr(room, name)(torch.ones(3), 10**400)
-
-
-def test_noise_of_a_negative_deviation_for_some():
-    with pytest.raises(ArgumentError, match="std is negative"):
-        room.noise_gradient(torch.ones(2), torch.tensor([1.0, -1.0]))

@@ -173,6 +173,14 @@ class TestComplex:
         (got,) = torch.autograd.grad(room.replace_gradient(self.x, like), like, self.g)
         assert torch.equal(got, self.g.real)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.complex64, torch.complex128], ids=str)
+    def test_a_like_of_another_dtype_gets_the_gradient_in_its_own(self, dtype):
+        like, g = torch.zeros(1, dtype=dtype, requires_grad=True), self.g.real
+        y = room.replace_gradient(self.x.detach().real, like)
+        (got,) = torch.autograd.grad(y, like, g)
+        assert y.tolist() == self.x.real.tolist()
+        torch.testing.assert_close(got, g.sum().reshape(1).to(dtype))
+
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30], ids=str)
 def test_norms_neither_overflow_nor_vanish(scale):

@@ -4,81 +4,20 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.gradients")
 
-from pullback.gradients._norm import (
-    ClipGradient,
-    NormaliseGradient,
-    clip_gradient,
-    normalise_gradient,
-)
-from pullback.gradients._round import (
-    DtypeGradient,
-    NoiseGradient,
-    dtype_gradient,
-    noise_gradient,
-)
-from pullback.gradients._route import (
-    ReplaceGradient,
-    StopGradient,
-    WhereGradient,
-    replace_gradient,
-    stop_gradient,
-    where_gradient,
-)
-from pullback.gradients._scale import (
-    ReverseGradient,
-    ScaleBoth,
-    ScaleForward,
-    ScaleGradient,
-    reverse_gradient,
-    scale_both,
-    scale_forward,
-    scale_gradient,
-)
-from pullback.gradients._straight_through import (
-    StraightThrough,
-    StraightThroughOneHot,
-    StraightThroughRound,
-    StraightThroughSign,
-    StraightThroughThreshold,
-    straight_through,
-    straight_through_one_hot,
-    straight_through_round,
-    straight_through_sign,
-    straight_through_threshold,
-)
+from pullback.gradients import _norm, _round, _route, _scale, _straight_through
+from pullback.gradients._norm import *
+from pullback.gradients._round import *
+from pullback.gradients._route import *
+from pullback.gradients._scale import *
+from pullback.gradients._straight_through import *
 
-__all__ = [
-    "ClipGradient",
-    "DtypeGradient",
-    "NoiseGradient",
-    "NormaliseGradient",
-    "ReplaceGradient",
-    "ReverseGradient",
-    "ScaleBoth",
-    "ScaleForward",
-    "ScaleGradient",
-    "StopGradient",
-    "StraightThrough",
-    "StraightThroughOneHot",
-    "StraightThroughRound",
-    "StraightThroughSign",
-    "StraightThroughThreshold",
-    "WhereGradient",
-    "clip_gradient",
-    "dtype_gradient",
-    "noise_gradient",
-    "normalise_gradient",
-    "replace_gradient",
-    "reverse_gradient",
-    "scale_both",
-    "scale_forward",
-    "scale_gradient",
-    "stop_gradient",
-    "straight_through",
-    "straight_through_one_hot",
-    "straight_through_round",
-    "straight_through_sign",
-    "straight_through_threshold",
-    "where_gradient",
-]
+__all__ = sorted(
+    [
+        *_norm.__all__,
+        *_round.__all__,
+        *_route.__all__,
+        *_scale.__all__,
+        *_straight_through.__all__,
+    ]
+)
 __dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -20,10 +20,10 @@ from pullback.gradients._straight_through import (
 )
 from pullback.tensor import Case
 
-__all__ = ["cases"]
+__all__ = ["Inputs", "cases", "normal", "with_tensors", "with_values"]
 
 _FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
-_NONLINEAR = {
+_REFUSES = {
     "forward": _FORWARD,
     "forward-over-forward": _FORWARD,
     "transforms": f"torch.func.hessian runs forward mode: {_FORWARD}",
@@ -32,22 +32,23 @@ _NONLINEAR = {
 Inputs = Callable[[Generator], tuple[Any, ...]]
 
 
-def _normal(generator: Generator, *shape: int) -> Tensor:
+def normal(generator: Generator, *shape: int) -> Tensor:
+    """Normal numbers that require a gradient."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
-def _with(*rest: Any) -> Inputs:
+def with_values(*rest: Any) -> Inputs:
     """Inputs of one tensor, followed by fixed arguments."""
-    return lambda generator: (_normal(generator, 3, 5), *rest)
+    return lambda generator: (normal(generator, 3, 5), *rest)
 
 
-def _with_tensors(*shapes: tuple[int, ...]) -> Inputs:
+def with_tensors(*shapes: tuple[int, ...]) -> Inputs:
     """Inputs of one tensor for each shape."""
-    return lambda generator: tuple(_normal(generator, *shape) for shape in shapes)
+    return lambda generator: tuple(normal(generator, *shape) for shape in shapes)
 
 
 def _with_mask(generator: Generator) -> tuple[Tensor, Tensor]:
-    return _normal(generator, 3, 5), torch.rand(5, generator=generator) > 0.4
+    return normal(generator, 3, 5), torch.rand(5, generator=generator) > 0.4
 
 
 def _stop_one_of_two(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,52 +64,39 @@ def cases() -> Iterator[Case]:
         >>> next(cases()).name
         'gradients.scale_gradient'
     """
-    yield from _scaling()
-    yield from _nonlinear()
-    yield from _straight_through()
+    for gradient, refuses, rows in (
+        ("surrogate", {}, _LINEAR),
+        ("nonlinear", _REFUSES, _NONLINEAR),
+    ):
+        for name, function, inputs in rows:
+            yield Case(f"gradients.{name}", function, inputs, gradient, dict(refuses))
 
 
-def _scaling() -> Iterator[Case]:
-    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
-        ("scale_gradient", scale_gradient, _with(0.5)),
-        ("scale_gradient.tensor", scale_gradient, _with_tensors((3, 5), (5,))),
-        ("scale_forward", scale_forward, _with(3.0)),
-        ("scale_forward.tensor", scale_forward, _with_tensors((3, 5), (3, 1))),
-        ("scale_both", scale_both, _with(3.0, 0.5)),
-        ("scale_both.tensor", scale_both, _with_tensors((3, 5), (5,), (3, 1))),
-        ("reverse_gradient", reverse_gradient, _with(0.7)),
-        ("stop_gradient", _stop_one_of_two, _with()),
-        ("where_gradient", where_gradient, _with_mask),
-        ("replace_gradient", replace_gradient, _with_tensors((3, 5), (5,))),
-    )
-    for name, function, inputs in rows:
-        yield Case(f"gradients.{name}", function, inputs, gradient="surrogate")
-
-
-def _nonlinear() -> Iterator[Case]:
-    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
-        ("clip_gradient.value", partial(clip_gradient, value=0.8), _with()),
-        ("clip_gradient.norm", partial(clip_gradient, norm=1.5), _with()),
-        ("clip_gradient.rows", partial(clip_gradient, norm=1.5, dim=-1), _with()),
-        ("normalise_gradient", normalise_gradient, _with(2.0)),
-        ("noise_gradient", NoiseGradientFunction, _with_tensors((3, 5), (3, 5))),
-        ("dtype_gradient", partial(dtype_gradient, dtype=torch.float64), _with()),
-        ("dtype_gradient.rounded", partial(dtype_gradient, dtype=torch.bfloat16), _with()),
-    )
-    for name, function, inputs in rows:
-        yield Case(
-            f"gradients.{name}", function, inputs, gradient="nonlinear", refuses=dict(_NONLINEAR)
-        )
-
-
-def _straight_through() -> Iterator[Case]:
-    rows: tuple[tuple[str, Callable[..., Any], Inputs], ...] = (
-        ("straight_through", straight_through, _with_tensors((3, 5), (3, 5))),
-        ("straight_through_round", straight_through_round, _with()),
-        ("straight_through_sign", straight_through_sign, _with()),
-        ("straight_through_sign.window", partial(straight_through_sign, window=1.0), _with()),
-        ("straight_through_threshold", straight_through_threshold, _with(0.25)),
-        ("straight_through_one_hot", straight_through_one_hot, _with()),
-    )
-    for name, function, inputs in rows:
-        yield Case(f"gradients.{name}", function, inputs, gradient="surrogate")
+_Rows = tuple[tuple[str, Callable[..., Any], Inputs], ...]
+_LINEAR: _Rows = (
+    ("scale_gradient", scale_gradient, with_values(0.5)),
+    ("scale_gradient.tensor", scale_gradient, with_tensors((3, 5), (5,))),
+    ("scale_forward", scale_forward, with_values(3.0)),
+    ("scale_forward.tensor", scale_forward, with_tensors((3, 5), (3, 1))),
+    ("scale_both", scale_both, with_values(3.0, 0.5)),
+    ("scale_both.tensor", scale_both, with_tensors((3, 5), (5,), (3, 1))),
+    ("reverse_gradient", reverse_gradient, with_values(0.7)),
+    ("stop_gradient", _stop_one_of_two, with_values()),
+    ("where_gradient", where_gradient, _with_mask),
+    ("replace_gradient", replace_gradient, with_tensors((3, 5), (5,))),
+    ("straight_through", straight_through, with_tensors((3, 5), (3, 5))),
+    ("straight_through_round", straight_through_round, with_values()),
+    ("straight_through_sign", straight_through_sign, with_values()),
+    ("straight_through_sign.window", partial(straight_through_sign, window=1.0), with_values()),
+    ("straight_through_threshold", straight_through_threshold, with_values(0.25)),
+    ("straight_through_one_hot", straight_through_one_hot, with_values()),
+)
+_NONLINEAR: _Rows = (
+    ("clip_gradient.value", partial(clip_gradient, value=0.8), with_values()),
+    ("clip_gradient.norm", partial(clip_gradient, norm=1.5), with_values()),
+    ("clip_gradient.rows", partial(clip_gradient, norm=1.5, dim=-1), with_values()),
+    ("normalise_gradient", normalise_gradient, with_values(2.0)),
+    ("noise_gradient", NoiseGradientFunction, with_tensors((3, 5), (3, 5))),
+    ("dtype_gradient", partial(dtype_gradient, dtype=torch.float64), with_values()),
+    ("dtype_gradient.rounded", partial(dtype_gradient, dtype=torch.bfloat16), with_values()),
+)

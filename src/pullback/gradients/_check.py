@@ -10,8 +10,8 @@ from pullback.internal.torch import graph_break, is_exporting
 __all__ = [
     "check_broadcast",
     "check_device",
+    "check_fits",
     "check_floating",
-    "check_real",
     "check_strided",
     "check_tensor",
     "refuse_export",
@@ -19,12 +19,7 @@ __all__ = [
 
 
 def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
-    """Refuse by name what is no tensor, or a sparse or nested one.
-
-    Raises:
-        ArgumentTypeError: not a tensor.
-        UnsupportedError: a sparse, nested or otherwise not strided tensor.
-    """
+    """Refuse by name what is no tensor, or a sparse or nested one."""
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(
             f"{function}: {name} is not a tensor.",
@@ -43,12 +38,7 @@ def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
 
 
 def check_floating(tensor: Tensor, function: str, name: str = "x") -> None:
-    """Refuse by name what holds no real or complex numbers, each an element.
-
-    Raises:
-        ArgumentTypeError: not a tensor, or a tensor of integers, booleans or quantised values.
-        UnsupportedError: a sparse, nested, packed or otherwise not strided tensor.
-    """
+    """Refuse by name what holds no real or complex numbers, each an element."""
     check_strided(tensor, function, name)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ArgumentTypeError(
@@ -66,37 +56,19 @@ def check_floating(tensor: Tensor, function: str, name: str = "x") -> None:
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
-    """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested.
-
-    Raises:
-        ArgumentTypeError: as `check_floating`.
-        UnsupportedError: as there, or a program that is being exported with its gradients.
-    """
+    """Refuse by name what cannot carry a gradient: non-tensors, integers, sparse and nested."""
     check_floating(tensor, function, name)
     refuse_export(function)
 
 
-def check_real(tensor: Tensor, function: str, why: str) -> None:
-    """Refuse complex tensors where the value has no meaning for them.
-
-    Raises:
-        ArgumentTypeError: the tensor is complex.
-    """
-    if tensor.is_complex():
-        raise ArgumentTypeError(
-            f"{function}: x is complex, and {why}.",
-            given=f"x of dtype {tensor.dtype}",
-            expected="a floating dtype",
-            mend="Apply it to the real and the imaginary part: torch.view_as_real(x).",
-        )
+def check_fits(tensor: Tensor, x: Tensor, function: str, name: str) -> None:
+    """Refuse what lies on another device than ``x``, or would enlarge it by broadcasting."""
+    check_broadcast(tensor.shape, x.shape, function, name)
+    check_device(tensor, x, function, name)
 
 
 def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: str) -> None:
-    """Refuse a shape that does not broadcast to the target without enlarging it.
-
-    Raises:
-        ArgumentError: the shape does not fit.
-    """
+    """Refuse a shape that does not broadcast to the target without enlarging it."""
     fits = len(shape) <= len(target)
     for last in range(1, len(shape) + 1):  # Dynamo of torch 2.9 can trace neither all() nor zip()
         fits = fits and shape[-last] in (1, target[-last])
@@ -109,11 +81,7 @@ def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: 
 
 
 def check_device(tensor: Tensor, x: Tensor, function: str, name: str, to: str = "x") -> None:
-    """Refuse tensors on two devices.
-
-    Raises:
-        ArgumentError: they are.
-    """
+    """Refuse tensors on two devices."""
     if tensor.device != x.device:
         raise ArgumentError(
             f"{function}: {name} and {to} are on different devices.",
@@ -127,9 +95,6 @@ def refuse_export(function: str) -> None:
 
     Measured on torch 2.13: a program exported through an autograd Function differentiates the
     operations of its forward, so that the shaped gradient is lost without a word.
-
-    Raises:
-        UnsupportedError: a program is being exported while gradients are enabled.
     """
     if is_exporting() and torch.is_grad_enabled():
         if torch.compiler.is_dynamo_compiling():

@@ -21,7 +21,6 @@ def check_factor(
     factor: Factor,
     x: Tensor | None,
     function: str,
-    *,
     name: str = "factor",
     allow_nan: bool = False,
 ) -> Factor:
@@ -29,11 +28,6 @@ def check_factor(
 
     There is no ``x`` yet while a module is constructed. Whether a tensor's values are finite is
     looked at only where that waits for nothing: on the CPU, outside of tracing and of torch.func.
-
-    Raises:
-        ArgumentTypeError: neither a number nor a numeric tensor, or complex for a real ``x``.
-        ArgumentError: NaN or infinite, a shape that does not broadcast, another device.
-        UnsupportedError: a sparse or nested factor.
     """
     if not isinstance(allow_nan, bool):
         raise ArgumentTypeError(
@@ -45,21 +39,16 @@ def check_factor(
         return factor
     if isinstance(factor, Tensor):
         return _check_tensor_factor(factor, x, function, name, allow_nan)
-    number = check_number(factor, function, name=name, allow_nan=allow_nan)
+    number = check_number(factor, function, name, allow_nan)
     if isinstance(number, complex) and x is not None and not x.is_complex():
         _refuse_complex(factor, function, name)
     return number
 
 
 def check_number(
-    number: object, function: str, *, name: str, allow_nan: bool = False
+    number: object, function: str, name: str, allow_nan: bool = False
 ) -> float | complex:
-    """Return a plain number, or refuse what is none.
-
-    Raises:
-        ArgumentTypeError: not a number.
-        ArgumentError: NaN or infinite.
-    """
+    """Return a plain number, or refuse what is none, NaN or infinite."""
     if isinstance(number, bool) or not isinstance(number, (numbers.Number, *_SYMBOLIC)):
         raise ArgumentTypeError(
             f"{function}: {name} is neither a number nor a tensor.",

@@ -6,6 +6,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, cast
 
 from torch import Tensor, nn
 
+from pullback.gradients._arguments import check_kept
+
 __all__ = ["GradientModule", "module_of"]
 
 P = ParamSpec("P")
@@ -17,6 +19,8 @@ class GradientModule(nn.Module, Generic[P]):
     Its factors move with ``to(device)`` and keep their dtype under ``half()`` and
     ``to(dtype)``: a factor of 1e-9 in float16 would become 0.
     """
+
+    _kept: tuple[str, ...] = ()
 
     def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         super().__init__()
@@ -40,22 +44,13 @@ class GradientModule(nn.Module, Generic[P]):
 
     def extra_repr(self) -> str:
         """Return the arguments for the module's printed form."""
-        shown = {
-            **{name: value for name, value in vars(self).items() if self._is_argument(name)},
-            **dict(self.named_parameters(recurse=False)),
-            **dict(self.named_buffers(recurse=False)),
-        }
-        return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
-
-    @staticmethod
-    def _is_argument(name: str) -> bool:
-        return not name.startswith("_") and name != "training"
+        return ", ".join(f"{name}={_show(getattr(self, name))}" for name in self._kept)
 
 
 def module_of(
     function: Callable[Concatenate[Tensor, P], Tensor],
     example: str,
-    check: Callable[..., Any] = lambda **_: None,
+    check: Callable[..., Any] = check_kept,
     *,
     inputs: int = 1,
     attributes: Mapping[str, str] | None = None,
@@ -91,21 +86,19 @@ def module_of(
         return function(*tensors, **named, **arguments)  # pyrefly: ignore - bound above
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    returns = inspect.signature(function).return_annotation
-    cast("Any", construct).__signature__ = own.replace(
-        parameters=[itself, *own.parameters.values()]
-    )
-    cast("Any", forward).__signature__ = inspect.Signature(
-        [itself, *given], return_annotation=returns
-    )
     takes = ", ".join([*(one.name for one in given), *kept.values()])
     forward.__doc__ = f"Return ``{function.__name__}({takes})``."
-    construct.__name__ = "__init__"
-    for method in (construct, forward):
-        method.__module__, method.__qualname__ = function.__module__, f"{name}.{method.__name__}"
+    for method, verb, parameters in (
+        (construct, "__init__", own.parameters.values()),
+        (forward, "forward", given),
+    ):
+        method.__module__, method.__name__ = function.__module__, verb
+        method.__qualname__ = f"{name}.{verb}"
+        cast("Any", method).__signature__ = inspect.Signature([itself, *parameters])
     members = {
         "__doc__": _document(function, name, own, kept, example),
         "__module__": function.__module__,
+        "_kept": tuple(kept.values()),
         "__init__": construct,
         "forward": forward,
     }
@@ -119,22 +112,18 @@ def _document(
     kept: Mapping[str, str],
     example: str,
 ) -> str:
-    lines = [f"`{function.__name__}` as a module.", ""]
-    if own.parameters:
-        lines.append("Arguments:")
-    for argument, parameter in own.parameters.items():
-        tells = "; a tensor becomes a buffer" if "Tensor" in str(parameter.annotation) else ""
-        if kept[argument] != argument:
-            tells += f"; kept as ``{kept[argument]}``"
+    lines = [f"`{function.__name__}` as a module."]
+    if kept:
+        lines += ["", "Arguments:"]
+    for argument, attribute in kept.items():
+        tensor = "Tensor" in str(own.parameters[argument].annotation)
+        tells = "; a tensor becomes a buffer" if tensor else ""
+        tells += f"; kept as ``{attribute}``" if attribute != argument else ""
         lines.append(f"    {argument}: as in `{function.__name__}`{tells}.")
-    lines += [""] if own.parameters else []
     room = function.__module__.rpartition(".")[0]
-    lines += ["Example:", "    >>> import torch", f"    >>> from {room} import {name}"]
-    lines += [f"    {line}" for line in example.splitlines()]
-    return "\n".join([lines[0], *(f"    {line}".rstrip() for line in lines[1:]), "    "])
+    lines += ["", "Example:", "    >>> import torch", f"    >>> from {room} import {name}"]
+    return "\n    ".join([*lines, *(f"    {line}" for line in example.splitlines()), ""])
 
 
 def _show(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"tensor of shape {tuple(value.shape)}"
-    return repr(value)
+    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -1,41 +1,27 @@
 """`clip_gradient`, `normalise_gradient`: the gradient held within bounds, or to a norm."""
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._arguments import (
+    Dimensions,
+    check_bounds,
+    check_dimensions,
+    check_positive,
+)
 from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import check_number, widen
+from pullback.gradients._factor import widen
 from pullback.gradients._module import module_of
-from pullback.tensor import Function
+from pullback.gradients._shape import ShapeFunction
 
-__all__ = [
-    "ClipGradient",
-    "ClipGradientFunction",
-    "Dimensions",
-    "NormaliseGradient",
-    "NormaliseGradientFunction",
-    "check_axes",
-    "check_dimensions",
-    "check_positive",
-    "clip_gradient",
-    "direction_of",
-    "magnitude",
-    "normalise_gradient",
-    "power_of_two",
-]
+__all__ = ["ClipGradient", "NormaliseGradient", "clip_gradient", "normalise_gradient"]
 
 
-Dimensions = int | Sequence[int] | None
-"""The dimensions that a norm is taken over; ``None`` is all of them."""
-
-
-def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
-    r"""Return the direction of a tensor over ``dim`` and its norm, in float32 or wider.
+def _direction_of(tensor: Tensor, axes: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+    r"""Return the direction of a tensor over ``axes`` and its norm, in float32 or wider.
 
     The values are divided by the largest first, so that neither 1e30 nor 1e-30 in float32 is
     lost when it is squared, and the direction is finite where the norm itself overflows:
@@ -47,7 +33,7 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
 
     Arguments:
         tensor: shape (...), any floating or complex dtype, not empty.
-        dim: the dimensions to sum over; ``None`` sums over all.
+        axes: the dimensions to sum over; ``None`` sums over all.
 
     Returns:
         The direction, of the shape of ``tensor``: of norm 1, zero where the tensor is zero, and
@@ -55,14 +41,14 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
         summed; infinite where it overflows.
     """
     wide = widen(tensor)
-    axes = (
-        tuple(range(wide.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    )
-    peak = power_of_two(magnitude(wide).amax(axes, keepdim=True))
-    # By parts: torch's quotient of complex numbers is NaN where the divisor is subnormal.
-    relative = (
-        torch.complex(wide.real / peak, wide.imag / peak) if wide.is_complex() else wide / peak
-    )
+    axes = tuple(range(wide.ndim)) if axes is None else axes
+    if wide.is_complex():
+        # By parts: torch's quotient of complex numbers is NaN where the divisor is subnormal.
+        peak = _power_of_two(torch.maximum(wide.real.abs(), wide.imag.abs()).amax(axes, True))
+        relative = torch.complex(wide.real / peak, wide.imag / peak)
+    else:
+        peak = _power_of_two(wide.abs().amax(axes, True))
+        relative = wide / peak
     length = torch.linalg.vector_norm(relative, dim=axes, keepdim=True)
     # A zero tensor has no direction and stays zero, with a finite derivative. What is not finite
     # has none either: divided by infinity its finite elements would be zeros that nobody computed.
@@ -71,7 +57,7 @@ def direction_of(tensor: Tensor, dim: Dimensions) -> tuple[Tensor, Tensor]:
     return direction, length * peak
 
 
-def power_of_two(size: Tensor) -> Tensor:
+def _power_of_two(size: Tensor) -> Tensor:
     """The power of two below each positive number, and one where there is none.
 
     Its derivative is zero wherever there is one.
@@ -81,138 +67,46 @@ def power_of_two(size: Tensor) -> Tensor:
     return torch.exp2(torch.floor(torch.log2(usable)).clamp(max=largest))
 
 
-def magnitude(tensor: Tensor) -> Tensor:
-    """Return the largest absolute part of each element, which does not overflow."""
-    if not tensor.is_complex():
-        return tensor.abs()
-    return torch.maximum(tensor.real.abs(), tensor.imag.abs())
-
-
-def check_positive(number: object, function: str, name: str) -> float:
-    """Return a plain positive number, or refuse what is none.
-
-    Raises:
-        ArgumentTypeError: not a real number.
-        ArgumentError: not positive, NaN or infinite.
-    """
-    if isinstance(number, Tensor):
-        raise ArgumentTypeError(
-            f"{function}: {name} is a tensor.",
-            given=f"{name} of shape {tuple(number.shape)}",
-            expected="a number",
-            mend=f"Pass {name}.item().",
-        )
-    plain = check_number(number, function, name=name)
-    if isinstance(plain, complex) or not plain > 0:
-        raise ArgumentError(
-            f"{function}: {name} is not a positive real number.",
-            given=f"{name}={number!r}",
-            expected=f"{name} > 0",
-        )
-    return plain
-
-
-def check_axes(dim: Dimensions, function: str) -> tuple[int, ...] | None:
-    """Return the dimensions, all that can be said of them without a tensor.
-
-    Raises:
-        ArgumentTypeError: not integers.
-        ArgumentError: none at all.
-    """
-    if dim is None:
-        return None
-    axes = (dim,) if not isinstance(dim, Iterable) else tuple(dim)
-    if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes):
-        raise ArgumentTypeError(
-            f"{function}: dim is not an integer or several.", given=f"dim={dim!r}"
-        )
-    if not axes:
-        raise ArgumentError(f"{function}: dim names no dimension.", given=f"dim={dim!r}")
-    return axes
-
-
-def check_dimensions(dim: Dimensions, x: Tensor, function: str) -> Dimensions:
-    """Return the dimensions as given, or refuse those that ``x`` does not have.
-
-    Raises:
-        ArgumentTypeError: not integers.
-        ArgumentError: a dimension that ``x`` does not have, or one named twice.
-    """
-    axes = check_axes(dim, function)
-    if axes is None:
-        return None
-    rank = max(x.ndim, 1)
-    if any(not -rank <= axis < rank for axis in axes):
-        raise ArgumentError(
-            f"{function}: x does not have this dimension.",
-            given=f"dim={dim!r} for x of shape {tuple(x.shape)}",
-            expected=f"-{rank} <= dim < {rank}",
-        )
-    if len({axis % rank for axis in axes}) != len(axes):
-        raise ArgumentError(f"{function}: dim names a dimension twice.", given=f"dim={dim!r}")
-    return axes if x.ndim else None
-
-
-class ClipGradientFunction(Function):
+class ClipGradientFunction(ShapeFunction):
     """The Function behind `clip_gradient`: not linear in the cotangent, and declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
-    def forward(x: Tensor, value: float | None, norm: float | None, dim: Dimensions) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the bounds."""
-        _, ctx.value, ctx.norm, ctx.dim = inputs
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
+    def shape(
+        cotangent: Tensor, value: float | None, norm: float | None, axes: tuple[int, ...] | None
+    ) -> Tensor:
         """Return the clipped cotangent."""
-        if ctx.value is not None:
-            return _clip_value(cotangent, ctx.value), None, None, None
-        return _clip_norm(cotangent, ctx.norm, ctx.dim), None, None, None
+        if value is not None:
+            return _clip_value(cotangent, value)
+        assert norm is not None  # checked: one of them is given
+        return _clip_norm(cotangent, norm, axes)
 
 
 def _clip_value(cotangent: Tensor, value: float) -> Tensor:
-    if value > _largest(cotangent):  # as no element can be, but an infinite one
+    dtype = cotangent.dtype
+    # No element can be larger, but an infinite one, and torch takes no number beyond its range.
+    if value > torch.finfo(dtype).max * (1 + dtype.is_complex):
         return cotangent
-    if not cotangent.is_complex():
-        if cotangent.dtype.itemsize == 1:  # float8 has no clamp
-            return widen(cotangent).clamp(-value, value).to(cotangent.dtype)
+    if not dtype.is_complex:
+        if dtype.itemsize == 1:  # float8 has no clamp
+            return widen(cotangent).clamp(-value, value).to(dtype)
         return cotangent.clamp(-value, value)
-    direction, length = _polar(cotangent)
-    return torch.where(length > value, direction * value, cotangent).to(cotangent.dtype)
-
-
-def _largest(cotangent: Tensor) -> float:
-    """A bound of all finite magnitudes in a dtype, above which torch does not take a number."""
-    return torch.finfo(cotangent.dtype).max * (1 + cotangent.is_complex())
-
-
-def _polar(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """The direction and magnitude of each complex element, also where the magnitude overflows."""
-    wide = widen(tensor)
-    peak = magnitude(wide)
-    infinite = torch.isinf(peak)
-    usable = power_of_two(peak)
+    wide = widen(cotangent)
+    parts = torch.stack([wide.real, wide.imag], -1)
     # An infinite part leaves no room for a finite one: inf + 2j points along the real axis.
-    parts = [
-        torch.where(infinite, torch.isinf(part) * part.sign(), part / usable)
-        for part in (wide.real, wide.imag)
-    ]
-    relative = torch.complex(*parts)
-    # The quotient is taken only where it is used: at 0 its derivative is not finite.
-    length = torch.where(relative == 0, torch.ones_like(relative), relative).abs()
-    return relative / length, torch.where(infinite, peak, relative.detach().abs() * usable)
+    infinite = torch.isinf(parts.abs().amax(-1, keepdim=True))
+    finite = torch.where(infinite, torch.isinf(parts) * parts.sign(), parts)
+    direction, length = _direction_of(finite, (-1,))
+    clipped = torch.where((length > value) | infinite, direction * value, parts)
+    return torch.complex(*clipped.unbind(-1)).to(dtype)
 
 
-def _clip_norm(cotangent: Tensor, norm: float, dim: Dimensions) -> Tensor:
+def _clip_norm(cotangent: Tensor, norm: float, axes: tuple[int, ...] | None) -> Tensor:
     if cotangent.numel() == 0:
         return cotangent
-    direction, length = direction_of(cotangent, dim)
+    direction, length = _direction_of(cotangent, axes)
     norm = min(norm, torch.finfo(length.dtype).max)
     # Below the bound the cotangent is as it was, to the last bit; a NaN is not below it.
     clipped = torch.where(length <= norm, widen(cotangent), direction * norm)
@@ -265,60 +159,28 @@ def clip_gradient(
         tensor([0.6000, 0.8000])
     """
     check_tensor(x, "clip_gradient")
-    value, norm = _check_bounds(value, norm, dim, "clip_gradient")
-    return ClipGradientFunction.apply(x, value, norm, check_dimensions(dim, x, "clip_gradient"))
-
-
-def _check_bounds(
-    value: float | None, norm: float | None, dim: Dimensions, function: str
-) -> tuple[float | None, float | None]:
-    if (value is None) == (norm is None):
-        raise ArgumentError(
-            f"{function} clips either by value or by norm.",
-            given=f"value={value!r}, norm={norm!r}",
-            expected="exactly one of them",
-        )
-    check_axes(dim, function)
-    if value is not None:
-        if dim is not None:
-            raise ArgumentError(
-                f"{function}: dim belongs to norm; a value bounds each element on its own.",
-                given=f"value={value!r}, dim={dim!r}",
-                mend="Leave dim out, or pass norm.",
-            )
-        return check_positive(value, function, "value"), None
-    return None, check_positive(norm, function, "norm")
+    return ClipGradientFunction.apply(x, *check_bounds(value, norm, dim, x, "clip_gradient"))
 
 
 ClipGradient = module_of(
     clip_gradient,
     ">>> ClipGradient(norm=1.0)(torch.ones(1))\ntensor([1.])",
-    _check_bounds,
+    functools.partial(check_bounds, x=None),
 )
 
 
-class NormaliseGradientFunction(Function):
+class NormaliseGradientFunction(ShapeFunction):
     """The Function behind `normalise_gradient`: not linear in the cotangent, declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
-    def forward(x: Tensor, norm: float, dim: Dimensions) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the norm."""
-        _, ctx.norm, ctx.dim = inputs
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
+    def shape(cotangent: Tensor, norm: float, axes: tuple[int, ...] | None) -> Tensor:
         """Return the cotangent with the given norm; a zero one stays zero."""
         if cotangent.numel() == 0:
-            return cotangent, None, None
-        direction, _ = direction_of(cotangent, ctx.dim)
-        return (direction * ctx.norm).to(cotangent.dtype), None, None
+            return cotangent
+        return (_direction_of(cotangent, axes)[0] * norm).to(cotangent.dtype)
 
 
 def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) -> Tensor:
@@ -354,7 +216,7 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
         tensor([6., 8.])
     """
     check_tensor(x, "normalise_gradient")
-    norm = check_positive(norm, "normalise_gradient", "norm")
+    norm = check_positive(norm, x, "normalise_gradient", "norm")
     axes = check_dimensions(dim, x, "normalise_gradient")
     return NormaliseGradientFunction.apply(x, norm, axes)
 
@@ -362,8 +224,4 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
 NormaliseGradient = module_of(
     normalise_gradient,
     ">>> NormaliseGradient()(torch.ones(1))\ntensor([1.])",
-    lambda norm, dim, function: (
-        check_positive(norm, function, "norm"),
-        check_axes(dim, function),
-    ),
 )

@@ -1,49 +1,34 @@
 """`dtype_gradient`, `noise_gradient`: the gradient in a dtype, or with noise."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.gradients._arguments import check_dtype, check_generator, check_std
 from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, can_look_into, check_factor, widen
+from pullback.gradients._factor import Factor, widen
 from pullback.gradients._module import module_of
-from pullback.internal._dtypes import PACKED
-from pullback.internal.torch import graph_break
-from pullback.tensor import Function
+from pullback.gradients._shape import ShapeFunction
 
 __all__ = [
     "DtypeGradient",
-    "DtypeGradientFunction",
     "NoiseGradient",
-    "NoiseGradientFunction",
     "dtype_gradient",
     "noise_gradient",
 ]
 
 
-class DtypeGradientFunction(Function):
+class DtypeGradientFunction(ShapeFunction):
     """The Function behind `dtype_gradient`: rounding is not linear, and declared so."""
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
-    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the dtype."""
-        ctx.dtype = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+    def shape(cotangent: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the cotangent rounded to the dtype, in its own dtype."""
         if torch.compiler.is_compiling():
-            return _cast(cotangent, ctx.dtype), None
-        return cotangent.to(ctx.dtype).to(cotangent.dtype), None
+            return _cast(cotangent, dtype)
+        return cotangent.to(dtype).to(cotangent.dtype)
 
 
 # Two casts that a compiler fuses are computed in float32 and round to neither dtype: one call that
@@ -91,34 +76,16 @@ def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
         tensor([1.])
     """
     check_tensor(x, "dtype_gradient")
-    _check_dtype(dtype, "dtype_gradient")
-    if dtype.is_complex != x.is_complex():
-        raise ArgumentTypeError(
-            "dtype_gradient: the dtype and x are not both real or both complex.",
-            given=f"dtype={dtype} for x of dtype {x.dtype}",
-            expected="a complex dtype for a complex x, a floating one for a real x",
-        )
-    return DtypeGradientFunction.apply(x, dtype)
-
-
-def _check_dtype(dtype: torch.dtype, function: str) -> None:
-    usable = isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
-    if not usable or dtype in PACKED:
-        raise ArgumentTypeError(
-            f"{function}: not a dtype that gradients can be rounded to.",
-            given=f"dtype={dtype!r}",
-            expected="a floating or complex torch.dtype with one value an element",
-        )
+    return DtypeGradientFunction.apply(x, check_dtype(dtype, x, "dtype_gradient"))
 
 
 DtypeGradient = module_of(
     dtype_gradient,
     ">>> DtypeGradient(torch.bfloat16)(torch.ones(1))\ntensor([1.])",
-    _check_dtype,
 )
 
 
-class NoiseGradientFunction(Function):
+class NoiseGradientFunction(ShapeFunction):
     """The Function behind `noise_gradient`: ``g -> g + noise``, affine and declared so.
 
     The noise is an argument, so that the Function itself is deterministic: a second backward
@@ -126,26 +93,12 @@ class NoiseGradientFunction(Function):
     """
 
     gradient = "nonlinear"
+    _direct = True
 
     @staticmethod
-    def forward(x: Tensor, noise: Tensor) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the noise."""
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the cotangent plus the noise, and the zero that the noise gets."""
-        (noise,) = ctx.saved_tensors
-        noisy = (widen(cotangent) + noise).to(cotangent.dtype)
-        return (
-            noisy if ctx.needs_input_grad[0] else None,
-            torch.zeros_like(noise) if ctx.needs_input_grad[1] else None,
-        )
+    def shape(cotangent: Tensor, noise: Tensor) -> Tensor:
+        """Return the cotangent plus the noise."""
+        return (widen(cotangent) + noise).to(cotangent.dtype)
 
 
 def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = None) -> Tensor:
@@ -188,8 +141,8 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
         True
     """
     check_tensor(x, "noise_gradient")
-    std = _check_std(std, x, "noise_gradient")
-    _check_generator(generator, "noise_gradient")
+    std = check_std(std, x, "noise_gradient")
+    check_generator(generator, x, "noise_gradient")
     wide = widen(x.detach())
     if generator is None:
         noise = torch.randn_like(wide)
@@ -198,44 +151,7 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     return NoiseGradientFunction.apply(x, noise * std)
 
 
-def _check_std(std: Factor, x: Tensor | None, function: str) -> Factor:
-    std = check_factor(std, x, function, name="std")
-    if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
-        raise ArgumentTypeError(
-            f"{function}: std is complex.", given=f"std={std!r}", expected="a real std >= 0"
-        )
-    seen = can_look_into(std) and bool((std < 0).any()) if isinstance(std, Tensor) else std < 0
-    if seen:
-        raise ArgumentError(
-            f"{function}: std is negative.", given=f"std={std}", expected="std >= 0"
-        )
-    return std
-
-
-def _check_generator(generator: torch.Generator | None, function: str) -> None:
-    if generator is None:
-        return
-    if not isinstance(generator, torch.Generator):
-        raise ArgumentTypeError(
-            f"{function}: generator is no torch.Generator.",
-            given=f"generator of type {type(generator).__name__}",
-            mend="Pass torch.Generator().manual_seed(seed), or None.",
-        )
-    if torch.compiler.is_dynamo_compiling():
-        # An exception of ours cannot be raised while Dynamo traces; its graph break carries text.
-        graph_break(
-            f"{function} cannot use a generator inside of a compiled graph. Leave it "
-            "out and call torch.manual_seed, or compile without fullgraph=True."
-        )
-
-
-def _check_noise(std: Factor, generator: torch.Generator | None, function: str) -> None:
-    _check_std(std, None, function)
-    _check_generator(generator, function)
-
-
 NoiseGradient = module_of(
     noise_gradient,
     ">>> NoiseGradient(0.1)(torch.ones(1))\ntensor([1.])",
-    _check_noise,
 )

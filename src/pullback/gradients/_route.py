@@ -6,43 +6,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import check_broadcast, check_device, check_tensor
+from pullback.gradients._arguments import check_mask
+from pullback.gradients._check import check_fits, check_tensor
 from pullback.gradients._module import module_of
+from pullback.gradients._shape import ShapeFunction
 from pullback.tensor import Function
 
 __all__ = [
     "ReplaceGradient",
-    "ReplaceGradientFunction",
     "StopGradient",
-    "StopGradientFunction",
     "WhereGradient",
-    "WhereGradientFunction",
     "replace_gradient",
     "stop_gradient",
     "where_gradient",
 ]
-
-
-class StopGradientFunction(Function):
-    """The Function behind `stop_gradient`: an output that carries no history."""
-
-    gradient = "surrogate"
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        """Return ``x`` without its history: no copy."""
-        return x.detach()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Declare that the output has no gradient."""
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> None:
-        """Return nothing: no gradient flows."""
-        return
 
 
 def stop_gradient(x: Tensor) -> Tensor:
@@ -71,7 +48,7 @@ def stop_gradient(x: Tensor) -> Tensor:
         False
     """
     check_tensor(x, "stop_gradient")
-    return StopGradientFunction.apply(x)
+    return x.detach()  # which every transform knows: no Function is needed
 
 
 StopGradient = module_of(
@@ -80,26 +57,15 @@ StopGradient = module_of(
 )
 
 
-class WhereGradientFunction(Function):
+class WhereGradientFunction(ShapeFunction):
     """The Function behind `where_gradient`: ``g -> g`` where the mask is true, else 0."""
 
-    gradient = "surrogate"
+    _direct = True
 
     @staticmethod
-    def forward(x: Tensor, mask: Tensor) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the mask."""
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+    def shape(cotangent: Tensor, mask: Tensor) -> Tensor:
         """Return the masked cotangent: a NaN behind the mask is 0, not NaN."""
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, cotangent, torch.zeros_like(cotangent)), None
+        return torch.where(mask, cotangent, torch.zeros_like(cotangent))
 
 
 def where_gradient(x: Tensor, mask: Tensor) -> Tensor:
@@ -130,27 +96,12 @@ def where_gradient(x: Tensor, mask: Tensor) -> Tensor:
         tensor([1., 0.])
     """
     check_tensor(x, "where_gradient")
-    _check_mask(mask, "where_gradient")
-    check_broadcast(mask.shape, x.shape, "where_gradient", "mask")
-    check_device(mask, x, "where_gradient", "mask")
-    return WhereGradientFunction.apply(x, mask)
-
-
-def _check_mask(mask: Tensor, function: str) -> None:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.layout != torch.strided:
-        given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise ArgumentTypeError(
-            f"{function}: the mask is not a tensor of booleans.",
-            given=f"mask: {given}",
-            expected="a strided tensor of dtype torch.bool",
-            mend="Compare: mask = weights > 0.",
-        )
+    return WhereGradientFunction.apply(x, check_mask(mask, x, "where_gradient"))
 
 
 WhereGradient = module_of(
     where_gradient,
     ">>> WhereGradient(torch.tensor([True]))(torch.ones(1))\ntensor([1.])",
-    _check_mask,
 )
 
 
@@ -158,6 +109,7 @@ class ReplaceGradientFunction(Function):
     """The Function behind `replace_gradient`: ``(x, like) -> x``, ``g -> (0, g)``."""
 
     gradient = "surrogate"
+    _direct = True
 
     @staticmethod
     def forward(x: Tensor, like: Tensor) -> Tensor:
@@ -166,21 +118,12 @@ class ReplaceGradientFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep what the gradient of ``like`` looks like."""
-        like = inputs[1]
-        ctx.shape, ctx.dtype = like.shape, like.dtype
+        """Keep nothing."""
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return zero for the value and the cotangent, summed to shape, for the other."""
-        to_x = torch.zeros_like(cotangent) if ctx.needs_input_grad[0] else None
-        to_like = None
-        if ctx.needs_input_grad[1]:
-            to_like = cotangent.sum_to_size(ctx.shape)
-            if not ctx.dtype.is_complex and to_like.is_complex():
-                to_like = to_like.real
-            to_like = to_like.to(ctx.dtype)
-        return to_x, to_like
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[None, Tensor]:
+        """Return the cotangent, for ``like``."""
+        return None, cotangent
 
 
 def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
@@ -215,10 +158,12 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
     """
     check_tensor(x, "replace_gradient")
     check_tensor(like, "replace_gradient", "like")
-    check_broadcast(like.shape, x.shape, "replace_gradient", "like")
-    check_device(like, x, "replace_gradient", "like")
+    check_fits(like, x, "replace_gradient", "like")
+    if like.is_complex() and not x.is_complex():
+        like = like.real
+    # What broadcasts and converts ``like`` also brings its gradient back to its form.
     # Detached, so that nothing is computed backwards only to be multiplied by zero.
-    return ReplaceGradientFunction.apply(x.detach(), like)
+    return ReplaceGradientFunction.apply(x.detach(), like.to(x.dtype).expand(x.shape))
 
 
 ReplaceGradient = module_of(

@@ -3,7 +3,6 @@
 The value is multiplied by one factor and the gradient by another; most have one of them.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -12,15 +11,14 @@ from torch import Tensor
 from pullback.gradients._check import check_tensor
 from pullback.gradients._factor import Factor, check_factor, multiply, widen
 from pullback.gradients._module import module_of
+from pullback.gradients._shape import ShapeFunction
 from pullback.tensor import Function
 
 __all__ = [
     "ReverseGradient",
     "ScaleBoth",
-    "ScaleBothFunction",
     "ScaleForward",
     "ScaleGradient",
-    "ScaleGradientFunction",
     "reverse_gradient",
     "scale_both",
     "scale_forward",
@@ -28,37 +26,11 @@ __all__ = [
 ]
 
 
-class ScaleGradientFunction(Function):
+class ScaleGradientFunction(ShapeFunction):
     """The Function behind `scale_gradient` and `reverse_gradient`: ``x -> x``, ``g -> g f``."""
 
-    gradient = "surrogate"
     _direct = True
-
-    @staticmethod
-    def forward(x: Tensor, factor: Factor) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the factor."""
-        factor = inputs[1]
-        if isinstance(factor, Tensor):
-            ctx.save_for_backward(factor)
-            ctx.factor = None
-        else:
-            ctx.factor = factor
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the scaled cotangent, and the zero that a factor gets."""
-        factor = ctx.factor
-        if factor is None:
-            (factor,) = ctx.saved_tensors
-        return (
-            multiply(cotangent, factor) if ctx.needs_input_grad[0] else None,
-            torch.zeros_like(factor) if ctx.needs_input_grad[1] else None,
-        )
+    shape = staticmethod(multiply)
 
 
 def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tensor:
@@ -104,7 +76,6 @@ def scale_gradient(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Ten
 ScaleGradient = module_of(
     scale_gradient,
     ">>> ScaleGradient(2.0)(torch.ones(1))\ntensor([1.])",
-    functools.partial(check_factor, x=None),
 )
 
 
@@ -140,25 +111,23 @@ def reverse_gradient(x: Tensor, strength: Factor = 1.0, *, allow_nan: bool = Fal
         tensor([-0.5000, -0.5000])
     """
     check_tensor(x, "reverse_gradient")
-    strength = check_factor(strength, x, "reverse_gradient", name="strength", allow_nan=allow_nan)
+    strength = check_factor(strength, x, "reverse_gradient", "strength", allow_nan)
     return ScaleGradientFunction.apply(x, -strength)
-
-
-def _check_strength(strength: Factor, allow_nan: bool, function: str) -> None:
-    check_factor(strength, None, function, name="strength", allow_nan=allow_nan)
 
 
 ReverseGradient = module_of(
     reverse_gradient,
     ">>> ReverseGradient()(torch.ones(1))\ntensor([1.])",
-    _check_strength,
 )
 
 
+# Not `scale_forward` of `scale_gradient`: the derivative of the forward factor is ``sum(g x*)``,
+# and what that sends on to ``x`` at second order would be multiplied by the backward factor.
 class ScaleBothFunction(Function):
     """The Function behind `scale_both` and `scale_forward`: ``x -> a x``, ``g -> g b``."""
 
     gradient = "surrogate"
+    _direct = True
 
     @staticmethod
     def forward(x: Tensor, forward: Factor, backward: Factor | None) -> Tensor:
@@ -235,20 +204,14 @@ def scale_both(x: Tensor, forward: Factor, backward: Factor, *, allow_nan: bool 
         (tensor([3., 3.]), tensor([0.5000, 0.5000]))
     """
     check_tensor(x, "scale_both")
-    forward = check_factor(forward, x, "scale_both", name="forward", allow_nan=allow_nan)
-    backward = check_factor(backward, x, "scale_both", name="backward", allow_nan=allow_nan)
+    forward = check_factor(forward, x, "scale_both", "forward", allow_nan)
+    backward = check_factor(backward, x, "scale_both", "backward", allow_nan)
     return ScaleBothFunction.apply(x, forward, backward)
-
-
-def _check_factors(forward: Factor, backward: Factor, allow_nan: bool, function: str) -> None:
-    check_factor(forward, None, function, name="forward", allow_nan=allow_nan)
-    check_factor(backward, None, function, name="backward", allow_nan=allow_nan)
 
 
 ScaleBoth = module_of(
     scale_both,
     ">>> ScaleBoth(2.0, 0.5)(torch.ones(1))\ntensor([2.])",
-    _check_factors,
     attributes={"forward": "forward_factor", "backward": "backward_factor"},
 )
 
@@ -290,5 +253,4 @@ def scale_forward(x: Tensor, factor: Factor, *, allow_nan: bool = False) -> Tens
 ScaleForward = module_of(
     scale_forward,
     ">>> ScaleForward(2.0)(torch.ones(1))\ntensor([2.])",
-    functools.partial(check_factor, x=None),
 )

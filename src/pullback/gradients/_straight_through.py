@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_device, check_real, check_strided, check_tensor
+from pullback.gradients._arguments import check_dimensions, check_positive
+from pullback.gradients._check import check_device, check_strided, check_tensor
 from pullback.gradients._factor import Factor, check_factor, widen
 from pullback.gradients._module import module_of
-from pullback.gradients._norm import check_axes, check_dimensions, check_positive
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
 __all__ = [
@@ -90,6 +90,19 @@ StraightThrough = module_of(
 )
 
 
+def _ordered(x: Tensor, function: str) -> Tensor:
+    """The values to decide by, in float32 or wider; complex numbers have neither order nor sign."""
+    check_tensor(x, function)
+    if x.is_complex():
+        raise ArgumentTypeError(
+            f"{function}: x is complex, and complex numbers have no order.",
+            given=f"x of dtype {x.dtype}",
+            expected="a floating dtype",
+            mend="Apply it to the real and the imaginary part: torch.view_as_real(x).",
+        )
+    return widen(x.detach())
+
+
 def straight_through_round(x: Tensor) -> Tensor:
     r"""Return ``x`` rounded to whole numbers, ties to even, with the gradient of ``x``.
 
@@ -114,9 +127,8 @@ def straight_through_round(x: Tensor) -> Tensor:
         >>> y.detach(), x.grad
         (tensor([0., 2.]), tensor([1., 1.]))
     """
-    check_tensor(x, "straight_through_round")
-    check_real(x, "straight_through_round", "torch does not round complex numbers")
-    return ReplaceGradientFunction.apply(torch.round(widen(x.detach())).to(x.dtype), x)
+    value = _ordered(x, "straight_through_round")
+    return ReplaceGradientFunction.apply(torch.round(value).to(x.dtype), x)
 
 
 StraightThroughRound = module_of(
@@ -154,12 +166,10 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
         >>> y.detach(), x.grad
         (tensor([ 1., -1.]), tensor([1., 0.]))
     """
-    check_tensor(x, "straight_through_sign")
-    check_real(x, "straight_through_sign", "complex numbers have no sign")
-    value = widen(x.detach())
+    value = _ordered(x, "straight_through_sign")
     hard = torch.where(torch.isnan(value), value, torch.sign(value)).to(x.dtype)
     if window is not None:
-        bound = check_positive(window, "straight_through_sign", "window")
+        bound = check_positive(window, x, "straight_through_sign", "window")
         x = WhereGradientFunction.apply(x, value.abs() <= bound)
     return ReplaceGradientFunction.apply(hard, x)
 
@@ -167,7 +177,6 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
 StraightThroughSign = module_of(
     straight_through_sign,
     ">>> StraightThroughSign()(torch.tensor([0.6]))\ntensor([1.])",
-    lambda window, function: window is None or check_positive(window, function, "window"),
 )
 
 
@@ -198,12 +207,10 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
         >>> y.detach(), x.grad
         (tensor([0., 1.]), tensor([1., 1.]))
     """
-    check_tensor(x, "straight_through_threshold")
-    check_real(x, "straight_through_threshold", "complex numbers have no order")
-    level = check_factor(threshold, x, "straight_through_threshold", name="threshold")
+    value = _ordered(x, "straight_through_threshold")
+    level = check_factor(threshold, x, "straight_through_threshold", "threshold")
     if isinstance(level, Tensor):
         level = level.detach()
-    value = widen(x.detach())
     hard = torch.where(torch.isnan(value), value, (value > level).to(value.dtype))
     return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
@@ -211,7 +218,6 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
 StraightThroughThreshold = module_of(
     straight_through_threshold,
     ">>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))\ntensor([1.])",
-    lambda threshold, function: check_factor(threshold, None, function, name="threshold"),
 )
 
 
@@ -243,8 +249,7 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
         >>> straight_through_one_hot(x).detach()
         tensor([0., 1., 0.])
     """
-    check_tensor(x, "straight_through_one_hot")
-    check_real(x, "straight_through_one_hot", "complex numbers have no order")
+    value = _ordered(x, "straight_through_one_hot")
     check_dimensions((dim,), x, "straight_through_one_hot")
     if x.ndim == 0 or x.shape[dim] == 0:
         raise ArgumentError(
@@ -252,7 +257,6 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
             given=f"x of shape {tuple(x.shape)} along dim={dim}",
             expected="at least one entry along dim",
         )
-    value = widen(x.detach())
     if x.numel() == 0:
         hard = value
     else:
@@ -267,5 +271,5 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
 StraightThroughOneHot = module_of(
     straight_through_one_hot,
     ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
-    lambda dim, function: check_axes((dim,), function),
+    lambda dim, function: check_dimensions((dim,), None, function),
 )

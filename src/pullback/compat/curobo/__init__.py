@@ -61,6 +61,6 @@ _require_tensor("pullback.compat.curobo")
 
 from pullback.compat.curobo import rollout
 from pullback.compat.curobo.rollout.dynamics_model import integration_utils as _names
-from pullback.compat.curobo.rollout.dynamics_model.integration_utils import *  # noqa: F403
+from pullback.compat.curobo.rollout.dynamics_model.integration_utils import *
 
-__all__ = ["rollout", *_names.__all__]  # noqa: PLE0604 - they are strings
+__all__ = ["rollout", *_names.__all__]

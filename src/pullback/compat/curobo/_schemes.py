@@ -5,7 +5,8 @@ Actions ``u`` are ``[batch, horizon, dof]``, the starts position, velocity and a
 one value or ``[horizon]`` of which the first is not used.
 
 Both are linear in actions and starts. The transposes are written out: ``torch.func.vjp`` in their
-place would compute the motion again, and takes three times as long.
+place would compute the motion again. Measured on one core of a CPU, it takes 7 to 16 times as long
+for a batch of 64 x 32 x 7 and smaller, and 1.0 to 2.6 times for 512 x 256 x 7.
 """
 
 from dataclasses import dataclass

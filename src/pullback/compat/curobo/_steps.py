@@ -57,16 +57,20 @@ def _start_row(part: Tensor, act: Tensor) -> Tensor:
     return part.unsqueeze(-2) if part.ndim == act.ndim - 1 else part
 
 
-def _check_dense(n_dofs: int, parts: int, state: Tensor, act: Tensor, **matrices: Tensor) -> None:
-    """Refuse a start, actions and matrices that do not fit one another."""
+def _start_parts(
+    count: int, n_dofs: int, state: Tensor, act: Tensor, **matrices: Tensor
+) -> list[Tensor]:
+    """The first parts of a start, ``[..., 1, n]`` each; refused if they do not fit the actions."""
     check_counts(n_dofs=n_dofs)
     check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(state, "... m"))
-    if state.shape[-1] < parts * n_dofs:
+    if state.shape[-1] < count * n_dofs:
         raise ArgumentError(
-            f"The start holds too little for {parts} parts of {n_dofs} joints.",
+            f"The start holds too little for {count} parts of {n_dofs} joints.",
             given=f"shape {tuple(state.shape)}",
         )
     _check_square(act.shape[-2], **matrices)
+    row = _start_row(state, act)
+    return [row[..., part * n_dofs : (part + 1) * n_dofs] for part in range(count)]
 
 
 def _check_square(horizon: int, **matrices: Tensor) -> None:
@@ -99,11 +103,9 @@ def tensor_step_jerk(
     fd_matrix: Any = None,
 ) -> Tensor:
     """Integrate jerk three times; dt comes from ``dt_h``, the matrix only sums."""
-    _check_dense(n_dofs, 3, state, act, integrate_matrix=integrate_matrix)
+    start = _start_parts(3, n_dofs, state, act, integrate_matrix=integrate_matrix)
+    position, velocity, acceleration = start
     check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
-    position, velocity, acceleration = (
-        _start_row(state[..., part * n_dofs : (part + 1) * n_dofs], act) for part in range(3)
-    )
     step = dt_h[:, None]
     acceleration = acceleration + integrate_matrix @ (step * act)
     velocity = velocity + integrate_matrix @ (step * acceleration)
@@ -129,9 +131,8 @@ def step_acc_semi_euler(
     state: Tensor, act: Tensor, diag_dt: Any, n_dofs: int, integrate_matrix: Tensor
 ) -> Tensor:
     """Return position, velocity and acceleration joined, ``[..., horizon, 3 n]``."""
-    _check_dense(n_dofs, 2, state, act, integrate_matrix=integrate_matrix)
-    position = _start_row(state[..., :n_dofs], act)
-    velocity = _start_row(state[..., n_dofs : 2 * n_dofs], act)
+    start = _start_parts(2, n_dofs, state, act, integrate_matrix=integrate_matrix)
+    position, velocity = start
     velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
     position = euler_integrate(position, velocity, diag_dt, integrate_matrix)
     return torch.cat([position, velocity, act], dim=-1)
@@ -166,12 +167,10 @@ def tensor_step_vel(
     fd_matrix: Tensor,
 ) -> Tensor:
     """Integrate velocity and take its difference; the last action is not used."""
-    _check_dense(n_dofs, 3, state, act, integrate_matrix=integrate_matrix, fd_matrix=fd_matrix)
-    check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
-    rows = _start_row(state, act)
-    position, velocity, acceleration = (
-        rows[..., part * n_dofs : (part + 1) * n_dofs] for part in range(3)
+    position, velocity, acceleration = _start_parts(
+        3, n_dofs, state, act, integrate_matrix=integrate_matrix, fd_matrix=fd_matrix
     )
+    check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
     velocity = torch.cat([velocity, act[:, :-1]], dim=1)
     position = euler_integrate(position, velocity, None, integrate_matrix)
     change = (1 / dt_h)[:, None] * (fd_matrix @ velocity)

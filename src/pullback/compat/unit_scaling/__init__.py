@@ -58,44 +58,19 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.compat.unit_scaling")
 
 from pullback.compat.unit_scaling import analysis, formats, scale, transforms, utils
-from pullback.compat.unit_scaling.analysis import plot
-from pullback.compat.unit_scaling.formats import FPFormat, format_to_tuple, tuple_to_format
-from pullback.compat.unit_scaling.scale import scale_bwd, scale_fwd
-from pullback.compat.unit_scaling.transforms import (
-    Metrics,
-    compile,
-    prune_non_float_tensors,
-    prune_same_scale_tensors,
-    prune_selected_nodes,
-    simulate_fp8,
-    track_scales,
-)
-from pullback.compat.unit_scaling.utils import (
-    ScalePair,
-    ScaleTracker,
-    analyse_module,
-)
+from pullback.compat.unit_scaling.analysis import *
+from pullback.compat.unit_scaling.formats import *
+from pullback.compat.unit_scaling.scale import *
+from pullback.compat.unit_scaling.transforms import compile as compile
+from pullback.compat.unit_scaling.transforms import simulate_fp8 as simulate_fp8
+from pullback.compat.unit_scaling.transforms._metrics import *
+from pullback.compat.unit_scaling.transforms._track import *
+from pullback.compat.unit_scaling.utils import *
 
-__all__ = [
-    "FPFormat",
-    "Metrics",
-    "ScalePair",
-    "ScaleTracker",
-    "analyse_module",
-    "analysis",
-    "compile",
-    "format_to_tuple",
-    "formats",
-    "plot",
-    "prune_non_float_tensors",
-    "prune_same_scale_tensors",
-    "prune_selected_nodes",
-    "scale",
-    "scale_bwd",
-    "scale_fwd",
-    "simulate_fp8",
-    "track_scales",
-    "transforms",
-    "tuple_to_format",
-    "utils",
-]
+__all__ = sorted(
+    [
+        "analysis", "formats", "scale", "transforms", "utils", *analysis.__all__,
+        *formats.__all__, *scale.__all__, *{*transforms.__all__} - {"simulate_format"},
+        *utils.__all__,
+    ]
+)  # fmt: skip

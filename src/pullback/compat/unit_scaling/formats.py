@@ -43,25 +43,19 @@ class FPFormat:
 
     def __post_init__(self) -> None:
         check_fields(self, dict.fromkeys(("exponent_bits", "mantissa_bits", "srbits"), (int,)))
-        if not (2 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _SINGLE):
-            raise ArgumentError(
-                "FPFormat needs 2 to 11 exponent bits and 0 to 23 mantissa bits.",
-                given=f"FPFormat({self.exponent_bits}, {self.mantissa_bits})",
-            )
-        if self.rounding not in ("stochastic", "nearest"):
-            raise ArgumentError(
-                "FPFormat does not know this rounding.",
-                given=f"rounding={self.rounding!r}",
-                expected="'stochastic' or 'nearest'",
-            )
-        if self.srbits and self.rounding != "stochastic":
-            raise ArgumentError(
-                "srbits belong to stochastic rounding.", given=f"srbits={self.srbits}"
-            )
-        if not 0 <= self.srbits <= _SINGLE - self.mantissa_bits:
-            raise ArgumentError(
-                "There are not as many bits to round away.", given=f"srbits={self.srbits}"
-            )
+        exponent, mantissa, srbits = self.exponent_bits, self.mantissa_bits, self.srbits
+        for wrong, problem in (
+            (not 2 <= exponent <= 11, "FPFormat needs 2 to 11 exponent bits."),
+            (not 0 <= mantissa <= _SINGLE, "FPFormat needs 0 to 23 mantissa bits."),
+            (
+                self.rounding not in ("stochastic", "nearest"),
+                "FPFormat rounds 'stochastic' or 'nearest'.",
+            ),
+            (srbits and self.rounding != "stochastic", "srbits belong to stochastic rounding."),
+            (not 0 <= srbits <= _SINGLE - mantissa, "There are not as many bits to round away."),
+        ):
+            if wrong:
+                raise ArgumentError(problem, given=repr(self))
         if self.srbits == 0 and self.rounding == "stochastic":
             self.srbits = _SINGLE - self.mantissa_bits
 

@@ -1,28 +1,8 @@
 """Modules, parameters, and the operations as modules."""
 
-from pullback.compat.afnio.cognitive import functional, modules
-from pullback.compat.afnio.cognitive.modules import (
-    Add,
-    ChatCompletion,
-    DeterministicEvaluator,
-    ExactMatchEvaluator,
-    LMJudgeEvaluator,
-    Module,
-    Split,
-    Sum,
-)
-from pullback.compat.afnio.cognitive.parameter import Parameter
+from pullback.compat.afnio.cognitive import functional as functional
+from pullback.compat.afnio.cognitive import modules, parameter
+from pullback.compat.afnio.cognitive.modules import *
+from pullback.compat.afnio.cognitive.parameter import *
 
-__all__ = [
-    "Add",
-    "ChatCompletion",
-    "DeterministicEvaluator",
-    "ExactMatchEvaluator",
-    "LMJudgeEvaluator",
-    "Module",
-    "Parameter",
-    "Split",
-    "Sum",
-    "functional",
-    "modules",
-]
+__all__ = sorted([*modules.__all__, *parameter.__all__, "functional", "modules"])

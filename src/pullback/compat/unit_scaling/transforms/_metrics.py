@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from math import isclose
 from typing import Any
@@ -130,13 +130,7 @@ def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
         ArgumentError: the graph was not tracked.
     """
     _check_tracked(graph)
-    pruned = copy.deepcopy(graph)
-    for node in list(pruned.nodes):
-        if node.op != "output" and not node.meta.get("outputs_float_tensor", False):
-            floating = _floating_arguments(node)
-            _remove(node, floating[0] if len(floating) == 1 else None)
-    pruned.lint()
-    return pruned
+    return _prune(graph, lambda node: not _is_floating(node))
 
 
 def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
@@ -151,18 +145,17 @@ def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
     Raises:
         ArgumentError: the graph was not tracked.
     """
-    _check_tracked(graph)
-    pruned = copy.deepcopy(graph)
-    for node in list(pruned.nodes):
-        if node.op == "output" or not node.meta.get("outputs_float_tensor", False):
-            continue
+
+    def same(node: fx.Node) -> bool:
         floating = _floating_arguments(node)
-        if len(floating) == 1 and _same_scale(
-            node.meta["metrics"], floating[0].meta["metrics"], rtol
-        ):
-            _remove(node, floating[0])
-    pruned.lint()
-    return pruned
+        if not _is_floating(node) or len(floating) != 1:
+            return False
+        metrics, before = node.meta["metrics"], floating[0].meta["metrics"]
+        pairs = (metrics.fwd, before.fwd), (metrics.bwd, before.bwd)
+        return all(_is_close(one, other, rtol) for one, other in pairs)
+
+    _check_tracked(graph)
+    return _prune(graph, same)
 
 
 def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
@@ -172,11 +165,25 @@ def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
         graph: any graph.
         targets: the functions, or names, of the nodes to remove.
     """
-    pruned = copy.deepcopy(graph)
     wanted = list(targets)
-    for node in list(pruned.nodes):
-        if node.op != "output" and node.target in wanted:
-            _remove(node, None)
+    return _prune(graph, lambda node: node.target in wanted, joined=False)
+
+
+def _prune(graph: fx.Graph, without: Callable[[fx.Node], bool], *, joined: bool = True) -> fx.Graph:
+    """A copy without some nodes; ``joined``, their users get their one floating argument."""
+    pruned = copy.deepcopy(graph)
+    for node in [each for each in pruned.nodes if each.op != "output"]:
+        if without(node):
+            floating = _floating_arguments(node) if joined else []
+            instead = floating[0] if len(floating) == 1 else None
+            for user in list(node.users):
+                for given in ("args", "kwargs"):
+                    kept = fx.map_arg(
+                        getattr(user, given),
+                        lambda used, n=node, i=instead: i if used is n else used,
+                    )
+                    setattr(user, given, kept)
+            pruned.erase_node(node)
     pruned.lint()
     return pruned
 
@@ -190,26 +197,15 @@ def _check_tracked(graph: fx.Graph) -> None:
         )
 
 
+def _is_floating(node: fx.Node) -> bool:
+    return node.meta.get("outputs_float_tensor", False)
+
+
 def _floating_arguments(node: fx.Node) -> list[fx.Node]:
-    return [
-        argument
-        for argument in node.args
-        if isinstance(argument, fx.Node) and argument.meta.get("outputs_float_tensor", False)
-    ]
+    return [each for each in node.args if isinstance(each, fx.Node) and _is_floating(each)]
 
 
-def _remove(node: fx.Node, replacement: fx.Node | None) -> None:
-    for user in list(node.users):
-        user.args = fx.map_arg(user.args, lambda used: replacement if used is node else used)
-        user.kwargs = fx.map_arg(user.kwargs, lambda used: replacement if used is node else used)
-    node.graph.erase_node(node)
-
-
-def _same_scale(one: Metrics, other: Metrics, rtol: float) -> bool:
-    if (one.bwd is None) != (other.bwd is None):
-        return False
-    if not isclose(one.fwd.mean_abs, other.fwd.mean_abs, rel_tol=rtol):
-        return False
-    if one.bwd is None or other.bwd is None:
-        return True
-    return isclose(one.bwd.mean_abs, other.bwd.mean_abs, rel_tol=rtol)
+def _is_close(one: Metrics.Data | None, other: Metrics.Data | None, rtol: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return isclose(one.mean_abs, other.mean_abs, rel_tol=rtol)

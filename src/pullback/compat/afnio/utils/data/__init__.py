@@ -1,19 +1,8 @@
 """Datasets, samplers and loaders."""
 
-from pullback.text.train import (
-    DataLoader,
-    Dataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-)
+from pullback.compat.afnio.utils.data import dataloader, dataset, sampler
+from pullback.compat.afnio.utils.data.dataloader import *
+from pullback.compat.afnio.utils.data.dataset import *
+from pullback.compat.afnio.utils.data.sampler import *
 
-__all__ = [
-    "DataLoader",
-    "Dataset",
-    "RandomSampler",
-    "Sampler",
-    "SequentialSampler",
-    "WeightedRandomSampler",
-]
+__all__ = sorted([*dataloader.__all__, *dataset.__all__, *sampler.__all__])
