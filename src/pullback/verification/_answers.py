@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -65,16 +65,20 @@ class Subject:
         return f"{named.__module__}:{named.__qualname__}".replace("<locals>.", "")
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Runner:
-    """Calls a function on copies of arguments.
+    """Calls a kernel or its reference on copies of arguments.
 
     Arguments:
+        kernel: what is judged.
+        reference: plain torch of the same signature.
         seed: of everything random, before each call, and of the cotangents.
         gradients: whether gradients are asked for.
         cotangents: what becomes of the cotangent of an output before it is handed over.
     """
 
+    kernel: Subject
+    reference: Subject
     seed: int
     gradients: bool = True
     cotangents: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
@@ -138,7 +142,7 @@ class Runner:
         numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64)
         return self.cotangents(numbers.to(torch.bfloat16).to(output))
 
-    def silent(self) -> "Runner":
+    def silent(self) -> Self:
         """The same without gradients."""
         return replace(self, gradients=False)
 

@@ -15,7 +15,8 @@ from pullback.conformance import Arguments, guarded, reseed, resizings
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
-from pullback.verification._work import Result, Work, broken, holds
+from pullback.verification._error import Result
+from pullback.verification._work import Work, broken, holds
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
@@ -74,7 +75,7 @@ def alias(work: Work) -> Result:
 
 def _reference_shares(work: Work) -> bool:
     tensors = work.copies(work.given)
-    made = outputs_of(work.judge.reference.of(work.dtype), work.given, tensors)
+    made = outputs_of(work.reference.of(work.dtype), work.given, tensors)
     return bool({_storage(t) for t in made} & {_storage(t) for t in tensors})
 
 
@@ -96,7 +97,7 @@ def bounds(work: Work) -> Result:
     for fill in (0.0, float("nan")):
         fills[0] = fill
         buffers.clear()
-        answers.append(work.kernel(work.given, place))
+        answers.append(work.answer(work.given, place))
         for buffer, before in buffers:
             for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
                 if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
@@ -108,38 +109,37 @@ def bounds(work: Work) -> Result:
 
 def deterministic(work: Work) -> Result:
     """The same arguments, the same bits."""
-    first = work.kernel(work.given)
+    first = work.answer(work.given)
     for _ in range(4):
-        again = work.kernel(work.given)
+        again = work.answer(work.given)
         if not same_bits(first, again):
-            found = work.judge.judge(work.given, again)
-            if found.fault or not _is_deterministic(work):
+            if work.judge(work.given, again).fault or not _is_deterministic(work):
                 return broken("The same arguments give another answer the next time.")
             return Result(Verdict.UNTIDY, "the same arguments give other bits, within rounding")
     return holds("five runs give the same bits")
 
 
 def _is_deterministic(work: Work) -> bool:
-    reference = work.judge.reference.of(work.dtype)
-    runs = [work.judge.runner.run(reference, work.given) for _ in range(2)]
+    reference = work.reference.of(work.dtype)
+    runs = [work.run(reference, work.given) for _ in range(2)]
     return same_bits(*runs)
 
 
 def state(work: Work) -> Result:
     """What was called before makes no difference, and two calls do not share what they keep."""
-    first = work.kernel(work.given)
+    first = work.answer(work.given)
     for number in range(31, 36):
-        work.kernel(work.fresh(number))
-    again = work.kernel(work.given)
-    if not same_bits(first, again) and work.judge.judge(work.given, again).fault:
+        work.answer(work.fresh(number))
+    again = work.answer(work.given)
+    if not same_bits(first, again) and work.judge(work.given, again).fault:
         return broken("The answer depends on what was called before.")
     found = _interleaved(work)
     return broken(found) if found else holds("calls do not share what they keep")
 
 
 def _interleaved(work: Work) -> str:
-    runner, kernel = work.judge.runner, work.judge.kernel.of(work.dtype)
-    if not runner.gradients or not work.judge.truth(work.given).history:
+    kernel = work.kernel.of(work.dtype)
+    if not work.gradients or not work.truth(work.given).history:
         return ""
     drawn = torch.Generator().manual_seed(work.seed)
     resized = (
@@ -154,10 +154,9 @@ def _interleaved(work: Work) -> str:
             kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
             return made
 
-        found = work.judge.judge(work.given, runner.run(between, work.given))
-        said = found.fault or found.refused
-        if said:
-            return f"A call between forward and backward changes the gradient: {said}."
+        found = work.judge(work.given, work.run(between, work.given))
+        if found.verdict.is_bad:
+            return f"A call between forward and backward changes the gradient: {found.detail}."
     return ""
 
 
@@ -170,12 +169,12 @@ def mutation(work: Work) -> Result:
         def place(k: int, value: torch.Tensor) -> torch.Tensor:
             return tensors.setdefault(k, value.clone())
 
-        work.judge.runner.silent().run(function, work.given, place)
+        work.silent().run(function, work.given, place)
         pairs = ((k, tensors[k], work.given.values[k]) for k in tensors)
         return [k for k, one, other in pairs if not torch.equal(one, other)]
 
-    changed = written(work.judge.kernel.of(work.dtype))
-    allowed = written(work.judge.reference.of(work.dtype))
+    changed = written(work.kernel.of(work.dtype))
+    allowed = written(work.reference.of(work.dtype))
     bad = [work.given.paths[k] for k in changed if k not in allowed]
     return broken(f"It writes to {', '.join(bad)}.") if bad else holds("no input is written to")
 
@@ -188,8 +187,8 @@ def settings(work: Work) -> Result:
     moved = [name for name, value in _state().items() if value != before[name]]
     if moved:
         return broken(f"It changes {moved[0]}.")
-    silent = work.judge.runner.silent()
-    kernel, reference = (s.of(work.dtype) for s in (work.judge.kernel, work.judge.reference))
+    silent = work.silent()
+    kernel, reference = (s.of(work.dtype) for s in (work.kernel, work.reference))
     plain = silent.run(kernel, work.given)
     for name, setting in _SETTINGS.items():
         with guarded(), setting():
@@ -214,10 +213,8 @@ def forbidden(work: Work) -> Result:
             names.append(getattr(func, "__name__", str(func)).partition(".")[0])
             return func(*args, **(kwargs or {}))
 
-    with guarded(), _calls_of(work.judge.reference.given) as called, Functions(), _Operators(names):
-        work.judge.runner.silent().call(
-            work.judge.kernel.of(work.dtype), work.given, work.copies(work.given)
-        )
+    with guarded(), _calls_of(work.reference.given) as called, Functions(), _Operators(names):
+        work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
     if called:
         return broken("It calls its reference.")
     plain = {name.strip("_") for name in names}
@@ -250,7 +247,7 @@ def finished(work: Work) -> Result:
 
 def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
     """What is wrong with outputs, or an empty text."""
-    return work.judge.silent().judge(arguments, got).fault
+    return work.silent().judge(arguments, got).fault
 
 
 def _answer(tensors: list[torch.Tensor]) -> Answer:

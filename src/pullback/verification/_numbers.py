@@ -10,8 +10,8 @@ import torch
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import Placing, outputs_of
-from pullback.verification._error import Judge
-from pullback.verification._work import Result, Work, broken, holds, raises, wrong
+from pullback.verification._error import Result
+from pullback.verification._work import Work, broken, holds, raises, wrong
 
 __all__ = ["dtypes", "gradients", "layouts", "outputs", "second", "sizes", "values"]
 
@@ -24,28 +24,26 @@ _Trials = Iterator[tuple[str, Arguments, Placing | None]]
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
     trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
-    return _agreement(work.judge.silent(), trials)
+    return _agreement(work.silent(), trials)
 
 
 def gradients(work: Work) -> Result:
     """The gradients at the example and at other values, with contiguous and other cotangents."""
-    truth = work.judge.truth(work.given)
+    truth = work.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
-    return _agreement(work.judge, (("", work.given), ("draw 1", work.fresh(1))))
+    return _agreement(work, (("", work.given), ("draw 1", work.fresh(1))))
 
 
-def _agreement(judge: Judge, trials: Sequence[tuple[str, Arguments]]) -> Result:
+def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
     worst = 0.0, 0.0
     for name, arguments in trials:
-        found = judge.compare(arguments)
-        if found.skipped:
-            return Result(Verdict.SKIPPED, found.skipped)
-        if found.refused:
-            return raises(found.refused)
+        found = work.compare(arguments)
         if found.fault:
             return wrong(name, found)
-        if judge.runner.gradients and not found.history:
+        if found.verdict is not Verdict.HOLDS:
+            return raises(found.detail) if found.verdict is Verdict.CRASHES else found
+        if work.gradients and not found.history:
             return Result(Verdict.LACKING, "it gives no gradient, where its reference does")
         worst = max(worst[0], found.kernel), max(worst[1], found.reference)
     return holds(
@@ -56,14 +54,14 @@ def _agreement(judge: Judge, trials: Sequence[tuple[str, Arguments]]) -> Result:
 
 def second(work: Work) -> Result:
     """The gradient of the gradient, where the kernel does not refuse it."""
-    if not work.judge.runner.gradients:
+    if not work.gradients:
         return Result(Verdict.SKIPPED, "it gives no gradient that is right")
     try:
-        given = _second(work, work.judge.kernel.of(torch.float64))
+        given = _second(work, work.kernel.of(torch.float64))
     except Exception as error:
         return Result(Verdict.LACKING, f"refused: {type(error).__name__}: {error}")
     try:
-        true = _second(work, work.judge.reference.of(torch.float64))
+        true = _second(work, work.reference.of(torch.float64))
     except Exception as error:
         return Result(Verdict.SKIPPED, f"the reference has none: {type(error).__name__}: {error}")
     for k, (one, other) in enumerate(zip(given, true, strict=True)):
@@ -82,12 +80,12 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     tensors = [value.clone() for value in wide.values]
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
     roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
-    weights = [work.judge.runner.weights(root, k) for k, root in enumerate(roots)]
+    weights = [work.weights(root, k) for k, root in enumerate(roots)]
     first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]
-    drawn = [work.judge.runner.weights(g, 17 + k) for k, g in enumerate(found)]
+    drawn = [work.weights(g, 17 + k) for k, g in enumerate(found)]
     twice = torch.autograd.grad(found, points, drawn, allow_unused=True)
     pairs = zip(points, twice, strict=True)
     return [torch.zeros_like(point) if g is None else g for point, g in pairs]
@@ -152,12 +150,9 @@ def layouts(work: Work) -> Result:
     result = work.over(trials())
     if result.verdict is not Verdict.HOLDS:
         return result
-    runner = work.judge.runner
     for name, place in placings.items():
-        if place is not _expanded and runner.gradients:
-            strided = replace(runner, cotangents=place)
-            judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
-            found = judge.compare(work.given)
+        if place is not _expanded and work.gradients:
+            found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result

@@ -2,27 +2,17 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pullback.conformance import Arguments, keep, outside
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, Placing, outputs_of
-from pullback.verification._error import Comparison, Judge, dtype_of
+from pullback.verification._answers import Placing, outputs_of
+from pullback.verification._error import Judge, Result, dtype_of
 
 __all__ = ["Promise", "Result", "Work", "broken", "holds", "raises", "wrong"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a test of a promise says."""
-
-    verdict: Verdict
-    detail: str
-    expected: str = ""
-    got: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,23 +34,17 @@ class Promise:
     alone: bool = False
 
 
-@dataclass
-class Work:
+@dataclass(kw_only=True)
+class Work(Judge):
     """A kernel, its reference, and arguments.
 
     Arguments:
-        judge: compares them, outputs and gradients.
-        given: the example.
         make: fresh arguments, where the caller gave what makes them.
         forbid: functions of torch, or names of functions and operators, that are not to be called.
-        seed: of everything random.
     """
 
-    judge: Judge
-    given: Arguments
     make: Callable[[], tuple[Any, ...]] | None
     forbid: tuple[Any, ...]
-    seed: int
 
     @property
     def dtype(self) -> torch.dtype:
@@ -97,14 +81,9 @@ class Work:
             made.append(value)
         return self.given.with_points(made)
 
-    def kernel(self, arguments: Arguments, place: Placing | None = None) -> Answer:
-        """What the kernel answers."""
-        dtype = dtype_of(arguments)
-        return self.judge.runner.run(self.judge.kernel.of(dtype), arguments, place)
-
     def raw(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The kernel's own outputs for these very tensors, not copied."""
-        kernel = self.judge.kernel.of(self.dtype)
+        kernel = self.kernel.of(self.dtype)
         return [out.detach() for out in outputs_of(kernel, self.given, tensors)]
 
     def copies(self, arguments: Arguments) -> list[torch.Tensor]:
@@ -122,19 +101,19 @@ class Work:
         """
         tried, refused, last = 0, [], ""
         for name, arguments, place in itertools.islice(trials, 64):
-            found = self.judge.compare(arguments, place)
-            last = found.skipped or last
-            if found.skipped:
-                continue
-            if found.refused and self.judge.runner.gradients:
+            found = self.compare(arguments, place)
+            if found.verdict is Verdict.CRASHES and self.gradients:
                 # What is wrong before backward raises is wrong.
-                outputs = self.judge.silent().compare(arguments, place)
+                outputs = self.silent().compare(arguments, place)
                 found = outputs if outputs.fault else found
-            if found.refused:
-                refused.append(f"{name}: {found.refused}")
-                continue
             if found.fault:
                 return wrong(name, found)
+            if found.verdict is Verdict.CRASHES:
+                refused.append(f"{name}: {found.detail}")
+                continue
+            if found.verdict is Verdict.SKIPPED:
+                last = found.detail
+                continue
             tried += 1
         if refused and not refusals:
             return raises(refused[0])
@@ -145,10 +124,10 @@ class Work:
         return Result(Verdict.HOLDS, f"right at {tried} variations")
 
 
-def wrong(name: str, found: Comparison) -> Result:
+def wrong(name: str, found: Result) -> Result:
     """A comparison that went wrong, for a report."""
     where = f"{name}: " if name else ""
-    return Result(Verdict.BROKEN, f"{where}{found.fault}.", found.expected, found.got)
+    return replace(found, detail=f"{where}{found.fault}.")
 
 
 def raises(said: str) -> Result:

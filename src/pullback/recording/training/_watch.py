@@ -199,8 +199,10 @@ class TrainingWatch:
         for leaf in self._seen:
             if leaf.not_finite:
                 yield ParameterFinding(leaf.name, "not finite", f"at step {leaf.not_finite}")
-            elif leaf.optimizer and leaf.steps and not (
-                leaf.first or leaf.excused or _pattern(leaf.name) in rare
+            elif (
+                leaf.optimizer
+                and leaf.steps
+                and not (leaf.first or leaf.excused or _pattern(leaf.name) in rare)
             ):
                 yield from self._dead(leaf, free)
         for leaf in free:
