@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,14 +38,13 @@ def caches(work: Work) -> Result:
         work.raw(tensors)
         for tensor, value in zip(tensors, other.values, strict=True):
             tensor.copy_(value)
-        again = _answer(work.raw(tensors))
+        again = work.raw(tensors)
         found = _outputs_only(work, other, again)
         if found:
             return broken(f"New values in the same memory are answered as the old ones: {found}")
-        first = work.raw(work.copies(other))
-        for tensor in first:
-            _spoil(tensor)
-        found = _outputs_only(work, other, _answer(work.raw(work.copies(other))))
+        for tensor in work.raw(work.copies(other)).outputs:
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        found = _outputs_only(work, other, work.raw(work.copies(other)))
         if found:
             return broken(f"A change of its last answer changes its next one: {found}")
         counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13)]
@@ -63,12 +63,12 @@ def alias(work: Work) -> Result:
         tensors = work.copies(work.given)
         made = work.raw(tensors)
         given = {_storage(t) for t in tensors if t.numel()}
-        shared = [k for k, t in enumerate(made) if t.numel() and _storage(t) in given]
+        shared = [k for k, t in enumerate(made.outputs) if t.numel() and _storage(t) in given]
         if shared and not _reference_shares(work):
             return broken(f"Output {shared[0]} lies in the memory of an input.")
-        kept = [t.clone() for t in made]
+        kept = Answer(tuple(t.clone() for t in made.outputs))
         work.raw(work.copies(work.fresh(21)))
-        if not same_bits(_answer(made), _answer(kept)):
+        if not same_bits(made, kept):
             return broken("The next call changes what the last one returned.")
     return holds("each output has memory of its own")
 
@@ -82,26 +82,21 @@ def _reference_shares(work: Work) -> bool:
 def bounds(work: Work) -> Result:
     """What lies around the inputs is neither read nor written."""
     buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-    fills: list[float] = [0.0]
 
-    def place(k: int, value: torch.Tensor) -> torch.Tensor:
+    def placed(value: torch.Tensor, around: float) -> torch.Tensor:
         number = value.is_floating_point() or value.is_complex()
-        fill = fills[0] if number or not value.numel() else value.max().item()
+        fill = around if number or not value.numel() else value.max().item()
         buffer = torch.full((value.numel() + 2 * _MARGIN,), fill, dtype=value.dtype)
         inner = buffer[_MARGIN : _MARGIN + value.numel()].view(value.shape)
         inner.copy_(value)
         buffers.append((buffer, buffer.clone()))
         return inner.detach()
 
-    answers = []
-    for fill in (0.0, float("nan")):
-        fills[0] = fill
-        buffers.clear()
-        answers.append(work.answer(work.given, place))
-        for buffer, before in buffers:
-            for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
-                if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
-                    return broken("It writes past the end of an input.")
+    answers = [work.answer(work.given, partial(placed, around=n)) for n in (0.0, float("nan"))]
+    for buffer, before in buffers:
+        for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
+            if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
+                return broken("It writes past the end of an input.")
     if not same_bits(*answers):
         return broken("The numbers past the end of an input change its answer.")
     return holds(f"{_MARGIN} entries on each side of every input are neither read nor written")
@@ -164,14 +159,15 @@ def mutation(work: Work) -> Result:
     """No input is written to, unless the reference writes to it."""
 
     def written(function: Callable[..., Any]) -> list[int]:
-        tensors: dict[int, torch.Tensor] = {}
+        tensors: list[torch.Tensor] = []
 
-        def place(k: int, value: torch.Tensor) -> torch.Tensor:
-            return tensors.setdefault(k, value.clone())
+        def place(value: torch.Tensor) -> torch.Tensor:
+            tensors.append(value.clone())
+            return tensors[-1]
 
         work.silent().run(function, work.given, place)
-        pairs = ((k, tensors[k], work.given.values[k]) for k in tensors)
-        return [k for k, one, other in pairs if not torch.equal(one, other)]
+        pairs = enumerate(zip(tensors, work.given.values, strict=True))
+        return [k for k, (one, other) in pairs if not torch.equal(one, other)]
 
     changed = written(work.kernel.of(work.dtype))
     allowed = written(work.reference.of(work.dtype))
@@ -234,11 +230,11 @@ def finished(work: Work) -> Result:
         time.sleep(_WAIT)
         threads, children = set(threading.enumerate()), set(multiprocessing.active_children())
         made = work.raw(work.copies(work.given))
-        kept = [t.clone() for t in made]
+        kept = Answer(tuple(t.clone() for t in made.outputs))
         left = [t for t in threading.enumerate() if t not in threads]
         started = [c for c in multiprocessing.active_children() if c not in children]
         time.sleep(_WAIT)
-    if not same_bits(_answer(made), _answer(kept)):
+    if not same_bits(made, kept):
         return broken("Its output changes after it has returned.")
     if left or started:
         return broken(f"It leaves {'a thread' if left else 'a process'} behind at each call.")
@@ -248,14 +244,6 @@ def finished(work: Work) -> Result:
 def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
     """What is wrong with outputs, or an empty text."""
     return work.silent().judge(arguments, got).fault
-
-
-def _answer(tensors: list[torch.Tensor]) -> Answer:
-    return Answer(tuple(tensors))
-
-
-def _spoil(tensor: torch.Tensor) -> None:
-    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -310,18 +298,9 @@ def _calls_of(function: Any) -> Iterator[list[str]]:
         sys.setprofile(before)
 
 
-@contextmanager
-def _default_dtype() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
+# Entered within `guarded`, which puts all of them back.
 _SETTINGS: dict[str, Callable[[], Any]] = {
-    "the default dtype": _default_dtype,
+    "the default dtype": lambda: nullcontext(torch.set_default_dtype(torch.float64)),
     "whether gradients are recorded": torch.no_grad,
     "inference mode": torch.inference_mode,
 }

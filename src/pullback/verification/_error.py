@@ -78,11 +78,11 @@ class Judge(Runner):
         """The reference in float64, on the same numbers."""
         return self.run(self.reference.of(torch.float64), arguments.cast(torch.float64))
 
-    def answer(self, arguments: Arguments, place: Placing | None = None) -> Answer:
+    def answer(self, arguments: Arguments, place: Placing = torch.clone) -> Answer:
         """What the kernel answers."""
         return self.run(self.kernel.of(dtype_of(arguments)), arguments, place)
 
-    def compare(self, arguments: Arguments, place: Placing | None = None) -> Result:
+    def compare(self, arguments: Arguments, place: Placing = torch.clone) -> Result:
         """Compare at arguments."""
         truth = self.truth(arguments)
         if not truth.fault:
@@ -166,8 +166,7 @@ class Judge(Runner):
         wide, silent = arguments.cast(torch.float64), self.silent()
         function = self.reference.of(torch.float64)
         points = [value.clone().requires_grad_() for value in wide.points()]
-        given = dict(zip(wide.differentiable, points, strict=True))
-        tensors = [given.get(k, value) for k, value in enumerate(wide.values)]
+        tensors = wide.with_points(points).values
         outputs = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
         longest = 1
         for output in outputs[:1]:

@@ -77,7 +77,6 @@ def verify(
     """
     started = time.perf_counter()
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
-    _refuse_misfits(work)
     load_modes()
     known = isolated(lambda known: _run(work, timeout, known), timeout, isolate=isolate)
     taken = known.pop(_SPEED)
@@ -100,17 +99,7 @@ def refuse_inputs(reference: Any, inputs: Any, *, seed: int, timeout: float) -> 
     Raises:
         ArgumentError: as `verify` raises.
     """
-    _refuse_misfits(_work(reference, reference, inputs, (), seed, timeout))
-
-
-def _refuse_misfits(work: Work) -> None:
-    with guarded():
-        faulty = work.truth(work.given).fault
-    if faulty:
-        raise ArgumentError(
-            "The reference does not take the inputs in float64.", given=faulty,
-            expected="plain torch, which computes in the dtype of its arguments",
-        )  # fmt: skip
+    _work(reference, reference, inputs, (), seed, timeout)
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
@@ -142,8 +131,16 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**_SEED_BITS:
         raise ArgumentError("The seed is not one that torch takes.", given=f"seed={seed!r}")
     arguments = Arguments.of(tuple(example))
-    return Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
+    work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
                 make=make, forbid=forbid)  # fmt: skip
+    with guarded():
+        faulty = work.truth(arguments).fault
+    if faulty:
+        raise ArgumentError(
+            "The reference does not take the inputs in float64.", given=faulty,
+            expected="plain torch, which computes in the dtype of its arguments",
+        )  # fmt: skip
+    return work
 
 
 def _run(

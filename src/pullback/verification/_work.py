@@ -1,7 +1,7 @@
 """`Work`: what every promise is tested with, and what a test of one says."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +9,15 @@ import torch
 
 from pullback.conformance import Arguments, keep, outside
 from pullback.report import Verdict
-from pullback.verification._answers import Placing, outputs_of
+from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Result", "Work", "broken", "holds", "raises", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "holds", "raises", "wrong"]
+
+Trial = tuple[str, Arguments | None, Placing]
+"""What was changed, the arguments if there are such, and where their tensors lie."""
+
+_TRIALS = 64
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,8 @@ class Work(Judge):
                 torch.manual_seed(self.seed + 7919 * number)
                 return Arguments.of(self.make())
         drawn = torch.Generator().manual_seed(self.seed + 7919 * number)
-        values = [_redrawn(value, drawn) for value in self.given.values]
-        pairs = zip(self.given.values, values, strict=True)
-        kept = [keep(given, value) for given, value in pairs]
-        return self.given.with_values(
-            [
-                given if value is None else value
-                for given, value in zip(self.given.values, kept, strict=True)
-            ]
-        )
+        pairs = [(given, keep(given, _redrawn(given, drawn))) for given in self.given.values]
+        return self.given.with_values([given if new is None else new for given, new in pairs])
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments | None:
         """The arguments with something done to every differentiated tensor.
@@ -81,26 +79,25 @@ class Work(Judge):
             made.append(value)
         return self.given.with_points(made)
 
-    def raw(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def raw(self, tensors: list[torch.Tensor]) -> Answer:
         """The kernel's own outputs for these very tensors, not copied."""
-        kernel = self.kernel.of(self.dtype)
-        return [out.detach() for out in outputs_of(kernel, self.given, tensors)]
+        outputs = outputs_of(self.kernel.of(self.dtype), self.given, tensors)
+        return Answer(tuple(output.detach() for output in outputs))
 
     def copies(self, arguments: Arguments) -> list[torch.Tensor]:
         """Tensors of their own, with the values of the arguments."""
         return [value.clone() for value in arguments.values]
 
-    def over(
-        self, trials: Iterator[tuple[str, Arguments, Placing | None]], *, refusals: bool = False
-    ) -> Result:
+    def over(self, trials: Iterable[Trial], *, refusals: bool = False) -> Result:
         """The worst of several comparisons.
 
         Arguments:
-            trials: what was changed, the arguments, and where their tensors lie.
+            trials: what is tried.
             refusals: whether a kernel may raise there.
         """
         tried, refused, last = 0, [], ""
-        for name, arguments, place in itertools.islice(trials, 64):
+        possible = ((name, made, place) for name, made, place in trials if made is not None)
+        for name, arguments, place in itertools.islice(possible, _TRIALS):
             found = self.compare(arguments, place)
             if found.verdict is Verdict.CRASHES and self.gradients:
                 # What is wrong before backward raises is wrong.
