@@ -298,6 +298,7 @@ def _watch_training(directory: str) -> Any:
     Returns:
         The watch, or ``None`` where there is none.
     """
+    _sibling("_spool.py")
     training = _sibling("training/_finding.py").Training
 
     def write() -> None:

@@ -136,24 +136,17 @@ class Flow(TorchFunctionMode):
         if self._stance is None and COMPILER in sys.modules:
             self._stance = torch.compiler.set_stance("force_eager")
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._run_eagerly()
         if self.paused or self.fault:
             return func(*args, **kwargs)
         self._seen += 1
-        name = _name(func)
         # Before, since it may take the history of what it is given.
-        sets = self._guard(self._before, name, func, args, kwargs)
+        sets = self._guard(self._before, func, args, kwargs)
         output = func(*args, **kwargs)
         if sets is not None and any(sets):
-            self._guard(self._after, name, func, args, kwargs, *sets, output)
+            self._guard(self._after, func, args, kwargs, sets, output)
         return output
 
     def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
@@ -164,9 +157,9 @@ class Flow(TorchFunctionMode):
         except Exception as error:
             self.fault = f"{type(error).__name__}: {error}"
 
-    def _before(
-        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int, int] | None:
+    def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[int, int] | None:
+        """The sets of all that a function is given; of what takes no value of it, none."""
+        name = _name(func)
         if name == "backward" or (
             name == "grad" and getattr(func, "__module__", "") == "torch.autograd"
         ):
@@ -181,10 +174,8 @@ class Flow(TorchFunctionMode):
             return None
         return self._union((args, kwargs))
 
-    def _after(  # noqa: PLR0917 - a call, as the mode sees it
-        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: int,
-        cuts: int, output: Any,
-    ) -> None:  # fmt: skip
+    def _after(self, func: Any, args: Any, kwargs: Any, sets: tuple[int, int], output: Any) -> None:
+        name, (live, cuts) = _name(func), sets
         if name in _LEAVING:
             for cut in self._cuts_of(cuts | self._cut(name, live)):
                 cut.left = True
