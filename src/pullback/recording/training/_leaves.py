@@ -9,6 +9,7 @@ This file is also loaded by path into programs that have no pullback (``_recorde
 """
 
 import itertools
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import torch
 from torch.nn.modules import module as hooks
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Leaf", "Leaves", "dense"]
+__all__ = ["Leaf", "Leaves"]
 
 _WRAPPERS = ("module", "_orig_mod")
 _SAMPLE = 16  # entries of a parameter by which one sees that somebody changes it
@@ -46,6 +47,7 @@ class Leaf:
     alive: int = field(default=0, init=False)  # with one that is not zero
     first: int = field(default=0, init=False)  # the step of its optimiser at which that began
     lapsed: bool = field(default=False, init=False)
+    finite: bool = field(default=True, init=False)  # the last that was looked at
     not_finite: int = field(default=0, init=False)
     # It changes without a gradient, or is meant as it is: its module is in evaluation mode.
     excused: bool = field(default=False, init=False)
@@ -56,7 +58,9 @@ class Leaf:
         if tensor is None or not tensor.requires_grad:
             return
         gradient = tensor.grad
-        alive = gradient is not None and bool((dense(gradient) != 0).any())
+        largest = _largest(gradient)
+        alive = largest != 0
+        self.finite = math.isfinite(largest)
         self.steps += 1
         self.nothing += gradient is None
         self.alive += alive
@@ -144,6 +148,9 @@ def _sample(parameter: Any) -> Any:
     return parameter.detach().flatten()[:_SAMPLE].clone()
 
 
-def dense(gradient: Any) -> Any:
-    """The numbers of a gradient, which may be sparse."""
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
+def _largest(gradient: Any) -> float:
+    """The largest entry of a gradient, if there is one; NaN where one is."""
+    if gradient is None:
+        return 0.0
+    numbers = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(numbers.abs().max()) if numbers.numel() else 0.0

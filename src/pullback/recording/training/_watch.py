@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from pullback.recording.training._finding import STEPS, ParameterFinding
 from pullback.recording.training._flow import Flow
-from pullback.recording.training._leaves import Leaf, Leaves, dense
+from pullback.recording.training._leaves import Leaf, Leaves
 
 __all__ = ["TrainingWatch", "watch_training"]
 
@@ -141,8 +141,10 @@ class TrainingWatch:
         self._suspects[optimizer] = [leaf for leaf in looked if not leaf.first]
         for parameter, owner in free:
             self._look_at_free(parameter, owner, count)
+        if close and not any(leaf.not_finite for leaf in self._seen):
+            for leaf in looked:  # who was first: soon all are, for its sake
+                leaf.not_finite = count * (not leaf.finite)
         if close:
-            self._look_for_infinity(looked, count)
             self._looked()
         flow = self._flow
         # Of those that a backward pass reached, and that had nothing of it: where does it stop?
@@ -180,15 +182,6 @@ class TrainingWatch:
             leaf.look(count)
             leaf.excused = leaf.excused or not owner.training
 
-    def _look_for_infinity(self, looked: list[Leaf], count: int) -> None:
-        """Say who was first: soon all are, for its sake."""
-        alive = ((leaf, leaf.tensor()) for leaf in looked)
-        held = [(leaf, dense(p.grad)) for leaf, p in alive if p is not None and p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([gradient for _, gradient in held])
-        if not norm.isfinite() and not any(leaf.not_finite for leaf in self._seen):
-            for leaf, gradient in held:  # the norm alone may have overflowed
-                leaf.not_finite = 0 if gradient.isfinite().all() else count
-
     def _find(self) -> Iterator[ParameterFinding]:
         free = [
             leaf
@@ -199,11 +192,8 @@ class TrainingWatch:
         for leaf in self._seen:
             if leaf.not_finite:
                 yield ParameterFinding(leaf.name, "not finite", f"at step {leaf.not_finite}")
-            elif (
-                leaf.optimizer
-                and leaf.steps
-                and not (leaf.first or leaf.excused or _pattern(leaf.name) in rare)
-            ):
+            fine = leaf.not_finite or leaf.first or leaf.excused or _pattern(leaf.name) in rare
+            if leaf.optimizer and leaf.steps and not fine:
                 yield from self._dead(leaf, free)
         for leaf in free:
             yield ParameterFinding(leaf.name, "not held", f"at {leaf.alive} of the steps looked at")
