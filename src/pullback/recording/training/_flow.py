@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,6 @@ from pullback.recording.training._leaves import Leaves
 from pullback.recording.training._stops import NOTE, Stops
 
 __all__ = ["Cut", "Flow"]
-
-_SETS = "pullback.training.sets"
-"""The key of the sets of a node, once they were asked for: its graph does not change."""
 
 _PATIENCE = 20_000  # functions of torch without a step: a program that does not train
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -98,32 +96,31 @@ class Flow(TorchFunctionMode):
         self.reached = self.decisive = self.roots = 0
         self.patience: float = _PATIENCE
         self.fault = ""
+        self._sets = object()  # the key of the sets in a node: another watch has others
         self._quiet = 0  # cuts that are some only since no gradients are recorded there
         self._lost = WeakIdKeyDictionary()  # tensor -> the cuts before it
         self._written = WeakIdKeyDictionary()  # storage -> those of what was written there unseen
         self._seen = 0
-        self._stance: Any = None
-        self._forward: Any = None
+        self._eager = False
+        self._entered = ExitStack()
 
     def enter(self) -> None:
         """Follow what this thread runs from now on; what is compiled runs eagerly meanwhile."""
         if not self.entered and not self.fault:
             self.entered = threading.get_ident()
-            self._forward = register_module_forward_pre_hook(self._before_forward)
             self.__enter__()
+            self._entered.callback(leave_function_mode, self)
+            self._entered.enter_context(register_module_forward_pre_hook(self._before_forward))
 
     def leave(self) -> None:
         """Look at nothing any more, whatever other modes were entered since."""
         self.stops.clear()
         if self.entered == threading.get_ident():
-            leave_function_mode(self)
             self.entered = 0
+            self._entered.close()
             self._lost.clear()
             self._written.clear()
-            self._forward.remove()
-            if self._stance is not None:
-                self._stance.__exit__(None, None, None)
-                self._stance = None
+            self._eager = False
 
     def _before_forward(self, module: Any, given: Any) -> None:
         self._leaves.meet(module)
@@ -133,8 +130,9 @@ class Flow(TorchFunctionMode):
 
     def _run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
-        if self._stance is None and COMPILER in sys.modules:
-            self._stance = torch.compiler.set_stance("force_eager")
+        if not self._eager and COMPILER in sys.modules:
+            self._eager = True
+            self._entered.push(torch.compiler.set_stance("force_eager"))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -204,7 +202,9 @@ class Flow(TorchFunctionMode):
             if cuts:
                 self._lost[tensor] = cuts
         elif NOTE not in node.metadata:
-            node.metadata[NOTE] = cuts, name, _place()[0]
+            live, before = self._behind(node)
+            node.metadata[self._sets] = live, before | cuts
+            node.metadata[NOTE] = name, _place()[0]
 
     def _cut(self, name: str, live: int) -> int:
         """The bit of a cut, none where no leaf is lost."""
@@ -247,22 +247,21 @@ class Flow(TorchFunctionMode):
         return own, cuts | sum(cut.bit for cut in self._cuts_of(written) if cut.leaves & ~own)
 
     def _behind(self, node: Any) -> tuple[int, int]:
-        """The sets of a node: what is noted there, and the sets of all nodes behind it."""
-        waiting = [node]
+        """The sets of all nodes behind a node, noted in each: a graph does not change."""
+        waiting = [] if self._sets in node.metadata else [node]
         while waiting:
             last = waiting[-1]
             following = [other for other, _ in last.next_functions if other is not None]
-            unknown = [other for other in following if _SETS not in other.metadata]
+            unknown = [other for other in following if self._sets not in other.metadata]
             if unknown:
                 waiting += unknown
                 continue
             leaf = getattr(last, "variable", None)
-            live = 0 if leaf is None else self._leaves[leaf].bit
-            cuts = last.metadata.get(NOTE, (0,))[0]
-            for other in following:
-                live, cuts = live | other.metadata[_SETS][0], cuts | other.metadata[_SETS][1]
-            waiting.pop().metadata[_SETS] = live, cuts
-        return node.metadata[_SETS]
+            live, cuts = 0 if leaf is None else self._leaves[leaf].bit, 0
+            for its_live, its_cuts in (other.metadata[self._sets] for other in following):
+                live, cuts = live | its_live, cuts | its_cuts
+            waiting.pop().metadata[self._sets] = live, cuts
+        return node.metadata[self._sets]
 
 
 def _node_of(tensor: Any) -> Any:

@@ -18,7 +18,7 @@ from pullback.internal.torch import function_of
 __all__ = ["NOTE", "Stops"]
 
 NOTE = "pullback.training"
-"""The key of what is noted in a node: cuts, operation and place."""
+"""The key of what is noted in a node: operation and place."""
 
 
 class Stops:
@@ -79,7 +79,7 @@ def _stop_at(node: Any) -> tuple[str, str]:
     if function is not None:
         return f"{function.__qualname__.rpartition('.')[2]}.backward", _definition(function)
     name = node.name().removesuffix("Backward0").removesuffix("Backward1")
-    return node.metadata.get(NOTE, (0, name, ""))[1:]
+    return node.metadata.get(NOTE, (name, ""))
 
 
 def _definition(function: Any) -> str:
