@@ -159,3 +159,17 @@ def test_a_second_watch_knows_nothing_of_the_first() -> None:
     assert [(item.name, item.kind) for item in found] == [
         ("ModuleList.0.weight", "cut"), ("ModuleList.0.bias", "cut"),
     ]  # fmt: skip
+
+
+def test_a_model_that_an_optimiser_is_handed_stays_the_same_object() -> None:
+    handed = []
+
+    class Second(torch.optim.SGD):
+        def step(self, model, closure=None):
+            handed.append(model)
+            return super().step(closure)
+
+    model = torch.nn.Linear(4, 4)
+    with watch_training(model):
+        Second(model.parameters(), lr=0.1).step(model)
+    assert handed == [model]

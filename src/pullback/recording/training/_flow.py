@@ -132,7 +132,8 @@ class Flow(TorchFunctionMode):
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
         if not self._eager and COMPILER in sys.modules:
             self._eager = True
-            self._entered.push(torch.compiler.set_stance("force_eager"))
+            stance = torch.compiler.set_stance("force_eager")
+            self._entered.callback(stance.__exit__, None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

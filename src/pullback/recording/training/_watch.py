@@ -111,10 +111,12 @@ class TrainingWatch:
                 finally:
                     flow.paused = True
 
-            return followed if callable(closure) else closure
+            # A model in its place is not to be another object.
+            is_one = callable(closure) and not isinstance(closure, torch.nn.Module)
+            return followed if is_one else closure
 
-        named = {name: follow(value) for name, value in kwargs.items()}
-        return (*args[:1], *map(follow, args[1:])), named
+        named = {name: follow(kwargs[name]) for name in kwargs if name == "closure"}
+        return (*args[:1], *map(follow, args[1:2]), *args[2:]), {**kwargs, **named}
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._flow.paused = False
