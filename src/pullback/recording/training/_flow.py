@@ -18,6 +18,7 @@ import inspect
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from pullback.internal.torch import COMPILER, disable_torch_function, leave_function_mode
 from pullback.recording.training._leaves import Leaves
@@ -98,8 +98,8 @@ class Flow(TorchFunctionMode):
         self.fault = ""
         self._sets = object()  # the key of the sets in a node: another watch has others
         self._quiet = 0  # cuts that are some only since no gradients are recorded there
-        self._lost = WeakIdKeyDictionary()  # tensor -> the cuts before it
-        self._written = WeakIdKeyDictionary()  # storage -> those of what was written there unseen
+        self._lost: _Noted = {}  # of tensors, the cuts before them
+        self._written: _Noted = {}  # of storages, those of what was written there unseen
         self._seen = 0
         self._eager = False
         self._entered = ExitStack()
@@ -188,7 +188,8 @@ class Flow(TorchFunctionMode):
             cuts_there |= self._cut(name, live_there)
             if cuts_there:
                 storage = target.untyped_storage()
-                self._written[storage] = self._written.get(storage, 0) | cuts_there
+                cuts_there |= _noted(self._written, storage)
+                self._written[id(storage)] = weakref.ref(storage), cuts_there
             made.append(target)
         for tensor in made:
             self._record(tensor, name, live, cuts)
@@ -201,7 +202,7 @@ class Flow(TorchFunctionMode):
             own = self._leaves[tensor].bit if tensor.requires_grad else 0
             cuts |= self._cut(name, live & ~own)
             if cuts:
-                self._lost[tensor] = cuts
+                self._lost[id(tensor)] = weakref.ref(tensor), cuts
         elif NOTE not in node.metadata:
             live, before = self._behind(node)
             node.metadata[self._sets] = live, before | cuts
@@ -235,13 +236,13 @@ class Flow(TorchFunctionMode):
 
     def _origin(self, tensor: Any) -> tuple[int, int]:
         """The bits of the leaves that a tensor's gradient reaches, and of the cuts before it."""
-        cuts = self._lost.get(tensor, 0) if len(self._lost) else 0
+        cuts = _noted(self._lost, tensor)
         node = _node_of(tensor)
         if node is not None:
             live, before = self._behind(node)
             # It may come out of a custom Function, whose forward records nothing.
             return live, before | (cuts if NOTE in node.metadata else cuts & ~self._quiet)
-        written = self._written.get(tensor.untyped_storage(), 0) if len(self._written) else 0
+        written = _noted(self._written, tensor.untyped_storage()) if self._written else 0
         if not tensor.requires_grad:
             return 0, cuts | written
         own = self._leaves[tensor].bit
@@ -252,17 +253,26 @@ class Flow(TorchFunctionMode):
         waiting = [] if self._sets in node.metadata else [node]
         while waiting:
             last = waiting[-1]
-            following = [other for other, _ in last.next_functions if other is not None]
-            unknown = [other for other in following if self._sets not in other.metadata]
-            if unknown:
-                waiting += unknown
-                continue
             leaf = getattr(last, "variable", None)
             live, cuts = 0 if leaf is None else self._leaves[leaf].bit, 0
-            for its_live, its_cuts in (other.metadata[self._sets] for other in following):
-                live, cuts = live | its_live, cuts | its_cuts
-            waiting.pop().metadata[self._sets] = live, cuts
+            for other, _ in last.next_functions:
+                sets = (0, 0) if other is None else other.metadata.get(self._sets)
+                if sets is None:
+                    waiting.append(other)
+                else:
+                    live, cuts = live | sets[0], cuts | sets[1]
+            if waiting[-1] is last:  # all that is behind it is known
+                waiting.pop().metadata[self._sets] = live, cuts
         return node.metadata[self._sets]
+
+
+_Noted = dict[int, tuple[Any, int]]
+"""The id of an object -> a weak reference to it, since another may have the id later, and cuts."""
+
+
+def _noted(notes: _Noted, thing: Any) -> int:
+    reference, cuts = notes.get(id(thing), (None, 0))
+    return cuts if reference is not None and reference() is thing else 0
 
 
 def _node_of(tensor: Any) -> Any:

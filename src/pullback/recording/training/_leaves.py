@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
-from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["Leaf", "Leaves"]
 
@@ -84,18 +83,17 @@ class Leaves:
 
     def __init__(self, modules: tuple[Any, ...] = ()) -> None:
         self._modules = weakref.WeakKeyDictionary(dict.fromkeys(modules))  # in their order
-        self._known = WeakIdKeyDictionary()
+        self._known: dict[int, Leaf] = {}
         self._numbers = itertools.count()
 
     def __getitem__(self, tensor: Any) -> Leaf:
-        leaf = self._known.get(tensor)
-        if leaf is None:
-            leaf = Leaf(1 << next(self._numbers), weakref.ref(tensor))
-            self._known[tensor] = leaf
+        leaf = self._known.get(id(tensor))
+        if leaf is None or leaf.tensor() is not tensor:
+            leaf = self[tensor] = Leaf(1 << next(self._numbers), weakref.ref(tensor))
         return leaf
 
     def __setitem__(self, tensor: Any, leaf: Leaf) -> None:
-        self._known[tensor] = leaf
+        self._known[id(tensor)] = leaf
 
     def watch(self) -> Iterator[Any]:
         """Meet what is made from now on, until the handles are removed."""
