@@ -150,18 +150,6 @@ def test_a_recording_that_cannot_be_written(folder, capfd) -> None:
     assert "folder of no/a.pt does not exist" in capfd.readouterr().err
 
 
-class Exploit:
-    def __reduce__(self):
-        return os.system, ("touch pwned",)
-
-
-def test_a_malicious_recording_is_refused(folder, capfd) -> None:
-    torch.save(Exploit(), "evil.pt")
-    assert main(["check", "evil.pt"]) == 2
-    assert "more than plain data" in capfd.readouterr().err
-    assert not (folder / "pwned").exists()
-
-
 @pytest.mark.parametrize("name", [("os", "system"), ("cProfile", "run"), ("evil", "F")])
 def test_a_recording_that_names_what_runs_code_is_refused(folder, name, capfd) -> None:
     (folder / "evil.py").write_text(MODULE + "\nopen('pwned', 'w')\n")

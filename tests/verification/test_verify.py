@@ -1,6 +1,7 @@
 """Wrong kernels are caught, right ones are not accused."""
 
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -17,7 +18,9 @@ from pullback import verify
 from pullback.cli import _verify as command
 from pullback.cli import main
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.report import read_reports
+from pullback.report import Verdict, read_reports
+from pullback.verification._error import Result
+from pullback.verification._isolate import isolated
 
 # `make test` takes one computation for each kind; `make fuzz` takes all.
 WRONG_CASES = [
@@ -190,6 +193,18 @@ def test_what_was_known_before_a_kernel_killed_its_process_stays_known() -> None
     report = verify(Kernel, plain, (torch.randn(2, 3),))
     assert [f.clause for f in report.problems] == ["gradients"]
     assert report.problems[0].verdict == "crashes"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no copies of the process")
+def test_what_runs_in_a_copy_may_start_processes() -> None:
+    def steps(known):
+        yield "started", None
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+        yield "started", Result(Verdict.HOLDS, str(process.exitcode))
+
+    assert isolated(steps, 5.0, isolate=True)["started"].detail == "0"
 
 
 def test_a_slow_kernel_takes_more_of_the_time_than_its_reference() -> None:

@@ -18,6 +18,7 @@ from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
 from pullback.errors import ProgramError
+from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
 from pullback.recording import Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
@@ -120,8 +121,6 @@ def _task(record: Record) -> Task:
 
 
 def _answer(folder: Path, name: str, outcome: Outcome) -> None:
-    path = folder / f"{zlib.crc32(name.encode()):08x}.json"
     report = outcome.report.to_json() if outcome.report is not None else ""
     data = {"name": name, "report": report, "reason": outcome.reason}
-    path.with_suffix(".part").write_text(json.dumps(data), encoding="utf-8")
-    path.with_suffix(".part").replace(path)
+    write_whole(folder / f"{zlib.crc32(name.encode()):08x}.json", json.dumps(data))

@@ -12,13 +12,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.progress import Task as Bar
-from rich.text import Text
 
 from pullback.cli._tasks import Outcome, Task
 
@@ -88,11 +85,11 @@ def with_progress(
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        _DoingColumn(doing),
+        TextColumn("{task.fields[doing]}", markup=False),  # as it is when it is drawn
     )
     drawn = console.is_interactive
     progress = Progress(*columns, console=console, transient=True, disable=not drawn)
-    bar = progress.add_task("", total=len(tasks))
+    bar = progress.add_task("", total=len(tasks), doing=doing)
 
     def line() -> str:
         done = progress.tasks[bar].completed
@@ -102,17 +99,6 @@ def with_progress(
         for outcome in outcomes:
             progress.advance(bar)
             yield outcome
-
-
-class _DoingColumn(ProgressColumn):
-    """What is being done, as it is when it is drawn."""
-
-    def __init__(self, doing: Doing) -> None:
-        super().__init__()
-        self._doing = doing
-
-    def render(self, task: Bar) -> Text:
-        return Text(str(self._doing))
 
 
 @contextmanager

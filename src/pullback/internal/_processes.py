@@ -30,6 +30,7 @@ __all__ = [
     "describe_end",
     "die_with",
     "import_path",
+    "signal_name",
     "start_copy",
     "start_module",
     "supervise",
@@ -227,10 +228,15 @@ def describe_end(status: int, log: Path | None = None) -> str:
     if status >= 0:
         told = (tail(log) if log else "") or "no message"
         return f"The process ended with status {status}: {told}" if status else ""
-    name = str(-status)
-    with contextlib.suppress(ValueError):  # a real-time signal has no name
-        name = signal.Signals(-status).name
-    return f"The process was killed by {name}."
+    return f"The process was killed by {signal_name(-status)}."
+
+
+def signal_name(number: int) -> str:
+    """``"SIGKILL"`` and the like; a real-time signal has a number alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def die_with(parent: int) -> None:

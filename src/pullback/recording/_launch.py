@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pullback.errors import ProgramError
+from pullback.internal._processes import signal_name
 from pullback.internal._program import run_program
 from pullback.internal._secrets import mask_secrets
 from pullback.recording._recorder import Limits
@@ -145,7 +146,7 @@ def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -
 
 
 def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramError:
-    how = f"was ended by {_signal(-code)}" if code < 0 else f"exited with status {code}"
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"exited with status {code}"
     failure = ProgramError(
         f"The program {how}.",
         given=shlex.join(mask_secrets(command)),
@@ -157,10 +158,3 @@ def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramErro
         failure.interrupted, failure.status = True, 128 + signal.SIGINT
         failure.what, failure.mend = "The program was interrupted.", None
     return failure
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"

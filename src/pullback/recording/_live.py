@@ -11,13 +11,9 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
 )
 from pullback.recording._recorder import Call
-from pullback.recording.codec import TENSORS
+from pullback.recording.codec import TENSORS, Traced
 
 __all__ = ["copy_call"]
-
-
-class _Traced(Exception):
-    """A tensor has no data."""
 
 
 def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call | None:
@@ -43,7 +39,7 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
         nonlocal size
         if isinstance(value, torch.Tensor):
             if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
-                raise _Traced
+                raise Traced
             size += value.numel() * value.element_size()
             if size > limit:
                 raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
@@ -60,7 +56,7 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
         try:
             arguments = tuple(visit(item) for item in args)
             named = {name: visit(item) for name, item in keywords.items()}
-        except _Traced:
+        except Traced:
             return None
     return Call(arguments, named, [], size)
 

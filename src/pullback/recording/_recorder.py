@@ -298,6 +298,7 @@ def _watch_training(directory: str) -> Any:
     Returns:
         The watch, or ``None`` where there is none.
     """
+    _sibling("_spool.py")
     training = _sibling("training/_finding.py").Training
 
     def write() -> None:
@@ -307,7 +308,7 @@ def _watch_training(directory: str) -> Any:
 
     try:
         _inside_torch()
-        for part in ("flow", "names", "stops"):
+        for part in ("leaves", "stops", "flow"):
             _sibling(f"training/_{part}.py")
         watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
     except Exception as error:  # an unknown torch: the program runs, and the parent says why

@@ -11,7 +11,7 @@ import pickle
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -31,6 +31,7 @@ _VERSION = 2
 # The encoder goes 40 deep, with up to four lists and tuples for a level.
 _DEPTH = 200
 _LEAST_VALUES = 2**16
+_KEPT = ("paths", "script", "applied", "reasons")  # of a Function, in a file
 
 
 @dataclass(frozen=True)
@@ -146,21 +147,14 @@ class Recording:
         """
         functions = [
             {
+                **{name: getattr(item, name) for name in _KEPT},
                 "locator": item.locator.to_data(),
-                "paths": item.paths,
-                "script": item.script,
-                "applied": item.applied,
-                "reasons": item.reasons,
                 "calls": [dict(vars(call)) for call in item.calls],
             }
             for item in self.functions
         ]
-        data = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "program": list(self.program),
-            "functions": functions,
-        }
+        data = {"format": _FORMAT, "version": _VERSION, "program": list(self.program),
+                "functions": functions}  # fmt: skip
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
         torch.save(data, written)
         try:
@@ -356,9 +350,7 @@ def _read_function(item: dict[str, Any], scripts: Sequence[Path]) -> RecordedFun
     entry = _entry({}, item)
     package = "" if entry.locator.script else entry.locator.module.partition(".")[0]
     loader = StrictLoader(scripts, package)
-    return RecordedFunction(
-        entry.locator, entry.paths, entry.script, int(item["applied"]), calls, reasons, loader
-    )
+    return replace(entry, applied=int(item["applied"]), calls=calls, reasons=reasons, loader=loader)
 
 
 def _read_call(item: dict[str, Any]) -> RecordedCall:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "write_whole"]
 
 _BYTES = 8
 
@@ -85,9 +85,7 @@ class Spool:
             },
             written,
         )
-        with open(path + ".part", "wb") as file:
-            file.write(written.getbuffer())
-        os.replace(path + ".part", path)
+        write_whole(path, written.getbuffer())
 
     def describe(self) -> None:
         """Write what the counts count, and why calls were not kept."""
@@ -103,9 +101,14 @@ class Spool:
             if not record.ignored
         ]
         path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        os.replace(path + ".part", path)
+        write_whole(path, json.dumps(found).encode())
+
+
+def write_whole(path: str, content: Any) -> None:
+    """Write a file beside its place and put it there when it is whole: others read meanwhile."""
+    with open(path + ".part", "wb") as file:
+        file.write(content)
+    os.replace(path + ".part", path)
 
 
 def _head(record: Any) -> dict[str, Any]:

@@ -3,16 +3,17 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from pullback.conformance import Arguments, NoEnd, reseed
+from pullback.internal.torch import pytree
 
 __all__ = ["Answer", "Placing", "Runner", "Subject", "outputs_of", "same_bits"]
 
-Placing = Callable[[int, torch.Tensor], torch.Tensor]
-"""Position and values -> the tensor that is handed over, without history."""
+Placing = Callable[[torch.Tensor], torch.Tensor]
+"""Values -> the tensor that is handed over, without history."""
 
 
 @dataclass(frozen=True)
@@ -65,34 +66,35 @@ class Subject:
         return f"{named.__module__}:{named.__qualname__}".replace("<locals>.", "")
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Runner:
-    """Calls a function on copies of arguments.
+    """Calls a kernel or its reference on copies of arguments.
 
     Arguments:
+        kernel: what is judged.
+        reference: plain torch of the same signature.
         seed: of everything random, before each call, and of the cotangents.
         gradients: whether gradients are asked for.
         cotangents: what becomes of the cotangent of an output before it is handed over.
     """
 
+    kernel: Subject
+    reference: Subject
     seed: int
     gradients: bool = True
-    cotangents: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+    cotangents: Placing = lambda tensor: tensor
 
     def run(
-        self, function: Callable[..., Any], arguments: Arguments, place: Placing | None = None
+        self, function: Callable[..., Any], arguments: Arguments, place: Placing = torch.clone
     ) -> Answer:
         """The answer to arguments.
 
         Arguments:
             function: what is called.
             arguments: copies of them are handed over.
-            place: where their tensors lie, if not in memory of their own.
+            place: where their tensors lie: in memory of their own if nothing is said.
         """
-        tensors = [
-            value.clone() if place is None else place(k, value)
-            for k, value in enumerate(arguments.values)
-        ]
+        tensors = [place(value) for value in arguments.values]
         reseed(self.seed)
         try:
             return self.call(function, arguments, tensors)
@@ -123,11 +125,8 @@ class Runner:
     ) -> tuple[torch.Tensor, ...]:
         roots = [output for output in outputs if output.requires_grad]
         weights = [self.weights(root, number) for number, root in enumerate(roots)]
-        found = torch.autograd.grad(roots, points, weights, allow_unused=True)
-        return tuple(
-            torch.zeros_like(point) if gradient is None else gradient.detach()
-            for point, gradient in zip(points, found, strict=True)
-        )
+        found = torch.autograd.grad(roots, points, weights, materialize_grads=True)
+        return tuple(gradient.detach() for gradient in found)
 
     def weights(self, output: torch.Tensor, number: int) -> torch.Tensor:
         """The cotangent of an output: the same numbers in every dtype that can hold them.
@@ -138,7 +137,7 @@ class Runner:
         numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64)
         return self.cotangents(numbers.to(torch.bfloat16).to(output))
 
-    def silent(self) -> "Runner":
+    def silent(self) -> Self:
         """The same without gradients."""
         return replace(self, gradients=False)
 
@@ -149,16 +148,8 @@ def outputs_of(
     """The tensors that a function returns for these very tensors in the place of its arguments'."""
     every = arguments.with_differentiable(tuple(range(len(tensors))))
     args, kwargs = every.build(tensors)
-    return _tensors(function(*args, **kwargs))
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value
-    if isinstance(value, (list, tuple, dict)):
-        return [tensor for item in items for tensor in _tensors(item)]
-    return []
+    leaves = pytree.tree_leaves(function(*args, **kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def same_bits(one: Answer, other: Answer) -> bool:

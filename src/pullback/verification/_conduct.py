@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from pullback.conformance import Arguments, guarded, reseed, resizings
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
-from pullback.verification._work import Result, Work, broken, holds
+from pullback.verification._error import Result
+from pullback.verification._work import Work, broken, holds
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
@@ -36,14 +38,13 @@ def caches(work: Work) -> Result:
         work.raw(tensors)
         for tensor, value in zip(tensors, other.values, strict=True):
             tensor.copy_(value)
-        again = _answer(work.raw(tensors))
+        again = work.raw(tensors)
         found = _outputs_only(work, other, again)
         if found:
             return broken(f"New values in the same memory are answered as the old ones: {found}")
-        first = work.raw(work.copies(other))
-        for tensor in first:
-            _spoil(tensor)
-        found = _outputs_only(work, other, _answer(work.raw(work.copies(other))))
+        for tensor in work.raw(work.copies(other)).outputs:
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        found = _outputs_only(work, other, work.raw(work.copies(other)))
         if found:
             return broken(f"A change of its last answer changes its next one: {found}")
         counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13)]
@@ -62,45 +63,40 @@ def alias(work: Work) -> Result:
         tensors = work.copies(work.given)
         made = work.raw(tensors)
         given = {_storage(t) for t in tensors if t.numel()}
-        shared = [k for k, t in enumerate(made) if t.numel() and _storage(t) in given]
+        shared = [k for k, t in enumerate(made.outputs) if t.numel() and _storage(t) in given]
         if shared and not _reference_shares(work):
             return broken(f"Output {shared[0]} lies in the memory of an input.")
-        kept = [t.clone() for t in made]
+        kept = Answer(tuple(t.clone() for t in made.outputs))
         work.raw(work.copies(work.fresh(21)))
-        if not same_bits(_answer(made), _answer(kept)):
+        if not same_bits(made, kept):
             return broken("The next call changes what the last one returned.")
     return holds("each output has memory of its own")
 
 
 def _reference_shares(work: Work) -> bool:
     tensors = work.copies(work.given)
-    made = outputs_of(work.judge.reference.of(work.dtype), work.given, tensors)
+    made = outputs_of(work.reference.of(work.dtype), work.given, tensors)
     return bool({_storage(t) for t in made} & {_storage(t) for t in tensors})
 
 
 def bounds(work: Work) -> Result:
     """What lies around the inputs is neither read nor written."""
     buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-    fills: list[float] = [0.0]
 
-    def place(k: int, value: torch.Tensor) -> torch.Tensor:
+    def placed(value: torch.Tensor, around: float) -> torch.Tensor:
         number = value.is_floating_point() or value.is_complex()
-        fill = fills[0] if number or not value.numel() else value.max().item()
+        fill = around if number or not value.numel() else value.max().item()
         buffer = torch.full((value.numel() + 2 * _MARGIN,), fill, dtype=value.dtype)
         inner = buffer[_MARGIN : _MARGIN + value.numel()].view(value.shape)
         inner.copy_(value)
         buffers.append((buffer, buffer.clone()))
         return inner.detach()
 
-    answers = []
-    for fill in (0.0, float("nan")):
-        fills[0] = fill
-        buffers.clear()
-        answers.append(work.kernel(work.given, place))
-        for buffer, before in buffers:
-            for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
-                if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
-                    return broken("It writes past the end of an input.")
+    answers = [work.answer(work.given, partial(placed, around=n)) for n in (0.0, float("nan"))]
+    for buffer, before in buffers:
+        for part in (slice(None, _MARGIN), slice(-_MARGIN, None)):
+            if not torch.equal(buffer[part].nan_to_num(7.0), before[part].nan_to_num(7.0)):
+                return broken("It writes past the end of an input.")
     if not same_bits(*answers):
         return broken("The numbers past the end of an input change its answer.")
     return holds(f"{_MARGIN} entries on each side of every input are neither read nor written")
@@ -108,38 +104,37 @@ def bounds(work: Work) -> Result:
 
 def deterministic(work: Work) -> Result:
     """The same arguments, the same bits."""
-    first = work.kernel(work.given)
+    first = work.answer(work.given)
     for _ in range(4):
-        again = work.kernel(work.given)
+        again = work.answer(work.given)
         if not same_bits(first, again):
-            found = work.judge.judge(work.given, again)
-            if found.fault or not _is_deterministic(work):
+            if work.judge(work.given, again).fault or not _is_deterministic(work):
                 return broken("The same arguments give another answer the next time.")
             return Result(Verdict.UNTIDY, "the same arguments give other bits, within rounding")
     return holds("five runs give the same bits")
 
 
 def _is_deterministic(work: Work) -> bool:
-    reference = work.judge.reference.of(work.dtype)
-    runs = [work.judge.runner.run(reference, work.given) for _ in range(2)]
+    reference = work.reference.of(work.dtype)
+    runs = [work.run(reference, work.given) for _ in range(2)]
     return same_bits(*runs)
 
 
 def state(work: Work) -> Result:
     """What was called before makes no difference, and two calls do not share what they keep."""
-    first = work.kernel(work.given)
+    first = work.answer(work.given)
     for number in range(31, 36):
-        work.kernel(work.fresh(number))
-    again = work.kernel(work.given)
-    if not same_bits(first, again) and work.judge.judge(work.given, again).fault:
+        work.answer(work.fresh(number))
+    again = work.answer(work.given)
+    if not same_bits(first, again) and work.judge(work.given, again).fault:
         return broken("The answer depends on what was called before.")
     found = _interleaved(work)
     return broken(found) if found else holds("calls do not share what they keep")
 
 
 def _interleaved(work: Work) -> str:
-    runner, kernel = work.judge.runner, work.judge.kernel.of(work.dtype)
-    if not runner.gradients or not work.judge.truth(work.given).history:
+    kernel = work.kernel.of(work.dtype)
+    if not work.gradients or not work.truth(work.given).history:
         return ""
     drawn = torch.Generator().manual_seed(work.seed)
     resized = (
@@ -154,10 +149,9 @@ def _interleaved(work: Work) -> str:
             kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
             return made
 
-        found = work.judge.judge(work.given, runner.run(between, work.given))
-        said = found.fault or found.refused
-        if said:
-            return f"A call between forward and backward changes the gradient: {said}."
+        found = work.judge(work.given, work.run(between, work.given))
+        if found.verdict.is_bad:
+            return f"A call between forward and backward changes the gradient: {found.detail}."
     return ""
 
 
@@ -165,17 +159,18 @@ def mutation(work: Work) -> Result:
     """No input is written to, unless the reference writes to it."""
 
     def written(function: Callable[..., Any]) -> list[int]:
-        tensors: dict[int, torch.Tensor] = {}
+        tensors: list[torch.Tensor] = []
 
-        def place(k: int, value: torch.Tensor) -> torch.Tensor:
-            return tensors.setdefault(k, value.clone())
+        def place(value: torch.Tensor) -> torch.Tensor:
+            tensors.append(value.clone())
+            return tensors[-1]
 
-        work.judge.runner.silent().run(function, work.given, place)
-        pairs = ((k, tensors[k], work.given.values[k]) for k in tensors)
-        return [k for k, one, other in pairs if not torch.equal(one, other)]
+        work.silent().run(function, work.given, place)
+        pairs = enumerate(zip(tensors, work.given.values, strict=True))
+        return [k for k, (one, other) in pairs if not torch.equal(one, other)]
 
-    changed = written(work.judge.kernel.of(work.dtype))
-    allowed = written(work.judge.reference.of(work.dtype))
+    changed = written(work.kernel.of(work.dtype))
+    allowed = written(work.reference.of(work.dtype))
     bad = [work.given.paths[k] for k in changed if k not in allowed]
     return broken(f"It writes to {', '.join(bad)}.") if bad else holds("no input is written to")
 
@@ -188,8 +183,8 @@ def settings(work: Work) -> Result:
     moved = [name for name, value in _state().items() if value != before[name]]
     if moved:
         return broken(f"It changes {moved[0]}.")
-    silent = work.judge.runner.silent()
-    kernel, reference = (s.of(work.dtype) for s in (work.judge.kernel, work.judge.reference))
+    silent = work.silent()
+    kernel, reference = (s.of(work.dtype) for s in (work.kernel, work.reference))
     plain = silent.run(kernel, work.given)
     for name, setting in _SETTINGS.items():
         with guarded(), setting():
@@ -214,10 +209,8 @@ def forbidden(work: Work) -> Result:
             names.append(getattr(func, "__name__", str(func)).partition(".")[0])
             return func(*args, **(kwargs or {}))
 
-    with guarded(), _calls_of(work.judge.reference.given) as called, Functions(), _Operators(names):
-        work.judge.runner.silent().call(
-            work.judge.kernel.of(work.dtype), work.given, work.copies(work.given)
-        )
+    with guarded(), _calls_of(work.reference.given) as called, Functions(), _Operators(names):
+        work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
     if called:
         return broken("It calls its reference.")
     plain = {name.strip("_") for name in names}
@@ -237,11 +230,11 @@ def finished(work: Work) -> Result:
         time.sleep(_WAIT)
         threads, children = set(threading.enumerate()), set(multiprocessing.active_children())
         made = work.raw(work.copies(work.given))
-        kept = [t.clone() for t in made]
+        kept = Answer(tuple(t.clone() for t in made.outputs))
         left = [t for t in threading.enumerate() if t not in threads]
         started = [c for c in multiprocessing.active_children() if c not in children]
         time.sleep(_WAIT)
-    if not same_bits(_answer(made), _answer(kept)):
+    if not same_bits(made, kept):
         return broken("Its output changes after it has returned.")
     if left or started:
         return broken(f"It leaves {'a thread' if left else 'a process'} behind at each call.")
@@ -250,15 +243,7 @@ def finished(work: Work) -> Result:
 
 def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
     """What is wrong with outputs, or an empty text."""
-    return work.judge.silent().judge(arguments, got).fault
-
-
-def _answer(tensors: list[torch.Tensor]) -> Answer:
-    return Answer(tuple(tensors))
-
-
-def _spoil(tensor: torch.Tensor) -> None:
-    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+    return work.silent().judge(arguments, got).fault
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -313,18 +298,9 @@ def _calls_of(function: Any) -> Iterator[list[str]]:
         sys.setprofile(before)
 
 
-@contextmanager
-def _default_dtype() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
+# Entered within `guarded`, which puts all of them back.
 _SETTINGS: dict[str, Callable[[], Any]] = {
-    "the default dtype": _default_dtype,
+    "the default dtype": lambda: nullcontext(torch.set_default_dtype(torch.float64)),
     "whether gradients are recorded": torch.no_grad,
     "inference mode": torch.inference_mode,
 }

@@ -18,14 +18,15 @@ arguments (of a softmax of one entry): there :math:`|t|` is the largest one of t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from pullback.conformance import Arguments
-from pullback.verification._answers import Answer, Placing, Runner, Subject, outputs_of
+from pullback.report import Verdict
+from pullback.verification._answers import Answer, Placing, Runner, outputs_of
 
-__all__ = ["FACTOR", "Comparison", "Judge"]
+__all__ = ["FACTOR", "Judge", "Result", "dtype_of"]
 
 FACTOR = 8.0
 _SAMPLES = 2
@@ -33,71 +34,72 @@ _AROUND = 0.05  # of the typical movement: an entry that did not move by chance
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a kernel is beside its reference at some arguments.
+class Result:
+    """What a comparison, or a test of a promise, says.
 
     Arguments:
-        fault: what is wrong, or an empty text.
+        verdict: ``skipped`` where the reference refuses the arguments, ``crashes`` where the kernel
+            does.
+        detail: why.
         expected: the number, dtype or shape that was expected.
         got: what the kernel gave.
-        skipped: why they cannot be compared, or an empty text: the reference refuses the arguments.
-        refused: what the kernel raised, or an empty text.
         kernel: the largest error of the kernel, in units in the last place.
         reference: that of the reference in the kernel's dtype.
         history: whether the kernel can be differentiated.
     """
 
-    fault: str = ""
+    verdict: Verdict
+    detail: str = ""
     expected: str = ""
     got: str = ""
-    skipped: str = ""
-    refused: str = ""
     kernel: float = 0.0
     reference: float = 0.0
     history: bool = True
 
+    @property
+    def fault(self) -> str:
+        """What is wrong, or an empty text."""
+        return self.detail if self.verdict is Verdict.BROKEN else ""
 
-class Judge:
+
+@dataclass(kw_only=True)
+class Judge(Runner):
     """Compares a kernel with its reference at any arguments.
 
     Arguments:
-        kernel: what is judged.
-        reference: plain torch of the same signature.
-        runner: calls both.
-        example: the arguments as given.
+        given: the example.
     """
 
-    def __init__(
-        self, kernel: Subject, reference: Subject, runner: Runner, example: Arguments
-    ) -> None:
-        self.kernel, self.reference, self.runner = kernel, reference, runner
-        self.example = example
-        self._typical: list[float] | None = None
-        self._lengths: dict[tuple[torch.Size, ...], int] = {}
+    given: Arguments
+    _typical: list[float] | None = field(default=None, init=False)
+    _lengths: dict[tuple[torch.Size, ...], int] = field(default_factory=dict, init=False)
 
     def truth(self, arguments: Arguments) -> Answer:
         """The reference in float64, on the same numbers."""
-        return self.runner.run(self.reference.of(torch.float64), arguments.cast(torch.float64))
+        return self.run(self.reference.of(torch.float64), arguments.cast(torch.float64))
 
-    def compare(self, arguments: Arguments, place: Placing | None = None) -> Comparison:
+    def answer(self, arguments: Arguments, place: Placing = torch.clone) -> Answer:
+        """What the kernel answers."""
+        return self.run(self.kernel.of(dtype_of(arguments)), arguments, place)
+
+    def compare(self, arguments: Arguments, place: Placing = torch.clone) -> Result:
         """Compare at arguments."""
         truth = self.truth(arguments)
-        if truth.fault:
-            return Comparison(skipped=f"the reference refuses them ({truth.fault})")
-        dtype = dtype_of(arguments)
-        poison(truth, dtype)
-        got = self.runner.run(self.kernel.of(dtype), arguments, place)
+        if not truth.fault:
+            poison(truth, dtype_of(arguments))
+        got = Answer() if truth.fault else self.answer(arguments, place)
         return self.judge(arguments, got, truth)
 
-    def judge(self, arguments: Arguments, got: Answer, truth: Answer | None = None) -> Comparison:
+    def judge(self, arguments: Arguments, got: Answer, truth: Answer | None = None) -> Result:
         """Compare what a kernel gave for arguments."""
         truth = self.truth(arguments) if truth is None else truth
         dtype = dtype_of(arguments)
-        own = self.runner.run(self.reference.of(dtype), arguments)
+        own = self.run(self.reference.of(dtype), arguments)
         if own.fault or truth.fault:
-            return Comparison(skipped=f"the reference refuses them ({own.fault or truth.fault})")
+            why = f"the reference refuses them ({truth.fault or own.fault})"
+            return Result(Verdict.SKIPPED, why)
         if got.fault:
-            return Comparison(refused=got.fault)
+            return Result(Verdict.CRASHES, got.fault)
         wrong = _kind(got, own)
         if wrong is not None:
             return wrong
@@ -119,16 +121,13 @@ class Judge:
             if entries.fault:
                 return entries
             kernel, reference = max(kernel, entries.kernel), max(reference, entries.reference)
-        return Comparison(kernel=kernel, reference=reference, history=got.history)
-
-    def silent(self) -> "Judge":
-        """The same of outputs alone."""
-        return Judge(self.kernel, self.reference, self.runner.silent(), self.example)
+        numbers = {"kernel": kernel, "reference": reference}
+        return Result(Verdict.HOLDS, **numbers, history=got.history)
 
     def _typical_at(self, number: int) -> float:
         """The largest entry of a gradient at the example; 0 for an output."""
         if self._typical is None:
-            answer = self.truth(self.example)
+            answer = self.truth(self.given)
             sizes = [float(g.abs().max()) if g.numel() else 0.0 for g in answer.gradients]
             self._typical = [0.0] * len(answer.outputs) + sizes
         return self._typical[number] if number < len(self._typical) else 0.0
@@ -140,7 +139,7 @@ class Judge:
         scale = 1.0
         if dtype == torch.float64:
             coarse = arguments.cast(torch.float32)
-            own = self.runner.run(self.reference.of(torch.float32), coarse)
+            own = self.run(self.reference.of(torch.float32), coarse)
             truth = self.truth(coarse)
             scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
         pairs = zip(own.named(), truth.named(), strict=False)
@@ -160,15 +159,14 @@ class Judge:
 
         wide = arguments.cast(torch.float64)
         moved = wide.with_values([move(value) for value in wide.values])
-        return self.runner.run(self.reference.of(torch.float64), moved)
+        return self.run(self.reference.of(torch.float64), moved)
 
     def _length(self, arguments: Arguments) -> int:
         """How many entries one entry of an output, or of a gradient, is summed of."""
-        wide, silent = arguments.cast(torch.float64), self.runner.silent()
+        wide, silent = arguments.cast(torch.float64), self.silent()
         function = self.reference.of(torch.float64)
         points = [value.clone().requires_grad_() for value in wide.points()]
-        given = dict(zip(wide.differentiable, points, strict=True))
-        tensors = [given.get(k, value) for k, value in enumerate(wide.values)]
+        tensors = wide.with_points(points).values
         outputs = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
         longest = 1
         for output in outputs[:1]:
@@ -194,10 +192,10 @@ def _compare_entries(
     name: str, true: torch.Tensor, got: torch.Tensor, own: torch.Tensor, *,
     own_error: torch.Tensor, moved: Sequence[torch.Tensor], dtype: torch.dtype, length: int,
     typical: float,
-) -> Comparison:  # fmt: skip
+) -> Result:  # fmt: skip
     """One tensor of a kernel beside the truth, entry by entry."""
     if not true.numel():
-        return Comparison()
+        return Result(Verdict.HOLDS)
     if not (true.is_floating_point() or true.is_complex()):
         unequal = (got.to(true.dtype) != true).double()
         nothing = torch.zeros_like(unequal)
@@ -225,15 +223,15 @@ def _compare_entries(
 def _worst(
     name: str, true: torch.Tensor, got: torch.Tensor, *, excess: torch.Tensor, error: torch.Tensor,
     own: torch.Tensor,
-) -> Comparison:  # fmt: skip
+) -> Result:  # fmt: skip
     """Where the error is larger than allowed, the entry where it is so most."""
     most = {"kernel": float(error.max()), "reference": float(own.max())}
     k = int(excess.argmax())
     if float(excess.flatten()[k]) <= 1:
-        return Comparison(**most)
+        return Result(Verdict.HOLDS, **most)
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), true.shape))
-    return Comparison(
-        f"{name} is wrong at {f'entry {index}' if index else 'its one entry'}: "
+    return Result(
+        Verdict.BROKEN, f"{name} is wrong at {f'entry {index}' if index else 'its one entry'}: "
         f"off by {float(error.flatten()[k]):.3g} units in the last place, where the "
         f"reference itself is off by {float(own.flatten()[k]):.3g} there, and by "
         f"{most['reference']:.3g} at most",
@@ -241,18 +239,17 @@ def _worst(
     )  # fmt: skip
 
 
-def _kind(got: Answer, own: Answer) -> Comparison | None:
+def _kind(got: Answer, own: Answer) -> Result | None:
     """What tells the answers apart before any number: how many, of which shape and dtype."""
     if len(got.outputs) != len(own.outputs):
         counts = f"{len(own.outputs)} tensors", f"{len(got.outputs)} tensors"
-        return Comparison("it returns another number of tensors", *counts)
-    pairs = zip(got.named(), own.named(), strict=False)
-    for (name, one), (_, other) in pairs:
-        if one.shape != other.shape:
-            said = str(tuple(other.shape)), str(tuple(one.shape))
-            return Comparison(f"{name} has another shape", *said)
-        if one.dtype != other.dtype:
-            return Comparison(f"{name} has another dtype", str(other.dtype), str(one.dtype))
+        return Result(Verdict.BROKEN, "it returns another number of tensors", *counts)
+    for (name, one), (_, other) in zip(got.named(), own.named(), strict=False):
+        pairs = {"shape": (tuple(other.shape), tuple(one.shape)), "dtype": (other.dtype, one.dtype)}
+        for what, (expected, found) in pairs.items():
+            if expected != found:
+                said = f"{name} has another {what}"
+                return Result(Verdict.BROKEN, said, str(expected), str(found))
     return None
 
 

@@ -1,16 +1,15 @@
 """Test promises in a copy of this process: one that dies or hangs breaks the promise in hand."""
 
-import multiprocessing
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from multiprocessing import Pipe
 
 import torch
 
+from pullback.conformance import can_copy
+from pullback.internal._processes import start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
-from pullback.verification._work import Result
+from pullback.verification._error import Result
 
 __all__ = ["isolated"]
 
@@ -33,9 +32,9 @@ def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
         The result of each step; one that ended the copy crashes.
     """
     known: _Results = {}
-    apart = isolate and sys.platform == "linux" and not torch.cuda.is_initialized()
     while True:
         began = ""
+        apart = isolate and can_copy()
         for name, result in _copy(steps, known, timeout) if apart else steps(known):
             began = name if result is None else ""
             if result is not None:
@@ -47,14 +46,16 @@ def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
 
 def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str, Result | None]]:
     """What one copy says until it ends."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads: torch's
-        copy = context.Process(target=_tell, args=(steps, known, writer), daemon=True)
-        copy.start()
+    reader, writer = Pipe(duplex=False)
+
+    def tell() -> None:
+        torch.set_num_threads(1)  # those of the original are not in a copy
+        for item in steps(known):
+            writer.send(item)
+
+    copy = start_copy(tell)
     writer.close()
-    work, since = WorkTime(copy.pid or 0), 0.0
+    work, since = WorkTime(copy.pid), 0.0
     try:
         while work.seconds - since < _PATIENCE * timeout:
             if reader.poll(_POLL):
@@ -63,12 +64,5 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
     except EOFError:
         return
     finally:
-        copy.kill()
-        copy.join()
+        copy.end()
         reader.close()
-
-
-def _tell(steps: _Steps, known: _Results, writer: Any) -> None:
-    torch.set_num_threads(1)  # those of the original are not in a copy
-    for item in steps(known):
-        writer.send(item)

@@ -1,5 +1,6 @@
 """The promises about numbers: right as given, and at other values, sizes, dtypes and strides."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,43 +10,40 @@ import torch
 
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
-from pullback.verification._answers import Placing, outputs_of
-from pullback.verification._error import Judge
-from pullback.verification._work import Result, Work, broken, holds, raises, wrong
+from pullback.verification._answers import outputs_of
+from pullback.verification._error import Result
+from pullback.verification._work import Trial, Work, broken, holds, raises, wrong
 
 __all__ = ["dtypes", "gradients", "layouts", "outputs", "second", "sizes", "values"]
 
 _ENTRIES = 2**17
 _LARGEST = 1500
 _GUARD = 64
-_Trials = Iterator[tuple[str, Arguments, Placing | None]]
 
 
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
     trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
-    return _agreement(work.judge.silent(), trials)
+    return _agreement(work.silent(), trials)
 
 
 def gradients(work: Work) -> Result:
     """The gradients at the example and at other values, with contiguous and other cotangents."""
-    truth = work.judge.truth(work.given)
+    truth = work.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
-    return _agreement(work.judge, (("", work.given), ("draw 1", work.fresh(1))))
+    return _agreement(work, (("", work.given), ("draw 1", work.fresh(1))))
 
 
-def _agreement(judge: Judge, trials: Sequence[tuple[str, Arguments]]) -> Result:
+def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
     worst = 0.0, 0.0
     for name, arguments in trials:
-        found = judge.compare(arguments)
-        if found.skipped:
-            return Result(Verdict.SKIPPED, found.skipped)
-        if found.refused:
-            return raises(found.refused)
+        found = work.compare(arguments)
         if found.fault:
             return wrong(name, found)
-        if judge.runner.gradients and not found.history:
+        if found.verdict is not Verdict.HOLDS:
+            return raises(found.detail) if found.verdict is Verdict.CRASHES else found
+        if work.gradients and not found.history:
             return Result(Verdict.LACKING, "it gives no gradient, where its reference does")
         worst = max(worst[0], found.kernel), max(worst[1], found.reference)
     return holds(
@@ -56,14 +54,14 @@ def _agreement(judge: Judge, trials: Sequence[tuple[str, Arguments]]) -> Result:
 
 def second(work: Work) -> Result:
     """The gradient of the gradient, where the kernel does not refuse it."""
-    if not work.judge.runner.gradients:
+    if not work.gradients:
         return Result(Verdict.SKIPPED, "it gives no gradient that is right")
     try:
-        given = _second(work, work.judge.kernel.of(torch.float64))
+        given = _second(work, work.kernel.of(torch.float64))
     except Exception as error:
         return Result(Verdict.LACKING, f"refused: {type(error).__name__}: {error}")
     try:
-        true = _second(work, work.judge.reference.of(torch.float64))
+        true = _second(work, work.reference.of(torch.float64))
     except Exception as error:
         return Result(Verdict.SKIPPED, f"the reference has none: {type(error).__name__}: {error}")
     for k, (one, other) in enumerate(zip(given, true, strict=True)):
@@ -82,36 +80,31 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     tensors = [value.clone() for value in wide.values]
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
     roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
-    weights = [work.judge.runner.weights(root, k) for k, root in enumerate(roots)]
+    weights = [work.weights(root, k) for k, root in enumerate(roots)]
     first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]
-    drawn = [work.judge.runner.weights(g, 17 + k) for k, g in enumerate(found)]
-    twice = torch.autograd.grad(found, points, drawn, allow_unused=True)
-    pairs = zip(points, twice, strict=True)
-    return [torch.zeros_like(point) if g is None else g for point, g in pairs]
+    drawn = [work.weights(g, 17 + k) for k, g in enumerate(found)]
+    return list(torch.autograd.grad(found, points, drawn, materialize_grads=True))
 
 
 def sizes(work: Work) -> Result:
     """Each size that the arguments have: neighbours, one, odd, and beyond 64, 128 and 1,024."""
 
-    def trials() -> _Trials:
+    def trials() -> Iterator[Trial]:
         drawn = torch.Generator().manual_seed(work.seed)
         found = list(resizings(work.given, _LARGEST, _ENTRIES, drawn))
         for resizing in found:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
             for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
-                arguments = resizing.at(size)
-                if arguments is not None:
-                    yield f"size {size} of {resizing.where}", arguments, None
+                yield f"size {size} of {resizing.where}", resizing.at(size), torch.clone
         wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
         for sizes in wanted if len(found) > 1 else ():
             if _is_small(found, sizes):
-                arguments = together(found, sizes, drawn)
-                if arguments is not None:
-                    yield f"sizes {sizes} in place of {[r.size for r in found]}", arguments, None
+                name = f"sizes {sizes} in place of {[r.size for r in found]}"
+                yield name, together(found, sizes, drawn), torch.clone
 
     return work.over(trials())
 
@@ -125,13 +118,12 @@ def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
 
 def dtypes(work: Work) -> Result:
     """Other floating dtypes: right, or refused."""
-
-    def trials() -> _Trials:
-        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            if dtype != work.dtype and not any(v.is_complex() for v in work.given.values):
-                yield str(dtype), work.given.cast(dtype), None
-
-    return work.over(trials(), refusals=True)
+    every = torch.float32, torch.float64, torch.bfloat16, torch.float16
+    others = [dtype for dtype in every if dtype != work.dtype]
+    if any(value.is_complex() for value in work.given.values):
+        others = []
+    cast = ((str(dtype), work.given.cast(dtype), torch.clone) for dtype in others)
+    return work.over(cast, refusals=True)
 
 
 def layouts(work: Work) -> Result:
@@ -142,22 +134,16 @@ def layouts(work: Work) -> Result:
         "inside of a larger tensor": _inside,
         "expanded": _expanded,
     }
-
-    def trials() -> _Trials:
-        for name, place in placings.items():
-            arguments = work.given if place is not _expanded else work.changed(_first_row)
-            if arguments is not None:
-                yield name, arguments, lambda k, value, place=place: place(value)
-
-    result = work.over(trials())
+    rows = work.changed(_first_row)
+    result = work.over(
+        (name, rows if place is _expanded else work.given, place)
+        for name, place in placings.items()
+    )
     if result.verdict is not Verdict.HOLDS:
         return result
-    runner = work.judge.runner
     for name, place in placings.items():
-        if place is not _expanded and runner.gradients:
-            strided = replace(runner, cotangents=place)
-            judge = Judge(work.judge.kernel, work.judge.reference, strided, work.given)
-            found = judge.compare(work.given)
+        if place is not _expanded and work.gradients:
+            found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result
@@ -210,15 +196,9 @@ def values(work: Work) -> Result:
         "one large entry": _one_large,
     }
 
-    def trials() -> _Trials:
-        for name, change in changes.items():
-            arguments = work.changed(change)
-            if arguments is not None:
-                yield name, arguments, None
-        for k in range(3, 6):
-            yield f"draw {k}", work.fresh(k), None
-
-    return work.over(trials())
+    changed = ((name, work.changed(change), torch.clone) for name, change in changes.items())
+    drawn = ((f"draw {k}", work.fresh(k), torch.clone) for k in range(3, 6))
+    return work.over(itertools.chain(changed, drawn))
 
 
 def _one_large(value: torch.Tensor) -> torch.Tensor:

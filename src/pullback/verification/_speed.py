@@ -9,7 +9,8 @@ import torch
 
 from pullback.conformance import Arguments, guarded
 from pullback.report import Verdict
-from pullback.verification._work import Result, Work
+from pullback.verification._error import Result
+from pullback.verification._work import Work
 
 __all__ = ["speed"]
 
@@ -21,7 +22,7 @@ def speed(work: Work) -> Result:
 
     Each round has fresh inputs, and takes the two in turn; a GPU has ended before time is read.
     """
-    functions = [s.of(work.dtype) for s in (work.judge.reference, work.judge.kernel)]
+    functions = [s.of(work.dtype) for s in (work.reference, work.kernel)]
     times: list[list[float]] = [[], []]
     try:
         with guarded(), torch.no_grad():

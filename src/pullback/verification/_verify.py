@@ -10,13 +10,13 @@ import torch
 from pullback.conformance import Arguments, NoEnd, guarded, limited
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report, Verdict
-from pullback.verification._answers import Runner, Subject
+from pullback.verification._answers import Subject
 from pullback.verification._conduct import load_modes
-from pullback.verification._error import Judge
+from pullback.verification._error import Result
 from pullback.verification._isolate import isolated
 from pullback.verification._promises import PROMISES
 from pullback.verification._speed import speed
-from pullback.verification._work import Promise, Result, Work
+from pullback.verification._work import Promise, Work
 
 __all__ = ["refuse_inputs", "verify"]
 
@@ -77,14 +77,13 @@ def verify(
     """
     started = time.perf_counter()
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
-    _refuse_misfits(work)
     load_modes()
     known = isolated(lambda known: _run(work, timeout, known), timeout, isolate=isolate)
     taken = known.pop(_SPEED)
     findings = tuple(_finding(promise, known[promise.id], seed) for promise in PROMISES)
     speed = taken.detail if taken.verdict is Verdict.HOLDS else ""
     environment = {"torch": str(torch.__version__), "speed": speed}
-    return Report(work.judge.kernel.name, "", False, findings, seed,
+    return Report(work.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
 
 
@@ -100,17 +99,7 @@ def refuse_inputs(reference: Any, inputs: Any, *, seed: int, timeout: float) -> 
     Raises:
         ArgumentError: as `verify` raises.
     """
-    _refuse_misfits(_work(reference, reference, inputs, (), seed, timeout))
-
-
-def _refuse_misfits(work: Work) -> None:
-    with guarded():
-        faulty = work.judge.truth(work.given).fault
-    if faulty:
-        raise ArgumentError(
-            "The reference does not take the inputs in float64.", given=faulty,
-            expected="plain torch, which computes in the dtype of its arguments",
-        )  # fmt: skip
+    _work(reference, reference, inputs, (), seed, timeout)
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
@@ -142,8 +131,16 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**_SEED_BITS:
         raise ArgumentError("The seed is not one that torch takes.", given=f"seed={seed!r}")
     arguments = Arguments.of(tuple(example))
-    judge = Judge(Subject(kernel), Subject(reference), Runner(seed), arguments)
-    return Work(judge, arguments, make, forbid, seed)
+    work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
+                make=make, forbid=forbid)  # fmt: skip
+    with guarded():
+        faulty = work.truth(arguments).fault
+    if faulty:
+        raise ArgumentError(
+            "The reference does not take the inputs in float64.", given=faulty,
+            expected="plain torch, which computes in the dtype of its arguments",
+        )  # fmt: skip
+    return work
 
 
 def _run(
@@ -169,7 +166,7 @@ def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Resu
     if "outputs" in bad and not promise.alone:
         return Result(Verdict.SKIPPED, "its outputs are wrong as given")
     if "gradients" in bad:
-        work.judge = work.judge.silent()  # said once; the rest is about outputs
+        work.gradients = False  # said once; the rest is about outputs
     try:
         with guarded(), limited(timeout):
             return promise.test(work)

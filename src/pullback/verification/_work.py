@@ -1,8 +1,8 @@
 """`Work`: what every promise is tested with, and what a test of one says."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,19 +10,14 @@ import torch
 from pullback.conformance import Arguments, keep, outside
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
-from pullback.verification._error import Comparison, Judge, dtype_of
+from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Result", "Work", "broken", "holds", "raises", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "holds", "raises", "wrong"]
 
+Trial = tuple[str, Arguments | None, Placing]
+"""What was changed, the arguments if there are such, and where their tensors lie."""
 
-@dataclass(frozen=True)
-class Result:
-    """What a test of a promise says."""
-
-    verdict: Verdict
-    detail: str
-    expected: str = ""
-    got: str = ""
+_TRIALS = 64
 
 
 @dataclass(frozen=True)
@@ -44,23 +39,17 @@ class Promise:
     alone: bool = False
 
 
-@dataclass
-class Work:
+@dataclass(kw_only=True)
+class Work(Judge):
     """A kernel, its reference, and arguments.
 
     Arguments:
-        judge: compares them, outputs and gradients.
-        given: the example.
         make: fresh arguments, where the caller gave what makes them.
         forbid: functions of torch, or names of functions and operators, that are not to be called.
-        seed: of everything random.
     """
 
-    judge: Judge
-    given: Arguments
     make: Callable[[], tuple[Any, ...]] | None
     forbid: tuple[Any, ...]
-    seed: int
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,15 +63,8 @@ class Work:
                 torch.manual_seed(self.seed + 7919 * number)
                 return Arguments.of(self.make())
         drawn = torch.Generator().manual_seed(self.seed + 7919 * number)
-        values = [_redrawn(value, drawn) for value in self.given.values]
-        pairs = zip(self.given.values, values, strict=True)
-        kept = [keep(given, value) for given, value in pairs]
-        return self.given.with_values(
-            [
-                given if value is None else value
-                for given, value in zip(self.given.values, kept, strict=True)
-            ]
-        )
+        pairs = [(given, keep(given, _redrawn(given, drawn))) for given in self.given.values]
+        return self.given.with_values([given if new is None else new for given, new in pairs])
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments | None:
         """The arguments with something done to every differentiated tensor.
@@ -97,44 +79,38 @@ class Work:
             made.append(value)
         return self.given.with_points(made)
 
-    def kernel(self, arguments: Arguments, place: Placing | None = None) -> Answer:
-        """What the kernel answers."""
-        dtype = dtype_of(arguments)
-        return self.judge.runner.run(self.judge.kernel.of(dtype), arguments, place)
-
-    def raw(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def raw(self, tensors: list[torch.Tensor]) -> Answer:
         """The kernel's own outputs for these very tensors, not copied."""
-        kernel = self.judge.kernel.of(self.dtype)
-        return [out.detach() for out in outputs_of(kernel, self.given, tensors)]
+        outputs = outputs_of(self.kernel.of(self.dtype), self.given, tensors)
+        return Answer(tuple(output.detach() for output in outputs))
 
     def copies(self, arguments: Arguments) -> list[torch.Tensor]:
         """Tensors of their own, with the values of the arguments."""
         return [value.clone() for value in arguments.values]
 
-    def over(
-        self, trials: Iterator[tuple[str, Arguments, Placing | None]], *, refusals: bool = False
-    ) -> Result:
+    def over(self, trials: Iterable[Trial], *, refusals: bool = False) -> Result:
         """The worst of several comparisons.
 
         Arguments:
-            trials: what was changed, the arguments, and where their tensors lie.
+            trials: what is tried.
             refusals: whether a kernel may raise there.
         """
         tried, refused, last = 0, [], ""
-        for name, arguments, place in itertools.islice(trials, 64):
-            found = self.judge.compare(arguments, place)
-            last = found.skipped or last
-            if found.skipped:
-                continue
-            if found.refused and self.judge.runner.gradients:
+        possible = ((name, made, place) for name, made, place in trials if made is not None)
+        for name, arguments, place in itertools.islice(possible, _TRIALS):
+            found = self.compare(arguments, place)
+            if found.verdict is Verdict.CRASHES and self.gradients:
                 # What is wrong before backward raises is wrong.
-                outputs = self.judge.silent().compare(arguments, place)
+                outputs = self.silent().compare(arguments, place)
                 found = outputs if outputs.fault else found
-            if found.refused:
-                refused.append(f"{name}: {found.refused}")
-                continue
             if found.fault:
                 return wrong(name, found)
+            if found.verdict is Verdict.CRASHES:
+                refused.append(f"{name}: {found.detail}")
+                continue
+            if found.verdict is Verdict.SKIPPED:
+                last = found.detail
+                continue
             tried += 1
         if refused and not refusals:
             return raises(refused[0])
@@ -145,10 +121,10 @@ class Work:
         return Result(Verdict.HOLDS, f"right at {tried} variations")
 
 
-def wrong(name: str, found: Comparison) -> Result:
+def wrong(name: str, found: Result) -> Result:
     """A comparison that went wrong, for a report."""
     where = f"{name}: " if name else ""
-    return Result(Verdict.BROKEN, f"{where}{found.fault}.", found.expected, found.got)
+    return replace(found, detail=f"{where}{found.fault}.")
 
 
 def raises(said: str) -> Result:

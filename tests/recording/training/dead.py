@@ -53,6 +53,11 @@ def detach() -> None:
 
 
 @dead(cut="Net.first.weight")
+def detach_in_place() -> None:
+    fit(Net(lambda h: (h * 2).detach_()))  # cut
+
+
+@dead(cut="Net.first.weight")
 def data() -> None:
     fit(Net(lambda h: h.data.tanh()))  # cut
 

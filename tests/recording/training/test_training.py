@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.recording.training import dead, sound
+from tests.recording.training.loops import fit
 
 from pullback.cli._show import show
 from pullback.cli._training import training_outcome
@@ -142,3 +143,33 @@ def test_a_fault_of_the_watch_is_said_and_disturbs_nobody() -> None:
     with watch_training() as training:
         Idle([p], lr=0.1).step()
     assert "could not be watched: RuntimeError: nobody asks me" in str(training)
+
+
+def test_a_second_watch_knows_nothing_of_the_first() -> None:
+    head, body = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    # As hooks of a distributed model do, this keeps the node of a leaf, and what is noted in it.
+    kept = [p.view_as(p).grad_fn.next_functions[0][0] for p in head.parameters()]
+    with watch_training(head):
+        fit(head)
+    model = torch.nn.ModuleList([body, head])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch_training(model) as found:
+        fit(lambda x: head(body(x).detach()), optimizer)
+    assert len(kept) == 2
+    assert [(item.name, item.kind) for item in found] == [
+        ("ModuleList.0.weight", "cut"), ("ModuleList.0.bias", "cut"),
+    ]  # fmt: skip
+
+
+def test_a_model_that_an_optimiser_is_handed_stays_the_same_object() -> None:
+    handed = []
+
+    class Second(torch.optim.SGD):
+        def step(self, model, closure=None):
+            handed.append(model)
+            return super().step(closure)
+
+    model = torch.nn.Linear(4, 4)
+    with watch_training(model):
+        Second(model.parameters(), lr=0.1).step(model)
+    assert handed == [model]

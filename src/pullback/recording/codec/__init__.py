@@ -1,7 +1,7 @@
 """The one codec of arguments: live values as plain data, for a file or a process, and back."""
 
 from pullback.recording.codec._decode import decode_call, describe_fault
-from pullback.recording.codec._encode import EXPRESSION, TENSORS, Encoder, NotPlain
+from pullback.recording.codec._encode import EXPRESSION, TENSORS, Encoder, NotPlain, Traced
 from pullback.recording.codec._loader import Loader, StrictLoader
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Loader",
     "NotPlain",
     "StrictLoader",
+    "Traced",
     "decode_call",
     "describe_fault",
 ]

@@ -30,6 +30,7 @@ from pullback.recording.codec._loader import Loader
 __all__ = ["decode_call", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
+_NOT_PLAIN = "cannot be remade without running its code"
 
 
 def decode_call(
@@ -114,11 +115,16 @@ class _Decoder:
             self._live[position] = value
         return self._live[position]
 
+    def _kind(self, module: str, name: str, fits: Callable[[Any], bool], otherwise: str) -> Any:
+        """A class that the data names, of the kind that is meant."""
+        kind = self._loader.kind(_text(module), _text(name))
+        if not (isinstance(kind, type) and fits(kind)):
+            raise ValueError(f"{module}.{name} {otherwise}")
+        return kind
+
     def _subclass(self, number: int, module: str, name: str, *content: Any) -> torch.Tensor:
         position, grad, state = content
-        kind = self._loader.kind(_text(module), _text(name))
-        if not (isinstance(kind, type) and is_plain_tensor_class(kind)):
-            raise ValueError(f"{module}.{name} cannot be remade without running its code")
+        kind = self._kind(module, name, is_plain_tensor_class, _NOT_PLAIN)
         value = make_subclass(kind, self._fresh(position), bool(grad))
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
@@ -136,29 +142,25 @@ class _Decoder:
                 given=f"{_text(module)}:{_text(name)}",
                 mend="Check the program itself, or pass --trust if you trust the recording.",
             )
-        kind = self._loader.kind(_text(module), _text(name))
-        if not (isinstance(kind, type) and torch.Tensor in kind.__mro__):
-            raise ValueError(f"{module}.{name} is not a class of tensors")
+        kind = self._kind(
+            module, name, lambda kind: torch.Tensor in kind.__mro__, "is not a class of tensors"
+        )
         parts = {_text(part): self.decode(item) for part, item in inner}
-        value = kind.__tensor_unflatten__(  # type: ignore[attr-defined]
+        value = kind.__tensor_unflatten__(
             parts, self.decode(made_with), torch.Size(_integers(size)), tuple(_integers(stride))
         )
         self._objects[number] = value.requires_grad_() if grad else value
         return self._objects[number]
 
     def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
-        kind = self._loader.kind(_text(module), _text(name))
-        if not (isinstance(kind, type) and tuple in kind.__mro__):
-            raise ValueError(f"{module}.{name} is not a named tuple")
+        kind = self._kind(module, name, lambda kind: tuple in kind.__mro__, "is not a named tuple")
         values = self._many(items)
         if module == "torch.return_types":  # made in C, where tuple.__new__ is not enough
             return kind.__new__(kind, values)
         return tuple.__new__(kind, values)
 
     def _enum(self, module: str, name: str, member: str) -> Any:
-        kind = self._loader.kind(_text(module), _text(name))
-        if not (isinstance(kind, enum.EnumMeta) and enum.Enum in kind.__mro__):
-            raise ValueError(f"{module}.{name} is not an enum")
+        kind = self._kind(module, name, lambda kind: enum.Enum in kind.__mro__, "is not an enum")
         return vars(kind)["_member_map_"][_text(member)]
 
     def _torch(self, name: str) -> Any:
@@ -235,9 +237,7 @@ class _Decoder:
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
-        kind = self._loader.kind(_text(module), _text(name))
-        if not (isinstance(kind, type) and is_plain_class(kind)):
-            raise ValueError(f"{module}.{name} cannot be remade without running its code")
+        kind = self._kind(module, name, is_plain_class, _NOT_PLAIN)
         value = object.__new__(kind)
         self._objects[number] = value
         slots = slots_of(kind)

@@ -172,6 +172,8 @@ class Encoder:
         kind = type(value)
         if kind in PLAIN:
             return value
+        if id(value) in self._objects:
+            return ("same", self._objects[id(value)])
         self._depth += 1
         try:
             if isinstance(value, torch.Tensor):
@@ -183,6 +185,11 @@ class Encoder:
         finally:
             self._depth -= 1
 
+    def _number(self, value: Any) -> int:
+        """The number by which an object is meant where it occurs again."""
+        self._alive.append(value)  # an id is unique only while its object lives
+        return self._objects.setdefault(id(value), len(self._objects))
+
     def _all(self, values: Iterable[Any]) -> list[Any]:
         return [self.encode(item) for item in values]
 
@@ -190,7 +197,7 @@ class Encoder:
         position = self._positions.get(id(value))
         plain = _unwrap(value)
         if type(plain) not in TENSORS:
-            return self._other_tensor(plain)
+            return self._other_tensor(plain) if plain is value else self.encode(plain)
         if position is None:
             position = self._copy(plain)
             self._positions[id(value)] = position
@@ -201,11 +208,8 @@ class Encoder:
     def _other_tensor(self, value: Any) -> Any:
         """A tensor of a class of its own: what it is made of, or its numbers and attributes."""
         kind = type(value)
-        if id(value) in self._objects:
-            return ("same", self._objects[id(value)])
         reference = _reference(kind)
-        number = self._objects[id(value)] = len(self._objects)
-        self._alive.append(value)
+        number = self._number(value)
         if hasattr(kind, "__tensor_flatten__"):
             names, made_with = value.__tensor_flatten__()
             inner = [(name, self.encode(getattr(value, name))) for name in names]
@@ -329,14 +333,10 @@ class Encoder:
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
-        if id(value) in self._objects:
-            return ("same", self._objects[id(value)])
         if not is_plain_class(kind):
             raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
         reference = _reference(kind)
-        number = len(self._objects)
-        self._objects[id(value)] = number
-        self._alive.append(value)
+        number = self._number(value)
         state = []
         for name, item in _state(value):
             if name in STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):

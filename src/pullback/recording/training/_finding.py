@@ -8,6 +8,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pullback.recording._spool import write_whole
+
 __all__ = ["KINDS", "STEPS", "ParameterFinding", "Training"]
 
 KINDS = {
@@ -74,9 +76,7 @@ class Training:
     def write(self, directory: str) -> None:
         """Leave it in a directory, for this process."""
         path = os.path.join(directory, f"training-{os.getpid()}.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-        os.replace(path + ".part", path)
+        write_whole(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def collect(cls, directory: str) -> "Training":

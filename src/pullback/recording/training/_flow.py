@@ -1,13 +1,15 @@
 """`Flow`: a mode of torch functions that follows parameters to the loss, and sees what cuts them.
 
-Each tensor carries two sets. *Live* are the leaves that its gradient reaches; *cuts* are the
-places before it at which a leaf was lost. A function that takes a live tensor and gives one without
-history makes a cut; what is computed of that keeps it. So the cuts that a loss depends on are those
-that matter, and what a program computes for its log is none of them. Sets are the bits of an
-integer: a step of a thousand parameters and ten thousand functions takes unions alone.
+Each tensor has two sets. *Live* are the leaves that its gradient reaches: the graph of autograd
+tells them. *Cuts* are the places before it at which a leaf was lost, of which the graph tells
+nothing. A function that takes a live tensor and gives one without history makes a cut; what is
+computed of that keeps it. So the cuts that a loss depends on are those that matter, and what a
+program computes for its log is none of them. Sets are the bits of an integer: a step of a thousand
+parameters and ten thousand functions takes unions alone.
 
-What runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own in C++) is bridged by
-the graph of autograd, in whose nodes the sets are noted as well.
+The cuts of a tensor with history are noted in the node of the graph that made it, and those of one
+without beside it. So what runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own
+in C++) is bridged: what is behind its nodes is asked.
 
 This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
@@ -18,20 +20,22 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from pullback.internal.torch import COMPILER, leave_function_mode, storage_of
+from pullback.internal.torch import COMPILER, disable_torch_function, leave_function_mode
+from pullback.recording.training._leaves import Leaves
+from pullback.recording.training._stops import NOTE, Stops
 
-__all__ = ["NOTE", "Cut", "Flow", "bits"]
+__all__ = ["Cut", "Flow"]
 
-NOTE = "pullback.training"
-"""The key of what is noted in a node: live, cuts, operation and place."""
-
+_PATIENCE = 20_000  # functions of torch without a step: a program that does not train
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
@@ -51,266 +55,224 @@ class Cut:
     """Where leaves lose their gradient.
 
     Arguments:
+        bit: the set that holds it alone.
         operation: what cuts, for example ``".detach()"``.
         place: ``"file:line"`` in code that is not torch's.
-        quiet: whether it was cut only since no gradients were recorded there.
         leaves: bits of the leaves that were lost.
         left: whether a value of it has left torch, as a number or an array.
     """
 
+    bit: int
     operation: str
     place: str
-    quiet: bool
     leaves: int = 0
     left: bool = False
-
-
-class _Origin:
-    """What is known of one tensor: a weak reference to it, its sets, and whether it had history."""
-
-    __slots__ = ("cuts", "live", "tensor", "tracked")
-
-    def __init__(self, tensor: Any, live: int, cuts: int, *, tracked: bool) -> None:
-        self.tensor, self.live, self.cuts, self.tracked = tensor, live, cuts, tracked
 
 
 class Flow(TorchFunctionMode):
     """Follows leaves through the functions of torch while it is entered.
 
     Arguments:
-        on_backward: called with the roots before a backward pass starts from them.
+        leaves: of the program.
 
     Attributes:
+        stops: where gradients stop in the backward passes that start meanwhile.
         paused: nothing is looked at.
-        cuts: every cut, by the number of its bit.
+        cuts: every cut, by its operation and place.
         reached: bits of the leaves that a backward pass reached.
         decisive: bits of the cuts that a backward pass depended on.
         roots: how many backward passes were seen.
-        seen: how many functions were looked at since that was last set to zero.
+        patience: after how many functions nothing is followed any more.
         fault: why nothing is followed any more, or an empty text.
     """
 
-    def __init__(self, on_backward: Callable[[list[Any]], None] = lambda roots: None) -> None:
+    def __init__(self, leaves: Leaves) -> None:
         super().__init__()
-        self._on_backward = on_backward
-        self.paused = self.entered = False
-        self.cuts: list[Cut] = []
-        self.reached = self.decisive = 0
-        self.roots = self.seen = 0
+        self._leaves = leaves
+        self.stops = Stops(lambda node: self._behind(node)[0])
+        self.paused = False
+        self.entered = 0  # by which thread
+        self.cuts: dict[tuple[str, str], Cut] = {}
+        self.reached = self.decisive = self.roots = 0
+        self.patience: float = _PATIENCE
         self.fault = ""
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._origins: dict[int, _Origin] = {}
-        self._bits: dict[int, tuple[Any, int]] = {}
-        self._written: dict[int, int] = {}  # storage -> cuts of what was written there unseen
-        self._count = 0
-        self._thread = 0
-        self._stance: Any = None
+        self._sets = object()  # the key of the sets in a node: another watch has others
+        self._quiet = 0  # cuts that are some only since no gradients are recorded there
+        self._lost: _Noted = {}  # of tensors, the cuts before them
+        self._written: _Noted = {}  # of storages, those of what was written there unseen
+        self._seen = 0
+        self._eager = False
+        self._entered = ExitStack()
 
     def enter(self) -> None:
         """Follow what this thread runs from now on; what is compiled runs eagerly meanwhile."""
         if not self.entered and not self.fault:
-            self.entered, self._thread = True, threading.get_ident()
+            self.entered = threading.get_ident()
             self.__enter__()
+            self._entered.callback(leave_function_mode, self)
+            self._entered.enter_context(register_module_forward_pre_hook(self._before_forward))
 
     def leave(self) -> None:
         """Look at nothing any more, whatever other modes were entered since."""
-        if self.entered and self._thread == threading.get_ident():
-            leave_function_mode(self)
-            self.entered = False
-            self._origins.clear()
+        self.stops.clear()
+        if self.entered == threading.get_ident():
+            self.entered = 0
+            self._entered.close()
+            self._lost.clear()
             self._written.clear()
-            if self._stance is not None:
-                self._stance.__exit__(None, None, None)
-                self._stance = None
+            self._eager = False
 
-    def run_eagerly(self) -> None:
+    def _before_forward(self, module: Any, given: Any) -> None:
+        self._leaves.meet(module)
+        self._run_eagerly()
+        if self._seen > self.patience:
+            self.leave()
+
+    def _run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
-        if self.entered and self._stance is None and COMPILER in sys.modules:
-            self._stance = torch.compiler.set_stance("force_eager")
+        if not self._eager and COMPILER in sys.modules:
+            self._eager = True
+            stance = torch.compiler.set_stance("force_eager")
+            self._entered.callback(stance.__exit__, None, None, None)
 
-    def bit(self, leaf: Any) -> int:
-        """The bit of a leaf."""
-        known = self._bits.get(id(leaf))
-        if known is None or known[0]() is not leaf:
-            known = self._bits[id(leaf)] = weakref.ref(leaf), 1 << self._count
-            self._count += 1
-        return known[1]
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._stance is None:
-            self.run_eagerly()
+        self._run_eagerly()
         if self.paused or self.fault:
             return func(*args, **kwargs)
-        name = _name(func)
-        if name in ("backward", "grad") and not name.startswith("__"):
-            self._guard(self._start, name, func, args, kwargs)
+        self._seen += 1
+        # Before, since it may take the history of what it is given.
+        sets = self._guard(self._before, func, args, kwargs)
         output = func(*args, **kwargs)
-        self.seen += 1
-        if name not in _VALUELESS and not name.endswith("_like"):
-            self._guard(self._note, name, func, args, kwargs, output)
+        if sets is not None and any(sets):
+            self._guard(self._after, func, args, kwargs, sets, output)
         return output
 
-    def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """The program runs on whatever is met here."""
+    def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        """The program runs on whatever is met here, which is nothing to the modes around."""
         try:
-            action(*arguments)
+            with disable_torch_function():
+                return action(*arguments)
         except Exception as error:
             self.fault = f"{type(error).__name__}: {error}"
 
-    def _start(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name == "grad" and getattr(func, "__module__", "") != "torch.autograd":
-            return
-        first = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-        roots = list(tensors_in((first,)))
-        live, cuts = self._union(roots)
-        self.reached |= live
-        self.decisive |= cuts
-        self.roots += 1
-        if name == "backward":
-            self._on_backward(roots)
+    def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[int, int] | None:
+        """The sets of all that a function is given; of what takes no value of it, none."""
+        name = _name(func)
+        if name == "backward" or (
+            name == "grad" and getattr(func, "__module__", "") == "torch.autograd"
+        ):
+            roots = [args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))]
+            live, cuts = self._union(roots)
+            self.reached |= live
+            self.decisive |= cuts
+            self.roots += 1
+            if name == "backward":
+                self.stops.watch([_node_of(root) for root in tensors_in(roots)])
+        if name in _VALUELESS or name.endswith("_like"):
+            return None
+        return self._union((args, kwargs))
 
-    def _note(
-        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        given = list(tensors_in(args))
-        if kwargs:
-            given.extend(tensors_in(kwargs.values()))
-        writes = _writes(name, func, kwargs)
-        live, cuts = self._union(given)
-        if not live and not cuts:
-            if self._written and not writes:
-                self._forget(given, output)
-            return
+    def _after(self, func: Any, args: Any, kwargs: Any, sets: tuple[int, int], output: Any) -> None:
+        name, (live, cuts) = _name(func), sets
         if name in _LEAVING:
-            self._leaves(name, live, cuts)
+            for cut in self._cuts_of(cuts | self._cut(name, live)):
+                cut.left = True
             return
         made = list(tensors_in((output,)))
-        if writes:
-            self._write(name, args, kwargs)
-            made += [kwargs["out"]] if isinstance(kwargs.get("out"), torch.Tensor) else []
-            made += [args[0]] if args and isinstance(args[0], torch.Tensor) else []
-        elif self._written:
-            self._forget(given, output)
+        target = kwargs.get("out", args[0] if args else None)
+        if isinstance(target, torch.Tensor) and _writes(name, func, kwargs):
+            # To memory that another tensor may share, which sees no history.
+            given = [t for t in tensors_in((args, kwargs)) if t is not target]
+            live_there, cuts_there = self._union(given)
+            cuts_there |= self._cut(name, live_there)
+            if cuts_there:
+                storage = target.untyped_storage()
+                cuts_there |= _noted(self._written, storage)
+                self._written[id(storage)] = weakref.ref(storage), cuts_there
+            made.append(target)
         for tensor in made:
             self._record(tensor, name, live, cuts)
 
     def _record(self, tensor: Any, name: str, live: int, cuts: int) -> None:
-        tracked = tensor.requires_grad
-        lost = 0 if tracked else live
-        node = _node_of(tensor) if tracked else None
-        if tracked and node is None:
+        node = _node_of(tensor)
+        if node is None:
             # A view that is made where no gradients are recorded says that it requires one, and
             # keeps it for itself: none of it reaches what it is a view of.
-            lost = live & ~self.bit(tensor)
-        if lost:
-            cuts |= self._cut(name, lost)
-        number = id(tensor)
-        origin = _Origin(None, live & ~lost, cuts, tracked=tracked)
-        origin.tensor = weakref.ref(tensor, lambda _, origin=origin: self._drop(number, origin))
-        self._origins[number] = origin
-        if node is not None and NOTE not in node.metadata:
-            node.metadata[NOTE] = (live, cuts, name, _place()[0])
-
-    def _drop(self, number: int, origin: _Origin) -> None:
-        if self._origins.get(number) is origin:
-            del self._origins[number]
+            own = self._leaves[tensor].bit if tensor.requires_grad else 0
+            cuts |= self._cut(name, live & ~own)
+            if cuts:
+                self._lost[id(tensor)] = weakref.ref(tensor), cuts
+        elif NOTE not in node.metadata:
+            live, before = self._behind(node)
+            node.metadata[self._sets] = live, before | cuts
+            node.metadata[NOTE] = name, _place()[0]
 
     def _cut(self, name: str, live: int) -> int:
+        """The bit of a cut, none where no leaf is lost."""
+        if not live:
+            return 0
         place, checkpointed = _place()
-        recorded = torch.is_grad_enabled()
-        quiet = not recorded and name not in _EXPLICIT
+        quiet = not torch.is_grad_enabled() and name not in _EXPLICIT
         operation = "a reentrant checkpoint of inputs that need no gradient"
         if not (quiet and checkpointed):
             operation = _spelled(name) + (" where no gradients are recorded" if quiet else "")
-        number = self._numbers.get((operation, place))
-        if number is None:
-            number = self._numbers[operation, place] = len(self.cuts)
-            self.cuts.append(Cut(operation, place, quiet))
-        self.cuts[number].leaves |= live
-        return 1 << number
+        new = Cut(1 << len(self.cuts), operation, place)
+        cut = self.cuts.setdefault((operation, place), new)
+        cut.leaves |= live
+        self._quiet |= cut.bit if quiet else 0
+        return cut.bit
 
-    def _leaves(self, name: str, live: int, cuts: int) -> None:
-        cuts |= self._cut(name, live) if live else 0
-        for number in bits(cuts):
-            self.cuts[number].left = True
+    def _cuts_of(self, cuts: int) -> Iterator[Cut]:
+        return (cut for cut in self.cuts.values() if cut.bit & cuts)
 
-    def _write(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Values were written to memory that another tensor may share, which sees no history."""
-        target = kwargs.get("out", args[0] if args else None)
-        if not isinstance(target, torch.Tensor):
-            return
-        values = [t for t in tensors_in((*args[1:], *kwargs.values())) if t is not target]
-        live, cuts = self._union(values)
-        if live:
-            cuts |= self._cut(name, live)
-        if cuts:
-            place = storage_of(target)
-            self._written[place] = self._written.get(place, 0) | cuts
-
-    def _forget(self, given: list[Any], output: Any) -> None:
-        """What lies in new memory is not what was written to the old at its place."""
-        old = {storage_of(tensor) for tensor in given}
-        for tensor in tensors_in((output,)):
-            place = storage_of(tensor)
-            if place not in old:
-                self._written.pop(place, None)
-
-    def _union(self, tensors: Iterable[Any]) -> tuple[int, int]:
+    def _union(self, values: Iterable[Any]) -> tuple[int, int]:
         live = cuts = 0
-        for tensor in tensors:
-            its_live, its_cuts = self.origin(tensor)
+        for tensor in tensors_in(values):
+            its_live, its_cuts = self._origin(tensor)
             live |= its_live
             cuts |= its_cuts
         return live, cuts
 
-    def origin(self, tensor: Any) -> tuple[int, int]:
+    def _origin(self, tensor: Any) -> tuple[int, int]:
         """The bits of the leaves that a tensor's gradient reaches, and of the cuts before it."""
-        origin = self._origins.get(id(tensor))
-        if origin is not None and origin.tensor() is not tensor:
-            origin = None
-        cuts = 0 if origin is None else origin.cuts
-        if not tensor.requires_grad:
-            return 0, cuts | self._written_to(tensor)
+        cuts = _noted(self._lost, tensor)
         node = _node_of(tensor)
-        if node is None:
-            own = self.bit(tensor)
-            others = [n for n in bits(self._written_to(tensor)) if self.cuts[n].leaves & ~own]
-            return own, cuts | sum(1 << number for number in others)
-        if origin is not None and origin.tracked:
-            return origin.live, cuts
-        # It came out of what was not seen: a custom Function, whose forward records nothing.
-        kept = sum(1 << number for number in bits(cuts) if not self.cuts[number].quiet)
-        live, more = self._behind(node)
-        return live, kept | more
-
-    def _written_to(self, tensor: Any) -> int:
-        return self._written.get(storage_of(tensor), 0) if self._written else 0
+        if node is not None:
+            live, before = self._behind(node)
+            # It may come out of a custom Function, whose forward records nothing.
+            return live, before | (cuts if NOTE in node.metadata else cuts & ~self._quiet)
+        written = _noted(self._written, tensor.untyped_storage()) if self._written else 0
+        if not tensor.requires_grad:
+            return 0, cuts | written
+        own = self._leaves[tensor].bit
+        return own, cuts | sum(cut.bit for cut in self._cuts_of(written) if cut.leaves & ~own)
 
     def _behind(self, node: Any) -> tuple[int, int]:
-        """The sets of the nearest nodes in which they are noted."""
-        live = cuts = 0
-        waiting, seen = [node], set()
+        """The sets of all nodes behind a node, noted in each: a graph does not change."""
+        waiting = [] if self._sets in node.metadata else [node]
         while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            note = node.metadata.get(NOTE)
-            leaf = getattr(node, "variable", None)
-            if note is not None:
-                live, cuts = live | note[0], cuts | note[1]
-            elif isinstance(leaf, torch.Tensor):
-                live |= self.bit(leaf)
-            else:
-                waiting.extend(following for following, _ in node.next_functions)
-        return live, cuts
+            last = waiting[-1]
+            leaf = getattr(last, "variable", None)
+            live, cuts = 0 if leaf is None else self._leaves[leaf].bit, 0
+            for other, _ in last.next_functions:
+                sets = (0, 0) if other is None else other.metadata.get(self._sets)
+                if sets is None:
+                    waiting.append(other)
+                else:
+                    live, cuts = live | sets[0], cuts | sets[1]
+            if waiting[-1] is last:  # all that is behind it is known
+                waiting.pop().metadata[self._sets] = live, cuts
+        return node.metadata[self._sets]
+
+
+_Noted = dict[int, tuple[Any, int]]
+"""The id of an object -> a weak reference to it, since another may have the id later, and cuts."""
+
+
+def _noted(notes: _Noted, thing: Any) -> int:
+    reference, cuts = notes.get(id(thing), (None, 0))
+    return cuts if reference is not None and reference() is thing else 0
 
 
 def _node_of(tensor: Any) -> Any:
@@ -323,19 +285,6 @@ def _node_of(tensor: Any) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
-
-
-def bits(number: int) -> Iterator[int]:
-    """The places of the ones of a number.
-
-    Example:
-        >>> list(bits(0b1010))
-        [1, 3]
-    """
-    while number:
-        last = number & -number
-        yield last.bit_length() - 1
-        number ^= last
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Any]:

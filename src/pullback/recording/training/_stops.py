@@ -9,88 +9,63 @@ This file is also loaded by path into programs that have no pullback (``_recorde
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from pullback.internal.torch import function_of
-from pullback.recording.training._flow import NOTE, bits
 
-__all__ = ["Stop", "Stops"]
+__all__ = ["NOTE", "Stops"]
 
-
-class Stop(NamedTuple):
-    """Where a gradient ends.
-
-    Arguments:
-        operation: the operation, or ``"Name.backward"`` of a custom Function.
-        place: ``"file:line"``, or an empty text where it is not known.
-    """
-
-    operation: str
-    place: str
+NOTE = "pullback.training"
+"""The key of what is noted in a node: operation and place."""
 
 
 class Stops:
     """Finds where the gradients of some leaves stop.
 
     Arguments:
-        bit: the bit of a leaf.
+        behind: the bits of the leaves behind a node.
 
     Attributes:
-        found: bit of a leaf -> where its gradient stops.
+        found: where gradients stop: bits of leaves, operation, and ``"file:line"`` if it is known.
         wanted: bits of the leaves in question.
     """
 
-    def __init__(self, bit: Callable[[Any], int]) -> None:
-        self._bit = bit
-        self.found: dict[int, Stop] = {}
+    def __init__(self, behind: Callable[[Any], int]) -> None:
+        self._behind = behind
+        self.found: list[tuple[int, str, str]] = []
         self.wanted = 0
         self._handles: list[Any] = []
 
     def watch(self, roots: list[Any]) -> None:
         """Hook the nodes between the roots of a backward pass and the leaves in question."""
         self.clear()
-        if self.wanted:
-            towards = self._towards([root.grad_fn for root in roots if root.grad_fn is not None])
-            for node, mask in towards.items():
-                if mask and not hasattr(node, "variable"):
-                    self._handles.append(node.register_hook(self._hook(node, towards)))
+        waiting, seen = list(roots), set()
+        while waiting and self.wanted:
+            node = waiting.pop()
+            if node is not None and node not in seen and self._behind(node) & self.wanted:
+                seen.add(node)
+                if node.next_functions:  # none behind a leaf
+                    self._handles.append(node.register_hook(self._hook(node)))
+                waiting.extend(other for other, _ in node.next_functions)
 
     def clear(self) -> None:
         """Take the hooks off."""
         while self._handles:
             self._handles.pop().remove()
 
-    def _towards(self, nodes: list[Any]) -> dict[Any, int]:
-        """For each node, the bits of the leaves in question that lie behind it."""
-        masks: dict[Any, int] = {}
-        waiting = [(node, False) for node in nodes]
-        while waiting:
-            node, ready = waiting.pop()
-            following = [other for other, _ in node.next_functions if other is not None]
-            if ready:
-                for other in following:
-                    masks[node] |= masks[other]
-            elif node not in masks:
-                leaf = getattr(node, "variable", None)
-                masks[node] = 0 if leaf is None else self._bit(leaf) & self.wanted
-                waiting.append((node, True))
-                waiting.extend((other, False) for other in following)
-        return masks
-
-    def _hook(self, node: Any, towards: dict[Any, int]) -> Callable[[Any, Any], None]:
-        masks = [0 if other is None else towards[other] for other, _ in node.next_functions]
+    def _hook(self, node: Any) -> Callable[[Any, Any], None]:
         # A node that its own hook keeps alive would never be freed.
+        masks = [0 if other is None else self._behind(other) for other, _ in node.next_functions]
         stop = _stop_at(node)
 
         def hook(outgoing: Any, incoming: Any) -> None:
-            if not any(map(_is_something, incoming)):
-                return
-            for mask, gradient in zip(masks, outgoing, strict=False):
-                if mask and not _is_something(gradient):
-                    for number in bits(mask):
-                        self.found.setdefault(1 << number, stop)
+            if any(map(_is_something, incoming)):
+                for mask, gradient in zip(masks, outgoing, strict=False):
+                    if mask & self.wanted and not _is_something(gradient):
+                        self.found.append((mask & self.wanted, *stop))
+                        self.wanted &= ~mask  # the first is the cause
 
         return hook
 
@@ -99,13 +74,12 @@ def _is_something(gradient: torch.Tensor | None) -> bool:
     return gradient is not None and bool((gradient != 0).any())
 
 
-def _stop_at(node: Any) -> Stop:
+def _stop_at(node: Any) -> tuple[str, str]:
     function = function_of(node)
     if function is not None:
-        return Stop(f"{function.__qualname__.rpartition('.')[2]}.backward", _definition(function))
-    note = node.metadata.get(NOTE)
+        return f"{function.__qualname__.rpartition('.')[2]}.backward", _definition(function)
     name = node.name().removesuffix("Backward0").removesuffix("Backward1")
-    return Stop(name if note is None else note[2], "" if note is None else note[3])
+    return node.metadata.get(NOTE, (name, ""))
 
 
 def _definition(function: Any) -> str:
