@@ -16,7 +16,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, at_hand, step_of
 from pullback.conformance._derivative import Trial
 from pullback.conformance._edits import right_edit
-from pullback.conformance._explain import EXACT, Difference, explain
+from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe
 from pullback.conformance._shown import window
@@ -171,10 +171,11 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
     sharp = difference.sharp
     said = explain(sharp, EXACT)
     if not said:
-        at = replace(at, until=time.process_time() + _SECONDS)
+        at = replace(at, until=time.process_time() + 2 * _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, sharp, at.until) or _neglected(at, only, answered)
-        said = f"{mend} {explain(difference)}".strip()
+        mend = right_edit(backward, only, sharp, at.until)
+        said = explain(difference, FACTS if mend else RULES)
+        said = f"{mend or _neglected(at, only, answered)} {said}".strip()
     return _Wrong(expected, got, said)
 
 
