@@ -530,6 +530,33 @@ class Spectrum(torch.autograd.Function):
         return torch.fft.irfft(turned * weight.conj(), n=ctx.length), by_weight
 
 
+class FocalLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        p = torch.sigmoid(x)
+        ctx.save_for_backward(p)
+        return -((1 - p) ** 1.5) * p.log()
+
+    @staticmethod
+    def backward(ctx, g):
+        (p,) = ctx.saved_tensors
+        rest = (1 - p) ** 1.5
+        return g * (1.5 * p * rest * p.log() - rest)  # rest * (1 - p)
+
+
+class Triples(torch.autograd.Function):
+    """Three times what is right, beside three entries."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0].cos()
+
+
 class Recurrent(torch.autograd.Function):
     """A mixture of two, without the part that goes straight through."""
 
@@ -650,6 +677,7 @@ NAMED = {
         (torch.randn(4, 2, 3, generator=generator), torch.randn(3, 3, generator=generator)),
         "`states[t]` (test_edits.py) reads one less than 3, 2, 1, ...",
     ),
+    "factor of a step": (FocalLoss, (X,), "multiplied by `1 - p` (test_edits.py"),
     "both ends": (
         Spectrum,
         (torch.randn(2, 1, 12, generator=generator),
@@ -678,6 +706,47 @@ def test_the_first_line_names_the_edit_of_a_jvp():
     finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
     assert "The tangent is right where `angle.sin()` (test_edits.py, column 51) is negated." in said
+
+
+def test_a_size_that_is_the_factor_by_chance_is_not_named():
+    finding = check(Triples, X[:5], clauses="derivative", gradient="exact")["derivative"]
+    assert finding.detail.endswith("Got is 3 x expected.")
+
+
+class KeepsNoCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).to(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 1 / (1 + ctx.saved_tensors[0].square())
+
+
+class MarksValues(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        best, index = x.max(-1)
+        ctx.save_for_backward(index)
+        ctx.mark_non_differentiable(best)
+        return best, index
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g.new_zeros(len(g), 3).scatter(-1, ctx.saved_tensors[0][:, None], g[:, None])
+
+
+TOLD = {
+    KeepsNoCotangent: ("linear", "The gradient of args[0] is not multiplied by the cotangent"),
+    MarksValues: ("non-differentiable", "Output 0 is marked as non-differentiable, and moves"),
+}
+
+
+@pytest.mark.parametrize("function", TOLD)
+def test_what_is_said_of_a_cotangent_and_a_mark_names_the_cause(function):
+    clause, said = TOLD[function]
+    assert said in str(check(function, X, clauses=clause)[clause]).splitlines()[0]
 
 
 class SlopeOfForward(torch.autograd.Function):

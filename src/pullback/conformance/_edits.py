@@ -157,7 +157,7 @@ def _edits(search: _Search) -> Iterator[_Tried]:
     for number in search.first:
         step = search.steps[number]
         own = itertools.chain(_operands(search, number), _plain(search, number))
-        kinds = [own]
+        kinds: list[_Edited] = [own]
         if number and _is_plain(step.found):
             of_result = partial(_of_result, step)
             some = is_continuous(step.found) and step.found.any()
@@ -221,6 +221,7 @@ def _operands(search: _Search, number: int) -> _Edited:
     for k, tensor in tensors.items():
         if not number or search.is_shared(tensor):  # else an edit of where it comes from
             yield from _changed(search, number, tensor, partial(edited, k), f"reads {names[k]}")
+            yield from _factors(search, step, tensor, partial(edited, k), f"reads {names[k]}")
         for rank, others in ((4, search.hand), (6, search.made)) if known[k] else ():
             for other, value in others.items():
                 if is_alike(value, tensor) and other != names[k] and not torch.equal(value, tensor):
@@ -320,10 +321,18 @@ def _changed(
     if share is not None:
         few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
         for change in changes(search.pair, tensor, share):
-            if not (few and change.rank == NAMELESS):
+            if not few or change.rank < NAMELESS:
                 verb, _, how = change.edit.partition(" ")
                 said = f"{read} {'with ' * (verb == 'has')}{how}" if read else change.edit
                 yield change.rank, edit(change.apply), said
+
+
+def _factors(search: _Search, step: Step, tensor: torch.Tensor, edit: Callable[[Any], Edit],
+             read: str) -> _Edited:  # fmt: skip
+    """A factor that stands elsewhere in backward, and is forgotten where a tensor is read."""
+    for name, other in search.made.items() if is_continuous(tensor) else ():
+        if is_continuous(other) and is_alike(other, tensor) and name != step.said:
+            yield 6, edit(lambda t, by=other: t * by), f"{read} multiplied by {name}"
 
 
 def _parts(step: Step) -> _Edited:
