@@ -239,12 +239,8 @@ def _along(pair: Pair) -> Iterator[_Along]:
         right = [k for k in range(size) if bool(seen[k] & ~touched[k])]
         if right and places:
             said = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
-            whole = bool((wrong | ~pair.known | ~touched.view(_upright(wrong, dim))).all())
+            whole = torch.equal(*(t.movedim(dim, 0)[places] for t in (wrong, pair.known)))
             yield _Along(said, size, places, right, _what(pair, touched, dim), whole)
-
-
-def _upright(tensor: torch.Tensor, dim: int) -> list[int]:
-    return [-1 if k == dim else 1 for k in range(tensor.ndim)]
 
 
 def _repeated(pair: Pair) -> Iterator[Said]:
