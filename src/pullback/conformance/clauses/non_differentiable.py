@@ -107,7 +107,7 @@ def _no_history(probe: Probe, every: Tensors, marks: Marks) -> Finding:
         else f"{detail}gradient.",
         f"a derivative of {trial.estimate.value:.6g} (finite differences)",
         f"{len(floats)} floating output(s), all detached or marked",
-        "Take it from mark_non_differentiable, which is for integers and masks."
+        "Remove the detach, or the mark: mark_non_differentiable is for integers and masks."
         if marked
         else "Remove the detach (.detach(), .data, numpy, no_grad), or declare "
         'gradient = "surrogate".',
