@@ -439,6 +439,138 @@ class Rotates(torch.autograd.Function):
         return torch.stack([a * angle.cos() + b * angle.sin(), a * angle.sin() + b * angle.cos()])
 
 
+class GroupNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        away = x - x.mean(-1, keepdim=True)
+        scale = away.square().mean(-1, keepdim=True).rsqrt()
+        ctx.save_for_backward(away * scale, scale, weight)
+        return away * scale * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        y, scale, weight = ctx.saved_tensors
+        by_y = g * weight
+        along = (g * y).mean(-1, keepdim=True)  # by_y is meant
+        return (by_y - by_y.mean(-1, keepdim=True) - y * along) * scale, (g * y).sum(0)
+
+
+class GatedUnit(torch.autograd.Function):
+    """The candidate of a GRU, of its parts by the input and by the state."""
+
+    @staticmethod
+    def forward(ctx, by_input, by_state):
+        r, n = by_input.chunk(2, -1)
+        reset, held = by_state.chunk(2, -1)
+        r = torch.sigmoid(r + reset)
+        n = torch.tanh(n + r * held)
+        ctx.save_for_backward(r, n, held)
+        return n
+
+    @staticmethod
+    def backward(ctx, g):
+        r, n, held = ctx.saved_tensors
+        by_n = g * (1 - n * n)
+        by_r = by_n * held * r * (1 - r)
+        return torch.cat([by_r, by_n], -1), torch.cat([by_r, by_n], -1)  # the last: by_n * r
+
+
+class Composite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, density, shade):
+        alpha = 1 - torch.exp(-density)
+        through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha], 1), 1)[:, :-1]
+        ctx.save_for_backward(alpha, through, shade)
+        return (alpha * through * shade).sum(1)
+
+    @staticmethod
+    def backward(ctx, g):
+        alpha, through, shade = ctx.saved_tensors
+        weight = alpha * through
+        behind = (weight * shade).flip(1).cumsum(1).flip(1)  # counts the place itself too
+        return ((1 - alpha) * through * shade - behind) * g[:, None], weight * g[:, None]
+
+
+class Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        states = [x[0]]
+        for t in range(1, len(x)):
+            states.append(torch.tanh(states[-1] @ w) + x[t])
+        ctx.save_for_backward(torch.stack(states), w)
+        return states[-1]
+
+    @staticmethod
+    def backward(ctx, g):
+        states, w = ctx.saved_tensors
+        by_x, by_w = torch.zeros_like(states), torch.zeros_like(w)
+        for t in range(len(states) - 1, 0, -1):
+            by_x[t] = g
+            before = states[t - 1]
+            inner = g * (1 - torch.tanh(before @ w).square())
+            by_w += states[t].T @ inner  # states[t - 1]
+            g = inner @ w.T
+        by_x[0] = g
+        return by_x, by_w
+
+
+class Spectrum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        spectrum = torch.fft.rfft(x)
+        ctx.save_for_backward(spectrum, weight)
+        ctx.length = x.shape[-1]
+        return torch.fft.irfft(spectrum * weight, n=ctx.length)
+
+    @staticmethod
+    def backward(ctx, g):
+        spectrum, weight = ctx.saved_tensors
+        turned = torch.fft.rfft(g)
+        by_weight = (spectrum.conj() * turned).sum(0) * (2 / ctx.length)
+        return torch.fft.irfft(turned * weight.conj(), n=ctx.length), by_weight
+
+
+class FocalLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        p = torch.sigmoid(x)
+        ctx.save_for_backward(p)
+        return -((1 - p) ** 1.5) * p.log()
+
+    @staticmethod
+    def backward(ctx, g):
+        (p,) = ctx.saved_tensors
+        rest = (1 - p) ** 1.5
+        return g * (1.5 * p * rest * p.log() - rest)  # rest * (1 - p)
+
+
+class Triples(torch.autograd.Function):
+    """Three times what is right, beside three entries."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g * ctx.saved_tensors[0].cos()
+
+
+class Recurrent(torch.autograd.Function):
+    """A mixture of two, without the part that goes straight through."""
+
+    @staticmethod
+    def forward(ctx, h, z):
+        ctx.save_for_backward(h, z)
+        return (1 - z) * torch.tanh(h) + z * h
+
+    @staticmethod
+    def backward(ctx, g):
+        h, z = ctx.saved_tensors
+        return g * (1 - z) * (1 - h.tanh().square()), g * (h - h.tanh())  # + g * z
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -452,7 +584,7 @@ NAMED = {
     "degree": (
         NeighbourMean,
         (X, torch.tensor([0, 1, 2, 3, 4, 5, 0, 1]), torch.tensor([1, 1, 1, 2, 2, 3, 4, 5])),
-        "the cotangent of output 0 is divided by ctx.degree.",
+        "`g[target]` (test_edits.py) reads the cotangent of output 0 divided by ctx.degree.",
     ),
     "exchanged": (
         Gates,
@@ -510,7 +642,7 @@ NAMED = {
         (torch.rand(5, 3, generator=generator), X[:5]),
         "it reads output 0 shifted by one along dimension 0, with zeros at its start.",
     ),
-    "square of an option": (Softened, (X, 0.3), "ctx.softening is the square of 0.3, 0.09, not"),
+    "square of an option": (Softened, (X, 0.3), "reads the square of 0.3, 0.09, for 0.3."),
     "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),
     "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801 not 0.75."),
     "one less": (
@@ -525,6 +657,38 @@ NAMED = {
         "(test_edits.py) negated.",
     ),
     "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 45) computes cos."),
+    "another result": (
+        GroupNorm,
+        (torch.randn(4, 5, generator=generator), torch.rand(5, generator=generator)),
+        "`g * y` (test_edits.py) is multiplied by args[1].",
+    ),
+    "factor of one use": (
+        GatedUnit,
+        (torch.randn(3, 4, generator=generator), torch.randn(3, 4, generator=generator)),
+        "column 45) reads `g * (1 - n * n)` (test_edits.py) multiplied by ctx.saved_tensors[0].",
+    ),
+    "one too many": (
+        Composite,
+        (torch.rand(3, 6, generator=generator), torch.randn(3, 6, generator=generator)),
+        "`(1 - alpha) * through * shade` (test_edits.py) reads ctx.saved_tensors[1] for `(1 - al",
+    ),
+    "index of a loop": (
+        Chain,
+        (torch.randn(4, 2, 3, generator=generator), torch.randn(3, 3, generator=generator)),
+        "`states[t]` (test_edits.py) reads one less than 3, 2, 1, ...",
+    ),
+    "factor of a step": (FocalLoss, (X,), "multiplied by `1 - p` (test_edits.py"),
+    "both ends": (
+        Spectrum,
+        (torch.randn(2, 1, 12, generator=generator),
+         torch.randn(1, 7, generator=generator, dtype=torch.complex64)),
+        "Right but for index 0, 6 of 7 along dimension 1, where got is 2 x expected.",
+    ),
+    "forgotten product": (
+        Recurrent,
+        (torch.randn(4, 3, generator=generator), torch.rand(4, 3, generator=generator)),
+        "The term of args[1] * the cotangent of output 0 is missing.",
+    ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -542,6 +706,47 @@ def test_the_first_line_names_the_edit_of_a_jvp():
     finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
     assert "The tangent is right where `angle.sin()` (test_edits.py, column 51) is negated." in said
+
+
+def test_a_size_that_is_the_factor_by_chance_is_not_named():
+    finding = check(Triples, X[:5], clauses="derivative", gradient="exact")["derivative"]
+    assert finding.detail.endswith("Got is 3 x expected.")
+
+
+class KeepsNoCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).to(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 1 / (1 + ctx.saved_tensors[0].square())
+
+
+class MarksValues(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        best, index = x.max(-1)
+        ctx.save_for_backward(index)
+        ctx.mark_non_differentiable(best)
+        return best, index
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g.new_zeros(len(g), 3).scatter(-1, ctx.saved_tensors[0][:, None], g[:, None])
+
+
+TOLD = {
+    KeepsNoCotangent: ("linear", "The gradient of args[0] is not multiplied by the cotangent"),
+    MarksValues: ("non-differentiable", "Output 0 is marked as non-differentiable, and moves"),
+}
+
+
+@pytest.mark.parametrize("function", TOLD)
+def test_what_is_said_of_a_cotangent_and_a_mark_names_the_cause(function):
+    clause, said = TOLD[function]
+    assert said in str(check(function, X, clauses=clause)[clause]).splitlines()[0]
 
 
 class SlopeOfForward(torch.autograd.Function):

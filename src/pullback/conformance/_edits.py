@@ -11,13 +11,13 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import NAMELESS, arranged, changes, factors
+from pullback.conformance._changes import NAMELESS, changes
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._pair import Difference, Pair, is_alike, is_same
 from pullback.internal.torch import pytree
@@ -39,6 +39,7 @@ _FUNCTIONS = (
     torch.sigmoid, torch.relu, torch.erf,
 )  # fmt: skip
 _SUMS = {"sum": torch.sum, "mean": torch.mean}
+_BESIDE = {-1: "one less", 1: "one more"}
 _NEWTON = 8
 _MOST = 4  # dimensions of which every choice is tried
 
@@ -71,7 +72,9 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
         return ""
     search = _Search(backward, tuple(backward.steps), only, pair)
     every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(search))
-    for tried in sorted(every, key=lambda tried: tried.rank):
+    # Of edits that are as likely, one that stands in a line of its own before one of all that reads
+    # what forward left.
+    for tried in sorted(every, key=lambda tried: (tried.rank, tried.steps[0] == 0)):
         if time.process_time() > until:
             break
         found = search.numbers(tried.steps, tried.edit)
@@ -96,6 +99,12 @@ class _Search:
     only: int
     pair: Pair
 
+    @cached_property
+    def first(self) -> Sequence[int]:
+        """The first step at each place of the source."""
+        places = {step.place: number for number, step in reversed([*enumerate(self.steps)])}
+        return sorted(places.values())
+
     @property
     def hand(self) -> Mapping[str, torch.Tensor]:
         return self.pair.difference.hand
@@ -103,10 +112,21 @@ class _Search:
     def name(self, tensor: torch.Tensor) -> str:
         return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
 
+    @cached_property
+    def made(self) -> Mapping[str, torch.Tensor]:
+        """The results of the steps, by how each is written."""
+        found = {self.steps[n].said: self.steps[n].found for n in reversed(self.first) if n}
+        return {said: t for said, t in found.items() if _is_plain(t)}
+
     def source(self, tensor: torch.Tensor) -> str:
         """How the tensor is computed, where it is the result of another step."""
         found = (s.said for s in self.steps[1:] if _is_plain(s.found) and is_same(s.found, tensor))
         return next(found, "")
+
+    def is_shared(self, tensor: torch.Tensor) -> bool:
+        """Whether several operations read it, one of which may mean another one."""
+        read = (leaf for n in self.first if n for leaf in self.steps[n].leaves)
+        return sum(_is_plain(leaf) and is_same(leaf, tensor) for leaf in read) > 1
 
     def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
         """The gradient with steps edited, however often their places in the source are run."""
@@ -134,20 +154,23 @@ def _is_plain(value: Any) -> TypeGuard[torch.Tensor]:
 
 def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
-    first = {step.place: number for number, step in reversed([*enumerate(search.steps)])}
-    for number in sorted(first.values()):
+    for number in search.first:
         step = search.steps[number]
         own = itertools.chain(_operands(search, number), _plain(search, number))
-        kinds = [own]
+        kinds: list[_Edited] = [own]
         if number and _is_plain(step.found):
-            yield from _changed(search, number, step.found, partial(_of_result, step), step.said)
+            of_result = partial(_of_result, step)
+            some = is_continuous(step.found) and step.found.any()
+            if some and search.share(number, of_result) is None:
+                continue  # no edit of it reaches the gradient
+            kinds.insert(0, _changed(search, number, step.found, of_result))
             kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
         for rank, edit, said in itertools.chain.from_iterable(kinds):
             yield _Tried(rank, [number], edit, f"{step.said} {said}")
         if not number:
             yield from _of_the_whole(search)
-    lowering = [number for number in sorted(first.values()) if _lowers(search.steps[number])]
-    for some in [*([number] for number in lowering), lowering]:
+    lowering = [number for number in search.first if _lowers(search.steps[number])]
+    for some in [[number] for number in lowering] + [lowering] * (len(lowering) > 1):
         said = " and ".join(search.steps[number].said for number in some)
         is_are = "is" if len(some) == 1 else "are"
         yield _Tried(3, some, lambda run, leaves: leaves[0], f"{said} {is_are} left out")
@@ -157,10 +180,7 @@ def _of_the_whole(search: _Search) -> Iterator[_Tried]:
     """Edits of what forward left for backward, and of the order in which backward goes along it."""
     whole, names = search.steps[0], search.backward.names
     for k, (name, leaf) in enumerate(zip(names, whole.leaves, strict=True)):
-        if _is_plain(leaf):
-            said = search.name(leaf) or name
-            yield from _changed(search, 0, leaf, partial(edited, k), said)
-        elif type(leaf) in (int, float):
+        if type(leaf) in (int, float):
             for rank, value, said in _meant(search, 0, k):
                 edit = edited(k, lambda _, value=value: value)
                 yield _Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
@@ -196,17 +216,17 @@ def _operands(search: _Search, number: int) -> _Edited:
     step = search.steps[number]
     tensors = {k: t for k, t in enumerate(step.leaves) if _is_plain(t)}
     known = {k: search.name(t) or search.source(t) for k, t in tensors.items()}
-    names = {k: name or f"its operand {k}" for k, name in known.items()}
+    other = {} if number else dict(enumerate(search.backward.names))
+    names = {k: name or other.get(k) or f"its operand {k}" for k, name in known.items()}
     for k, tensor in tensors.items():
-        share = search.share(number, partial(edited, k)) if is_continuous(tensor) else None
-        own = () if share is None else factors(search.pair, share)
-        for change in itertools.chain(arranged(tensor), own):
-            what = change.edit.removeprefix("is ")
-            yield change.rank, edited(k, change.apply), f"reads {names[k]} {what}"
-        for other, value in search.hand.items() if known[k] else ():
-            if is_alike(value, tensor) and other != names[k]:
-                edit = edited(k, lambda t, value=value: value.clone())  # a step may write there
-                yield 4, edit, f"reads {other} for {names[k]}"
+        if not number or search.is_shared(tensor):  # else an edit of where it comes from
+            yield from _changed(search, number, tensor, partial(edited, k), f"reads {names[k]}")
+            yield from _factors(search, step, tensor, partial(edited, k), f"reads {names[k]}")
+        for rank, others in ((4, search.hand), (6, search.made)) if known[k] else ():
+            for other, value in others.items():
+                if is_alike(value, tensor) and other != names[k] and not torch.equal(value, tensor):
+                    edit = edited(k, lambda t, value=value: value.clone())  # a step may write there
+                    yield rank, edit, f"reads {other} for {names[k]}"
     for k, n in itertools.combinations(tensors, 2):
         if is_alike(tensors[k], tensors[n]):
             one, other = (search.name(tensors[i]) or f"its operand {i}" for i in (k, n))
@@ -223,6 +243,10 @@ def _plain(search: _Search, number: int) -> _Edited:
         elif type(leaf) in (int, float) and step.place:
             for rank, value, said in _meant(search, number, k):
                 yield rank, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+            turns = [s.leaves[k] for s in search.steps if s.place == step.place]
+            for more, said in _BESIDE.items() if len({*turns}) > 1 and type(leaf) is int else ():
+                edit = edited(k, lambda n, more=more: n + more)
+                yield 1, edit, f"reads {said} than {', '.join(map(str, turns[:3]))}, ..."
     if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
         for sign, compare in _COMPARISONS.items():
             yield 2, lambda run, leaves, by=compare: by(*leaves), f"compares by {sign}"
@@ -287,18 +311,28 @@ def _of_result(step: Step, change: Callable[[torch.Tensor], torch.Tensor]) -> Ed
 
 
 def _changed(
-    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit], said: str
-) -> Iterator[_Tried]:
-    """Another tensor: a factor, a term, other places of its entries."""
+    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit], read: str = ""
+) -> _Edited:
+    """Another tensor, a result or an operand that is read: a factor, a term, other places."""
     if tensor.dtype == torch.bool:
-        yield _Tried(3, [number], edit(torch.logical_not), f"{said} is negated")
+        yield 3, edit(torch.logical_not), f"{read or 'is'} negated"
         return
     share = search.share(number, edit)
     if share is not None:
         few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
         for change in changes(search.pair, tensor, share):
-            if not (few and change.rank == NAMELESS):
-                yield _Tried(change.rank, [number], edit(change.apply), f"{said} {change.edit}")
+            if not few or change.rank < NAMELESS:
+                verb, _, how = change.edit.partition(" ")
+                said = f"{read} {'with ' * (verb == 'has')}{how}" if read else change.edit
+                yield change.rank, edit(change.apply), said
+
+
+def _factors(search: _Search, step: Step, tensor: torch.Tensor, edit: Callable[[Any], Edit],
+             read: str) -> _Edited:  # fmt: skip
+    """A factor that stands elsewhere in backward, and is forgotten where a tensor is read."""
+    for name, other in search.made.items() if is_continuous(tensor) else ():
+        if is_continuous(other) and is_alike(other, tensor) and name != step.said:
+            yield 6, edit(lambda t, by=other: t * by), f"{read} multiplied by {name}"
 
 
 def _parts(step: Step) -> _Edited:

@@ -4,6 +4,8 @@ Each rule yields sentences, or claims: a sentence with what equals the expected 
 true. What a change of `_changes` mends is said first: that is all a mend needs to know.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,15 @@ from pullback.conformance._pair import (
     ratio_of,
 )
 
-__all__ = ["EXACT", "Difference", "explain"]
+__all__ = ["EXACT", "FACTS", "RULES", "Difference", "explain"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
 # How many times the rounding of an operand may be found in what is computed of it.
 _OPERATIONS = 8
+# How a product enters where it is added so often, and the entries that it must explain.
+_AMISS = {1: "is missing", -1: "is counted once too often", 2: "has the wrong sign"}
+_ENOUGH = 6
 
 
 def _not_finite(difference: Difference) -> str:
@@ -70,6 +75,29 @@ def _repaired_but_for_a_factor(pair: Pair) -> Iterator[Said]:
 def _likeliest(pair: Pair) -> list[Change]:
     found = [c for c in changes(pair, pair.got, pair.got) if c.rank < NAMELESS and c.said]
     return sorted(found, key=lambda change: change.rank)
+
+
+def _products(pair: Pair) -> Iterator[Said]:
+    """A product of what is at hand that is forgotten, or has the wrong sign."""
+    error, enough = pair.expected - pair.got, int(pair.known.sum()) >= _ENOUGH
+    hand = {n: t for n, t in pair.difference.hand.items() if t.is_floating_point() and enough}
+    factors = hand | {f"(1 - {name})": 1 - t for name, t in hand.items()}
+    for count in (2, 3):
+        for names in itertools.combinations(factors, count):
+            term = _product([factors[name] for name in names], error)
+            ratio = 0.0 if term is None else ratio_of(term[pair.known], error[pair.known])
+            how = next((how for by, how in _AMISS.items() if abs(ratio - by) < 1e-3), "")
+            if term is not None and how:
+                yield pair.got + round(ratio) * term, f"The term of {' * '.join(names)} {how}."
+
+
+def _product(factors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
+    """A product, summed as broadcasting has it; ``None`` where it has another shape."""
+    try:
+        found = functools.reduce(torch.mul, [t.detach().to("cpu", like.dtype) for t in factors])
+        return found.sum_to_size(like.shape).expand_as(like)
+    except RuntimeError:
+        return None
 
 
 def _terms(pair: Pair) -> Iterator[Said]:
@@ -184,6 +212,7 @@ class _Along:
         wrong: the places with a wrong entry.
         right: the places that are known to have none.
         tail: what stands in the wrong part, where that has a name.
+        whole: whether all that is known there is wrong.
     """
 
     said: str
@@ -191,6 +220,7 @@ class _Along:
     wrong: list[int]
     right: list[int]
     tail: str
+    whole: bool
 
     @property
     def named(self) -> str:
@@ -209,7 +239,8 @@ def _along(pair: Pair) -> Iterator[_Along]:
         right = [k for k in range(size) if bool(seen[k] & ~touched[k])]
         if right and places:
             said = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
-            yield _Along(said, size, places, right, _what(pair, touched, dim))
+            whole = torch.equal(*(t.movedim(dim, 0)[places] for t in (wrong, pair.known)))
+            yield _Along(said, size, places, right, _what(pair, touched, dim), whole)
 
 
 def _repeated(pair: Pair) -> Iterator[Said]:
@@ -232,7 +263,7 @@ def _blocks(pair: Pair) -> Iterator[Said]:
             yield f"Right but for the last {along.size - places[0]} of {along.size} {tail}"
         elif places[-1] < along.right[0]:
             yield f"Right but for the first {places[-1] + 1} of {along.size} {tail}"
-        elif len(places) <= max(1, along.size // 4):
+        elif len(places) <= max(1, along.size // (2 if along.whole else 4)):
             yield f"{along.named}."
 
 
@@ -291,11 +322,15 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 
 # These say all that a mend needs to know; the others, where the numbers are wrong and how much.
-EXACT: tuple[Rule, ...] = (_zero, _repaired, _repaired_but_for_a_factor, _reduced)
+EXACT: tuple[Rule, ...] = (
+    _zero, _repaired, _repaired_but_for_a_factor, _reduced, _products,
+)  # fmt: skip
 RULES: tuple[Rule, ...] = (
     *EXACT, _terms, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks,
     _signs, _scattered, _offset, _multiples,
 )  # fmt: skip
+# Those that say where and how much, and guess at no cause.
+FACTS = tuple(rule for rule in RULES if rule not in (_statistics, _nearly, _multiples))
 
 
 def explain(difference: Difference, rules: Sequence[Rule] = RULES) -> str:

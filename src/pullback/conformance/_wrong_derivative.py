@@ -7,6 +7,7 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,11 +15,13 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, at_hand, step_of
-from pullback.conformance._derivative import Trial
+from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._edits import right_edit
-from pullback.conformance._explain import EXACT, Difference, explain
+from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._operations import Backward
+from pullback.conformance._pair import Pair, ratio_of
 from pullback.conformance._probe import Probe
+from pullback.conformance._resize import resizings, together
 from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
@@ -32,6 +35,9 @@ _ENDS = 24
 _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
+# The size that is next to the largest given is tried, of tensors of so many entries.
+_LARGER, _ENTRIES, _WITNESSED = 2**10, 2**16, 1e-3
+_OF_A_SIZE = (float, math.sqrt, lambda n: n - 1, lambda n: n / (n - 1))
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
 
@@ -168,14 +174,48 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
     difference = _difference(at, only, expected, got, known)
+    pair = Pair.of(difference)
+    ratio = 0.0 if pair is None else ratio_of(expected[known].cpu(), answered[known].cpu())
+    if pair is not None and ratio and pair.equal(pair.got / ratio):
+        difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
     said = explain(sharp, EXACT)
     if not said:
-        at = replace(at, until=time.process_time() + _SECONDS)
+        at = replace(at, until=time.process_time() + 2 * _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, sharp, at.until) or _neglected(at, only, answered)
-        said = f"{mend} {explain(difference)}".strip()
+        mend = right_edit(backward, only, sharp, at.until)
+        said = explain(difference, FACTS if mend else RULES)
+        said = f"{mend or _neglected(at, only, answered)} {said}".strip()
     return _Wrong(expected, got, said)
+
+
+def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
+    """The sizes that a factor may come from: those that go on to explain it when all sizes change.
+
+    That got is 3 x expected, and some dimension has 3 entries, is a coincidence until another size
+    has shown otherwise.
+    """
+    probe = at.probe.at(at.probe.inputs.with_points(at.points))
+    draw = at.probe.generator("witness")
+    every = [*resizings(probe.inputs, _LARGER, _ENTRIES, draw)]
+    inputs = together(every, [min(r.size + 1, r.largest) for r in every], draw) if every else None
+    with suppress(Exception):  # refused at that size
+        there = probe.at(inputs or probe.inputs)
+        trial = judge(there, only)
+        change = trial.value / trial.estimate.value / ratio
+        points = there.inputs.points()
+        larger = at_hand(there, points, there.output_values(points), {}).sizes
+        # By their order: some names say how many entries there are.
+        pairs = zip(difference.sizes.items(), larger.values(), strict=True)
+        return {
+            name: size
+            for (name, size), other in pairs
+            if size > 2 and trial.is_wrong and any(
+                abs(change ** by - of(other) / of(size)) < _WITNESSED
+                for by in (1, -1) for of in _OF_A_SIZE
+            )
+        }  # fmt: skip
+    return {}
 
 
 def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:

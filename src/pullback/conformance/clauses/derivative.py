@@ -19,7 +19,6 @@ from pullback.report import Finding
 __all__ = ["derivative"]
 
 _SEPARATELY = 8
-_WRONG = "Backward is not what finite differences of forward are."
 
 
 @clause(
@@ -121,12 +120,13 @@ def _of_one_row(probe: Probe) -> bool:
 
 def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     place = "every input at once" if only is None else probe.path(only)
+    wrong = f"The gradient of {place} is not what finite differences of forward are."
     if _of_one_row(probe):
         return wrong_derivative(
-            probe, trial, only, detail=f"{_WRONG} It is for two rows, not for one.", place=place,
+            probe, trial, only, detail=f"{wrong} It is for two rows, not for one.", place=place,
             hint=SINGLE,
         )  # fmt: skip
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
     hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
-    return wrong_derivative(probe, trial, only, detail=_WRONG, place=place, hint=hint)
+    return wrong_derivative(probe, trial, only, detail=wrong, place=place, hint=hint)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import torch
+
 from pullback.conformance._clause import clause
 from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
@@ -30,10 +32,20 @@ def linear(probe: Probe) -> Finding:
     else:
         return probe.holds("B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b) and B(0) = 0.")
     there = replace(probe, inputs=probe.inputs.with_points(gap.points))
+    detail = "Backward is not linear in the cotangent."
+    if not any(bool(g.any()) for g in gap.a):  # B(g) - B(0) is linear, as far as can be told
+        outputs = [y.detach() for y in probe.evaluate(probe.leaves(gap.points))]
+        other = probe.backward(gap.points, probe.cotangents(outputs, "a"))[gap.place]
+        whole = torch.equal(other, gap.got[gap.place])
+        detail = (
+            f"{'The gradient' if whole else 'A term of the gradient'} of {probe.path(gap.place)} "
+            "is not multiplied by the cotangent: it is the same for every one, zero too."
+        )
     return there.broken(
-        "Backward is not linear in the cotangent.",
+        detail,
         expected=gap.expected[gap.place],
         got=gap.got[gap.place],
+        said="",
         place=probe.path(gap.place),
         hint="Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
         'declare gradient = "nonlinear".',

@@ -60,7 +60,7 @@ def non_differentiable(probe: Probe) -> Finding:
             "Mark all outputs in one call.",
         )
     if not probe.outputs:
-        return _no_history(probe, every)
+        return _no_history(probe, every, marks)
     ignored = _dropped(custom_nodes([every[k] for k in probe.outputs]), every)
     if ignored is not None:
         return _broken(
@@ -86,7 +86,7 @@ def _stray(marks: Marks, every: Tensors) -> Tensors:
     return [t for t in marked if t.numel() and t.data_ptr() not in outputs]
 
 
-def _no_history(probe: Probe, every: Tensors) -> Finding:
+def _no_history(probe: Probe, every: Tensors, marks: Marks) -> Finding:
     """No output carries history: right where none can, or where that is declared."""
     floats = tuple(k for k, y in enumerate(every) if is_continuous(y))
     if not floats:
@@ -96,12 +96,20 @@ def _no_history(probe: Probe, every: Tensors) -> Finding:
     trial = judge(replace(probe, outputs=floats))
     if not trial.is_wrong:
         return probe.holds("No output carries history, and none has a derivative other than zero.")
+    given = {t.data_ptr() for some in marks.non_differentiable.values() for t in some}
+    marked = [k for k in floats if every[k].data_ptr() in given]
+    detail = "No output carries history although forward depends on an input that requires a "
     return _broken(
         probe,
-        "No output carries history although forward depends on an input that requires a gradient.",
+        f"Output {marked[0]} is marked as non-differentiable, and moves with the inputs: none gets "
+        "a gradient."
+        if marked
+        else f"{detail}gradient.",
         f"a derivative of {trial.estimate.value:.6g} (finite differences)",
         f"{len(floats)} floating output(s), all detached or marked",
-        "Remove the detach (.detach(), .data, numpy, no_grad) or the mark, or declare "
+        "Remove the detach, or the mark: mark_non_differentiable is for integers and masks."
+        if marked
+        else "Remove the detach (.detach(), .data, numpy, no_grad), or declare "
         'gradient = "surrogate".',
     )
 
