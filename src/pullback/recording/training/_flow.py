@@ -125,7 +125,9 @@ class Flow(TorchFunctionMode):
 
     def run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
-        if self.entered and self._stance is None and COMPILER in sys.modules:
+        # torch 2.7 makes tensors while the compiler is imported, before it has a stance.
+        loaded = hasattr(sys.modules.get(COMPILER), "set_stance")
+        if self.entered and self._stance is None and loaded:
             self._stance = torch.compiler.set_stance("force_eager")
 
     def bit(self, leaf: Any) -> int:
