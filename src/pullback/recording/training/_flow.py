@@ -130,7 +130,9 @@ class Flow(TorchFunctionMode):
 
     def _run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
-        if not self._eager and COMPILER in sys.modules:
+        # torch 2.7 makes tensors while the compiler is imported, before it has a stance.
+        loaded = hasattr(sys.modules.get(COMPILER), "set_stance")
+        if loaded and not self._eager:
             self._eager = True
             stance = torch.compiler.set_stance("force_eager")
             self._entered.callback(stance.__exit__, None, None, None)
