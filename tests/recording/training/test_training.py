@@ -185,3 +185,16 @@ def test_a_model_that_an_optimiser_is_handed_stays_the_same_object() -> None:
     with watch_training(model):
         Second(model.parameters(), lr=0.1).step(model)
     assert handed == [model]
+
+
+def test_what_the_watch_itself_computes_is_no_part_of_the_program():
+    body, unused = torch.nn.Linear(3, 3), torch.nn.Linear(2, 4)
+    optimizer = torch.optim.SGD([*body.parameters(), *unused.parameters()], lr=0.1)
+
+    with watch_training(body, unused) as found:
+        for _ in range(6):
+            y = body(torch.randn(4, 3))
+            _ = (y.detach() * y).sum().backward(), optimizer.step()  # on one line
+    assert {(item.name, item.kind) for item in found} == {
+        ("Linear#2.weight", "unused"), ("Linear#2.bias", "unused"),
+    }  # fmt: skip

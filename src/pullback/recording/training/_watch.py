@@ -119,9 +119,13 @@ class TrainingWatch:
         return (*args[:1], *map(follow, args[1:2]), *args[2:]), {**kwargs, **named}
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._flow.paused = False
-        if self.fault:
-            return
+        try:  # what is looked at here is no part of the program either
+            if not self.fault:
+                self._stepped(optimizer)
+        finally:
+            self._flow.paused = False
+
+    def _stepped(self, optimizer: Any) -> None:
         self.steps += 1
         self._flow.patience = math.inf
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
