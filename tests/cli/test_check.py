@@ -106,7 +106,7 @@ def test_a_wrong_function_with_its_mend_and_rerun_line(module, capsys) -> None:
     assert "✗" in out
     first = out.strip().partition("input")[0].split()
     assert " ".join(first[:3]) == f"{module}:Wrong (gradient: exact):"
-    assert "derivative broken. Backward is not" in " ".join(first)
+    assert "derivative broken. The gradient of args[0] is not" in " ".join(first)
     assert "mend" in out
     # Whatever changes what is found is repeated.
     again = f"pullback check {module}:Wrong --input 'torch.randn(3)' --clauses derivative,linear"

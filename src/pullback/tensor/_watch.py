@@ -157,12 +157,13 @@ class Watch(TorchFunctionMode):
         self._known: dict[int, torch.Tensor] = {}
         self._instead: dict[int, torch.Tensor] = {}
         self._cuts: dict[int, str] = {}
-        self._written: dict[int, str] = {}  # storages with values that were cut
+        self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._apart: set[int] = set()  # those whose views autograd does not know
+        self._met: set[int] = set()  # those of tensors that were made unseen
         self._given: set[int] = set()
         self._dependent: set[int] = set()  # on what was given
         self._filled: set[int] = set()  # storages into which such a value was written
@@ -513,16 +514,20 @@ class Watch(TorchFunctionMode):
 
     def _keep_met(self, tensor: torch.Tensor) -> None:
         """Note that whoever has made a tensor unseen may have its memory by another one, too."""
-        memory = memory_of(tensor)
-        self._viewed.add(memory)
-        others = (other for other in self._known.values() if other is not tensor)
-        if any(memory_of(other) == memory for other in others):
-            self._apart.add(memory)
+        self._viewed.add(memory_of(tensor))
+        self._met.add(memory_of(tensor))
 
     def _keep_apart(self, tensor: torch.Tensor) -> None:
         """Note that a tensor shares memory with another one, and autograd does not know of it."""
         self._viewed.add(memory_of(tensor))
         self._apart.add(memory_of(tensor))
+
+    def _is_apart(self, tensor: torch.Tensor) -> bool:
+        """Whether another tensor shares its memory, and autograd does not know of it."""
+        memory = memory_of(tensor)
+        others = (other for other in self._known.values() if other is not tensor)
+        met = memory in self._met and any(memory_of(other) == memory for other in others)
+        return met or memory in self._apart
 
     def _keep_inside(self, tensor: torch.Tensor) -> None:
         """Know what is within a wrapper, too: the transform that has made it unwraps it."""
@@ -568,8 +573,8 @@ class Watch(TorchFunctionMode):
             if is_written and self.in_forward:
                 self._origins.write(tensor, read)
             cut = reason or self._lost(name, tensor, levels)
-            if is_written and cut is None and memory_of(tensor) in self._apart:
-                cut = _UNKNOWN_VIEW if any(map(self._tracks, read)) else None
+            if is_written and cut is None and any(map(self._tracks, read)):
+                cut = _UNKNOWN_VIEW if self._is_apart(tensor) else None
             if cut is not None and (is_differentiable(tensor) or _holds_bits(tensor, name, read)):
                 self._cuts[id(tensor)] = cut
                 if is_written:
