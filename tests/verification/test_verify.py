@@ -11,15 +11,17 @@ import numba
 import pytest
 import torch
 from tests.fuzzing import examples, spread
-from tests.verification.bases import BASES
+from tests.verification.bases import BASES, softmax
 from tests.verification.kernels import DTYPES, FORBIDDEN, RIGHT, WRONG
 
 from pullback import verify
 from pullback.cli import _verify as command
 from pullback.cli import main
+from pullback.conformance import Arguments
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Verdict, read_reports
-from pullback.verification._error import Result
+from pullback.verification._answers import Subject
+from pullback.verification._error import Judge, Result
 from pullback.verification._isolate import isolated
 
 # `make test` takes one computation for each kind; `make fuzz` takes all.
@@ -270,3 +272,15 @@ def test_a_compiled_kernel_is_not_accused() -> None:
     torch.compiler.reset()
     report = verify(compiled, plain, (torch.randn(3, 8),), isolate=False)
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("seed", [267, 597])  # the two of 800 that were accused
+def test_a_gradient_that_vanishes_is_off_by_what_rounds_a_cotangent(seed: int) -> None:
+    def composed(x):
+        powers = x.exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+    x = torch.randn(3, 10, generator=torch.Generator().manual_seed(seed))
+    given, one = (Arguments.of((value.requires_grad_(),)) for value in (x, x[:, :1].clone()))
+    judge = Judge(kernel=Subject(composed), reference=Subject(softmax), seed=seed, given=given)
+    assert not judge.compare(one).fault

@@ -13,12 +13,14 @@ Stability of Numerical Algorithms*, 2002, section 4.2: the bound is :math:`K\eps
 with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. In float64
 no finer truth is at hand: there :math:`r_j - t_j` is the reference's error in float32, at the same
 numbers rounded, in proportion to the unit. A gradient may vanish by cancellation at special
-arguments (of a softmax of one entry): there :math:`|t|` is the largest one of the example.
+arguments (of a softmax of one entry): there :math:`|t|` is the largest one of the example, or of
+the cotangents where nothing of the gradient is left.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -30,6 +32,7 @@ __all__ = ["FACTOR", "Judge", "Result", "dtype_of"]
 
 FACTOR = 8.0
 _SAMPLES = 2
+_LEAST, _COTANGENT = 1e-300, 4.0  # few standard normal numbers are larger
 _AROUND = 0.05  # of the typical movement: an entry that did not move by chance
 
 
@@ -71,7 +74,6 @@ class Judge(Runner):
     """
 
     given: Arguments
-    _typical: list[float] | None = field(default=None, init=False)
     _lengths: dict[tuple[torch.Size, ...], int] = field(default_factory=dict, init=False)
 
     def truth(self, arguments: Arguments) -> Answer:
@@ -116,7 +118,7 @@ class Judge(Runner):
             entries = _compare_entries(
                 name, true, found, plain, own_error=errors[number],
                 moved=[list(answer.named())[number][1] for answer in moved if not answer.fault],
-                dtype=dtype, length=length, typical=self._typical_at(number),
+                dtype=dtype, length=length, typical=self._typical.get(number, 0.0),
             )  # fmt: skip
             if entries.fault:
                 return entries
@@ -124,13 +126,12 @@ class Judge(Runner):
         numbers = {"kernel": kernel, "reference": reference}
         return Result(Verdict.HOLDS, **numbers, history=got.history)
 
-    def _typical_at(self, number: int) -> float:
-        """The largest entry of a gradient at the example; 0 for an output."""
-        if self._typical is None:
-            answer = self.truth(self.given)
-            sizes = [float(g.abs().max()) if g.numel() else 0.0 for g in answer.gradients]
-            self._typical = [0.0] * len(answer.outputs) + sizes
-        return self._typical[number] if number < len(self._typical) else 0.0
+    @cached_property
+    def _typical(self) -> dict[int, float]:
+        """The largest entry of each gradient at the example; 0 for an output."""
+        answer = self.truth(self.given)
+        sizes = [float(g.abs().max()) + _LEAST if g.numel() else 0.0 for g in answer.gradients]
+        return dict(enumerate(sizes, len(answer.outputs)))
 
     def _own_errors(
         self, arguments: Arguments, dtype: torch.dtype, own: Answer, truth: Answer
@@ -211,7 +212,8 @@ def _compare_entries(
         delta = torch.maximum(delta, torch.where(judged, (other - true).abs(), 0.0))
     delta = torch.where(delta.isfinite(), delta, 0.0)
     delta = delta + _AROUND * delta.square().mean().sqrt()
-    size = true.abs().nan_to_num().clamp(min=typical)
+    least = max(typical, _COTANGENT) if typical and not true.any() else typical
+    size = true.abs().nan_to_num().clamp(min=least)
     rounding = math.sqrt(length) * (limits.eps * size + delta)
     allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
     unit = limits.eps * true.abs().clamp(min=limits.tiny)
