@@ -1,6 +1,7 @@
 """`Application`: one application of a Function, with the tensors it has where it is derived."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._items import refuse_altered
+from pullback.tensor._watch import watching
 
 __all__ = ["Application"]
 
@@ -39,10 +41,13 @@ class Application:
     def run_before(self) -> None:
         """Run forward right before backward, where the items of a batch run one after the other.
 
-        What it writes to memory outside of torch is of this item then.
+        What it writes to memory outside of torch is of this item then. It is not watched: what it
+        computes has no history, and is no constant.
         """
         if self.call.looped:
-            with torch.no_grad(), _random.replaying(self.call.generators):
+            watch = watching()
+            unwatched = nullcontext() if watch is None else watch.pause()
+            with unwatched, torch.no_grad(), _random.replaying(self.call.generators):
                 context, _ = self.call.forward([x.clone() for x in self.inputs()])
             refuse_altered(self.call, context)
 
