@@ -156,6 +156,7 @@ class Watch(TorchFunctionMode):
         # By id, kept so that the ids stay theirs.
         self._known: dict[int, torch.Tensor] = {}
         self._instead: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, list[torch.Tensor]] = {}  # by the storages of what exists
         self._cuts: dict[int, str] = {}
         self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
@@ -290,13 +291,13 @@ class Watch(TorchFunctionMode):
             result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
             self._instead[id(args[0])] = result
             self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
-            self._supersede(leaves[0])
+            self._supersede(leaves[0], args[0])
             return leaves[0]
         self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
-            self._supersede(target)
+            self._supersede(target)  # its copy is written
         return iter(result) if func is _tensor.__iter__ else result
 
     def _knows(self, args: Sequence[Any]) -> bool:
@@ -335,17 +336,14 @@ class Watch(TorchFunctionMode):
         self._unwritten.append(first)
         return first.clone()
 
-    def _supersede(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor's memory has its value no more: whoever shares it unseen is cut."""
-        memory, now = memory_of(tensor), self.current(tensor)
-        for other in list(self._known.values()):
-            if id(other) in self._instead and memory_of(other) == memory:
-                current = self.current(other)
-                if current is not now:
-                    self._cuts[id(current)] = _STALE
-        while tensor is not now:
-            self._written[memory_of(tensor)] = _STALE
-            tensor = self._instead[id(tensor)]
+    def _supersede(self, *tensors: torch.Tensor) -> None:
+        """Note that tensors' memory has their value no more: whoever shares it unseen is cut."""
+        for tensor in tensors:
+            memory = memory_of(tensor)
+            self._written[memory] = _STALE
+            for other in map(self.current, self._copies.get(memory, ())):
+                if other is not self.current(tensor):
+                    self._cuts[id(other)] = _STALE
 
     def _detach(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = self._seen(tensor)
@@ -375,8 +373,9 @@ class Watch(TorchFunctionMode):
         if any(id(tensor) in self._cuts or self._tracks(tensor) for tensor in tensors):
             self.left = f"it leaves torch through {LEAVING[func]}"
         self._gone += [id(t) for t in tensors if self._depends([t])]
-        self._exposed += [memory_of(t) for t in tensors if not self._tracks(t)]
-        self._viewed.update(self._exposed)
+        exposed = [memory_of(t) for t in tensors if not self._tracks(t)]
+        self._exposed += exposed
+        self._viewed.update(exposed)
         if self.left is not None:  # what is known by its memory may be written unseen
             self._written.update(dict.fromkeys(self._exposed, self.left))
         plain = {id(t): t.detach() for t in tensors if t.requires_grad}
@@ -419,6 +418,7 @@ class Watch(TorchFunctionMode):
         if tensor.requires_grad or not tensor.numel():  # a parameter, or the storage of a file
             return tensor
         copy = self._instead[number] = alive(tensor).clone()
+        self._copies.setdefault(memory_of(tensor), []).append(copy)
         self._known[id(copy)] = copy
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
