@@ -74,7 +74,7 @@ bench: $(STAMP) ## every figure: benchmarks/results/*.csv
 fuzz: $(STAMP) ## tests that can try more, with 25 times the examples, ROUNDS=5 times, from new seeds
 	@for round in $$(seq $(ROUNDS)); do \
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); echo "== round $$round, seed $$seed"; \
-	  PULLBACK_FUZZ=25 $(BIN)/pytest tests -q -m "hypothesis or breadth or sampled or slow" --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
+	  PULLBACK_FUZZ=25 PULLBACK_SEED=$$seed $(BIN)/pytest tests -q -m "hypothesis or breadth or sampled or slow" --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
 	  $(BIN)/python -m tests.tensor.hidden --answers 40000 --seed $$seed || exit 1; \
 	  $(BIN)/python -W ignore -m tests.conformance.straight_through --seed $$seed || exit 1; \
 	  $(BIN)/python -m tests.trajectory.states.oracle --programs $$(( $(PROGRAMS) / $(ROUNDS) )) --seed $$seed || exit 1; \

@@ -4,9 +4,14 @@ import gc
 import importlib.util
 import logging
 import os
+import random
+import zlib
 from types import ModuleType
 from typing import Any
 
+import hypothesis
+import numpy as np
+import pytest
 import torch
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
@@ -18,6 +23,12 @@ from pullback.internal._when_imported import WhenImported
 
 # As `tests.fuzzing` reads it, which this file does not import: that takes pullback with it.
 FUZZING = int(os.environ.get("PULLBACK_FUZZ", "1")) > 1
+
+# `make test` draws the same numbers each time, so that what fails on one machine fails on all;
+# `make fuzz` looks for what other numbers find.
+SEED = int(os.environ.get("PULLBACK_SEED", "0"))
+hypothesis.settings.register_profile("pullback", derandomize=not FUZZING)
+hypothesis.settings.load_profile("pullback")
 
 # Of what inductor does at its first kernel, most is not for that kernel: it starts processes that
 # would compile others, each with a torch of its own, and tries a program for each kind of vectors.
@@ -42,6 +53,16 @@ WhenImported("torch._dynamo.guards", _measure_no_guards)
 
 # A Triton kernel's module can only be imported where triton is installed.
 NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: Any) -> None:
+    """Start each test from a random state of its own, whatever ran before it."""
+    seed = SEED + zlib.crc32(item.nodeid.encode())
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    item.add_report_section("setup", "seed", f"PULLBACK_SEED={SEED} draws what this test drew")
 
 
 def seed_document(namespace: dict[str, Any]) -> None:
