@@ -114,6 +114,19 @@ def row_sum_backward(g: Any, x: Any) -> Any:
     return (g[..., None].expand_as(x),)
 
 
+def row_max(x: Any) -> Any:
+    return x.amax(-1)
+
+
+def row_max_forward(x: Any) -> Any:
+    return x.sort(-1).values[..., -1]
+
+
+def row_max_backward(g: Any, x: Any) -> Any:
+    largest = x == x.amax(-1, keepdim=True)
+    return (g[..., None] * largest / largest.sum(-1, keepdim=True),)
+
+
 def attention(q: Any, k: Any, v: Any) -> Any:
     return F.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
 
@@ -148,6 +161,7 @@ BASES = {
     "swiglu": Base(swiglu, swiglu_forward, swiglu_backward,
                    lambda dtype: (torch.randn(6, 16).to(dtype), torch.randn(6, 16).to(dtype))),
     "row_sum": Base(row_sum, row_sum_forward, row_sum_backward, normal(6, 16)),
+    "row_max": Base(row_max, row_max_forward, row_max_backward, normal(6, 16)),
     "attention": Base(attention, attention_forward, attention_backward, three(2, 8, 4)),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ import torch
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
-__all__ = ["environment", "guarded", "reseed", "unpatched"]
+__all__ = ["environment", "global_settings", "guarded", "reseed", "unpatched"]
 
 
 def reseed(seed: int) -> None:
@@ -70,7 +70,7 @@ def guarded(
     with suppress(ImportError):
         import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
     loggers = [(log, log.level) for log in map(logging.getLogger, LOGGERS)]
-    kept = [(read, write, read()) for read, write in _settings()]
+    kept = [(read, write, read()) for read, write in global_settings().values()]
     with ExitStack() as stack:
         for put_back in (partial(_restore, kept), *rewind_shared(), *generators):
             stack.callback(put_back)
@@ -96,48 +96,75 @@ def _restore(kept: Sequence[tuple[Callable[[], Any], Callable[[Any], Any], Any]]
             write(value)
 
 
-def _settings() -> list[Setting]:
-    """How each setting of the interpreter, torch and numpy is read, and put back."""
-    printing = vars(PRINT_OPTIONS)  # what set_printoptions writes, and nothing reads back
-    found: list[Setting] = [
-        (_folder, _change_folder),
-        (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
-        (lambda: dict(os.environ), _set_environment),
-        (sys.getrecursionlimit, sys.setrecursionlimit),
-        (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-        (gc.get_threshold, lambda value: gc.set_threshold(*value)),
-        _attribute(sys, "stdout"), _attribute(sys, "stderr"), _attribute(sys, "excepthook"),
-        (lambda: dict(printing), printing.update),
-        (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.get_default_device,
-         lambda value: torch.set_default_device(None if value.type == "cpu" else value)),
-        (torch.get_num_threads, torch.set_num_threads),
-        (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.autograd.is_multithreading_enabled, torch.autograd.set_multithreading_enabled),
-        (lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-         lambda value: torch.autograd.set_detect_anomaly(*value)),
-        (lambda: (torch.are_deterministic_algorithms_enabled(),
-                  torch.is_deterministic_algorithms_warn_only_enabled()),
-         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        # By the register that torch sets.
-        (lambda: not _DENORMAL * 0.5 * 2.0 > 0, torch.set_flush_denormal),
-        _attribute(torch.backends.cuda.matmul, "allow_tf32"),
-        _attribute(torch.backends.cudnn, "allow_tf32"),
-        _attribute(torch.backends.cudnn, "benchmark"),
-        _attribute(torch.backends.cudnn, "deterministic"),
-        _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
-    ]  # fmt: skip
-    if threading.current_thread() is threading.main_thread():
-        found += [_handler(number) for number in (signal.SIGINT, signal.SIGTERM)]
+def global_settings() -> dict[str, Setting]:
+    """How each setting of the interpreter, torch and numpy is read, and put back.
+
+    Example:
+        >>> read, _ = global_settings()["the default dtype"]
+        >>> read()
+        torch.float32
+    """
+    found = {**_settings_of_python(), **_settings_of_torch()}
     with suppress(ImportError):
         import numpy as np
 
-        found += [
-            (np.geterr, lambda value: np.seterr(**value)),
-            (np.get_printoptions, lambda value: np.set_printoptions(**value)),
-        ]
+        found["what numpy does at errors"] = np.geterr, lambda value: np.seterr(**value)
+        found["how arrays are printed"] = (
+            np.get_printoptions, lambda value: np.set_printoptions(**value)
+        )  # fmt: skip
     return found
+
+
+def _settings_of_python() -> dict[str, Setting]:
+    found: dict[str, Setting] = {
+        "the working directory": (_folder, _change_folder),
+        "the import path":
+            (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
+        "environment variables": (lambda: dict(os.environ), _set_environment),
+        "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+        "whether garbage is collected":
+            (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+        "when garbage is collected": (gc.get_threshold, lambda value: gc.set_threshold(*value)),
+        **{f"sys.{name}": _attribute(sys, name) for name in ("stdout", "stderr", "excepthook")},
+    }  # fmt: skip
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            found[f"the handler of {number.name}"] = _handler(number)
+    return found
+
+
+def _settings_of_torch() -> dict[str, Setting]:
+    printing = vars(PRINT_OPTIONS)  # what set_printoptions writes, and nothing reads back
+    cudnn: Any = torch.backends.cudnn
+    return {
+        "how tensors are printed": (lambda: dict(printing), printing.update),
+        "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "the default device":
+            (torch.get_default_device,
+             lambda value: torch.set_default_device(None if value.type == "cpu" else value)),
+        "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+        "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "whether autograd uses threads":
+            (torch.autograd.is_multithreading_enabled,
+             torch.autograd.set_multithreading_enabled),
+        "whether anomalies are detected":
+            (lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+             lambda value: torch.autograd.set_detect_anomaly(*value)),
+        "whether algorithms are deterministic":
+            (lambda: (torch.are_deterministic_algorithms_enabled(),
+                      torch.is_deterministic_algorithms_warn_only_enabled()),
+             lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
+        "the precision of matrix products":
+            (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        # By the register that torch sets.
+        "whether denormal numbers are flushed":
+            (lambda: not _DENORMAL * 0.5 * 2.0 > 0, torch.set_flush_denormal),
+        "cuda.matmul.allow_tf32": _attribute(torch.backends.cuda.matmul, "allow_tf32"),
+        **{f"cudnn.{name}": _attribute(cudnn, name)
+           for name in ("allow_tf32", "benchmark", "deterministic")},
+        "whether new memory is filled":
+            _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    }  # fmt: skip
 
 
 def _attribute(owner: Any, name: str) -> Setting:

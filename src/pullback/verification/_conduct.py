@@ -1,23 +1,25 @@
 """The promises about conduct: no cache, no state, nothing written, read or called in secret."""
 
 import multiprocessing
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.conformance import Arguments, guarded, reseed, resizings
+from pullback.conformance import Arguments, global_settings, guarded, reseed, resizings, unpatched
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
-from pullback.verification._work import Work, broken, holds
+from pullback.verification._work import Work, broken, holds, promise
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
@@ -29,6 +31,10 @@ _OTHER = 7_340_033
 _WAIT = 0.02  # seconds in which work that was left behind shows itself
 
 
+@promise(
+    "it computes anew: it remembers no answer",
+    "Key what is cached by nothing that a caller can reuse; cache no answers.",
+)
 def caches(work: Work) -> Result:
     """Old memory with new values, and new memory with old values."""
     one, other = work.fresh(11), work.fresh(12)
@@ -47,15 +53,22 @@ def caches(work: Work) -> Result:
         found = _outputs_only(work, other, work.raw(work.copies(other)))
         if found:
             return broken(f"A change of its last answer changes its next one: {found}")
-        counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13)]
-    if counts[2] < 0.6 * counts[1]:
+        flipped = work.changed(lambda x: x.flip(tuple(range(x.ndim))))
+        if flipped is not None:  # of the same sum, and norm
+            work.raw(work.copies(work.given))
+            found = _outputs_only(work, flipped, work.raw(work.copies(flipped)))
+            if found:
+                return broken(f"Values in another order are answered as the last ones: {found}")
+        counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13, 13)]
+    if min(counts[2:]) < 0.6 * counts[1]:
         return broken(
             "Values that it has seen before are not computed again.",
-            f"{counts[1]} operations", f"{counts[2]} operations",
+            f"{counts[1]} operations", f"{min(counts[2:])} operations",
         )  # fmt: skip
     return holds("it computes anew each time")
 
 
+@promise("its outputs have memory of their own", "Allocate the output.")
 def alias(work: Work) -> Result:
     """An output is neither an input nor what the next call writes to, unless the reference's is."""
     with guarded(), torch.no_grad():
@@ -79,6 +92,7 @@ def _reference_shares(work: Work) -> bool:
     return bool({_storage(t) for t in made} & {_storage(t) for t in tensors})
 
 
+@promise("it reads and writes within its inputs", "Mask loads and stores past the end.")
 def bounds(work: Work) -> Result:
     """What lies around the inputs is neither read nor written."""
     buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -102,6 +116,7 @@ def bounds(work: Work) -> Result:
     return holds(f"{_MARGIN} entries on each side of every input are neither read nor written")
 
 
+@promise("the same arguments give the same bits", "Sum in a fixed order.")
 def deterministic(work: Work) -> Result:
     """The same arguments, the same bits."""
     first = work.answer(work.given)
@@ -120,6 +135,7 @@ def _is_deterministic(work: Work) -> bool:
     return same_bits(*runs)
 
 
+@promise("calls do not share what they keep", "Keep what backward needs on ctx, nothing elsewhere.")
 def state(work: Work) -> Result:
     """What was called before makes no difference, and two calls do not share what they keep."""
     first = work.answer(work.given)
@@ -140,7 +156,9 @@ def _interleaved(work: Work) -> str:
     resized = (
         sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn)
     )
-    for other in (work.fresh(36), next(resized, None)):
+    # An error of a call that is none by itself is a matter of what is shared.
+    answered = (x for x in resized if not (work.truth(x).fault or work.answer(x).fault))
+    for other in (work.fresh(36), next(answered, None)):
         if other is None:
             continue
 
@@ -155,34 +173,48 @@ def _interleaved(work: Work) -> str:
     return ""
 
 
+@promise("it writes to no input", "Write to a tensor of your own.")
 def mutation(work: Work) -> Result:
-    """No input is written to, unless the reference writes to it."""
+    """No input or cotangent is written to, unless the reference writes to it."""
 
     def written(function: Callable[..., Any]) -> list[int]:
-        tensors: list[torch.Tensor] = []
+        handed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def place(value: torch.Tensor) -> torch.Tensor:
-            tensors.append(value.clone())
-            return tensors[-1]
+            handed.append((value.clone(), value))
+            return handed[-1][0]
 
         work.silent().run(function, work.given, place)
-        pairs = enumerate(zip(tensors, work.given.values, strict=True))
-        return [k for k, (one, other) in pairs if not torch.equal(one, other)]
+        replace(work, cotangents=place).run(function, work.given)
+        return [k for k, pair in enumerate(handed) if not torch.equal(*pair)]
 
     changed = written(work.kernel.of(work.dtype))
     allowed = written(work.reference.of(work.dtype))
-    bad = [work.given.paths[k] for k in changed if k not in allowed]
-    return broken(f"It writes to {', '.join(bad)}.") if bad else holds("no input is written to")
+    names = dict(enumerate(work.given.paths))
+    bad = [names.get(k, "a cotangent") for k in changed if k not in allowed]
+    said = "no input or cotangent is written to"
+    return broken(f"It writes to {', '.join(bad)}.") if bad else holds(said)
 
 
+@promise(
+    "it neither changes nor heeds global settings",
+    "Take dtype and device from the input; seed nothing.",
+)
 def settings(work: Work) -> Result:
     """It neither changes a global setting nor depends on one that its reference does not."""
-    reseed(work.seed + _OTHER)  # a seed that nobody sets
-    before = _state()
-    work.raw(work.copies(work.given))
-    moved = [name for name, value in _state().items() if value != before[name]]
-    if moved:
-        return broken(f"It changes {moved[0]}.")
+    states = []
+    for number in range(2):
+        reseed(work.seed + _OTHER + number)  # a seed that nobody sets
+        before = _state()
+        with unpatched() as replaced:
+            work.raw(work.copies(work.given))
+        moved = [name for name, value in _state().items() if value != before[name]] + replaced
+        if moved:
+            return broken(f"It changes {moved[0]}.")
+        states.append({"Python's": random.getstate(), "numpy's": _numpy_state()})
+    for name, left in states[0].items():
+        if left is not None and left == states[1][name]:  # after other seeds
+            return broken(f"It seeds {name} random generator.")
     silent = work.silent()
     kernel, reference = (s.of(work.dtype) for s in (work.kernel, work.reference))
     plain = silent.run(kernel, work.given)
@@ -196,6 +228,7 @@ def settings(work: Work) -> Result:
     return holds("global settings are left alone, and make no difference")
 
 
+@promise("it calls neither its reference nor what is forbidden", "Compute it.", alone=True)
 def forbidden(work: Work) -> Result:
     """Neither the reference nor what is forbidden is called."""
     names: list[str] = []
@@ -222,6 +255,7 @@ def forbidden(work: Work) -> Result:
     return holds(f"the reference is not called{told}")
 
 
+@promise("its work is done when it returns", "Wait for what was started before returning.")
 def finished(work: Work) -> Result:
     """When it returns, its work is done: no thread or process goes on with it."""
     with guarded(), torch.no_grad():
@@ -306,12 +340,11 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 }
 
 
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else str(numpy.random.get_state())
+
+
 def _state() -> dict[str, Any]:
-    return {
-        "the default dtype": torch.get_default_dtype(),
-        "whether gradients are recorded": torch.is_grad_enabled(),
-        "the number of threads": torch.get_num_threads(),
-        "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled(),
-        "the precision of matrix products": torch.get_float32_matmul_precision(),
-        "the seed of the random generator": torch.initial_seed(),
-    }
+    state = {name: read() for name, (read, _) in global_settings().items()}
+    return {**state, "the seed of the random generator": torch.initial_seed()}

@@ -8,25 +8,33 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, Resizing, resizings, together
+from pullback.conformance import Arguments, Resizing, outside, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import outputs_of
 from pullback.verification._error import Result
-from pullback.verification._work import Trial, Work, broken, holds, raises, wrong
+from pullback.verification._work import Trial, Work, broken, holds, promise, raises, wrong
 
-__all__ = ["dtypes", "gradients", "layouts", "outputs", "second", "sizes", "values"]
+__all__ = ["dtype", "gradients", "layout", "outputs", "second", "sizes", "values"]
 
 _ENTRIES = 2**17
 _LARGEST = 1500
-_GUARD = 64
+_LARGE = 20.0
 
 
+@promise(
+    "its outputs are the reference's, within its rounding",
+    "Compare the entry named here with the reference, term by term.",
+)
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
     trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
     return _agreement(work.silent(), trials)
 
 
+@promise(
+    "its gradients are the reference's, within their rounding",
+    "Derive the backward from the reference; pullback.check names the clause.",
+)
 def gradients(work: Work) -> Result:
     """The gradients at the example and at other values, with contiguous and other cotangents."""
     truth = work.truth(work.given)
@@ -52,6 +60,10 @@ def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
     )
 
 
+@promise(
+    "its second derivatives are the reference's, or refused",
+    "Declare backward once_differentiable, or compute it of saved tensors by torch alone.",
+)
 def second(work: Work) -> Result:
     """The gradient of the gradient, where the kernel does not refuse it."""
     if not work.gradients:
@@ -89,6 +101,7 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     return list(torch.autograd.grad(found, points, drawn, materialize_grads=True))
 
 
+@promise("it is right at every size", "Mask the last block.")
 def sizes(work: Work) -> Result:
     """Each size that the arguments have: neighbours, one, odd, and beyond 64, 128 and 1,024."""
 
@@ -99,7 +112,10 @@ def sizes(work: Work) -> Result:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
             for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
-                yield f"size {size} of {resizing.where}", resizing.at(size), torch.clone
+                name = f"size {size} of {resizing.where}"
+                yield name, resizing.at(size), torch.clone
+            if resizing.largest > n:
+                yield f"{name}, the last numbers large", _last_large(resizing, size), torch.clone
         wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
         for sizes in wanted if len(found) > 1 else ():
             if _is_small(found, sizes):
@@ -109,6 +125,19 @@ def sizes(work: Work) -> Result:
     return work.over(trials())
 
 
+def _last_large(resizing: Resizing, size: int) -> Arguments | None:
+    """Arguments of a size of which what comes last decides a maximum, and counts most in a sum."""
+    made = resizing.at(size)
+    if made is None:
+        return None
+    values = [value.clone() for value in made.values]
+    for k in made.differentiable:
+        for dim in resizing.places[k]:
+            values[k].select(dim, -1).mul_(_LARGE)
+    kept = not any(map(outside, made.values, values))
+    return made.with_values(values) if kept else None
+
+
 def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
     """Whether arguments of these sizes have no more entries than are tried."""
     by_size = {resizing.size: size for resizing, size in zip(found, sizes, strict=True)}
@@ -116,7 +145,11 @@ def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
     return all(math.prod(by_size.get(n, n) for n in shape) <= _ENTRIES for shape in shapes)
 
 
-def dtypes(work: Work) -> Result:
+@promise(
+    "it is right in every floating dtype, or refuses it",
+    "Accumulate in float32 and return the dtype of the input.",
+)
+def dtype(work: Work) -> Result:
     """Other floating dtypes: right, or refused."""
     every = torch.float32, torch.float64, torch.bfloat16, torch.float16
     others = [dtype for dtype in every if dtype != work.dtype]
@@ -126,7 +159,11 @@ def dtypes(work: Work) -> Result:
     return work.over(cast, refusals=True)
 
 
-def layouts(work: Work) -> Result:
+@promise(
+    "it is right for any strides, of inputs and of cotangents",
+    "Use the strides, or call contiguous() first.",
+)
+def layout(work: Work) -> Result:
     """Any strides of inputs and cotangents: the memory between entries holds other numbers."""
     placings = {
         "transposed": _transposed,
@@ -183,6 +220,10 @@ def _garbage(shape: tuple[int, ...], value: torch.Tensor) -> torch.Tensor:
     return torch.zeros(shape, dtype=value.dtype)
 
 
+@promise(
+    "it is right at special values",
+    "Subtract the largest score, add the reference's small number, mind both signs.",
+)
 def values(work: Work) -> Result:
     """Special values: zeros, ties, other signs, large and small numbers."""
     half = torch.finfo(work.dtype).max < 1e6

@@ -10,20 +10,24 @@ import torch
 from pullback.conformance import Arguments, NoEnd, guarded, limited
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report, Verdict
+from pullback.verification import _conduct as conduct
+from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Subject
-from pullback.verification._conduct import load_modes
 from pullback.verification._error import Result
 from pullback.verification._isolate import isolated
-from pullback.verification._promises import PROMISES
 from pullback.verification._speed import speed
 from pullback.verification._work import Promise, Work
 
-__all__ = ["refuse_inputs", "verify"]
+__all__ = ["PROMISES", "refuse_inputs", "verify"]
 
 _SEED_BITS = 63
+# In the order in which they are tested.
+PROMISES = (
+    numbers.outputs, conduct.forbidden, numbers.gradients, numbers.second, numbers.sizes,
+    numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
+    conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
+)  # fmt: skip
 _CRASH_MEND = "Call it by itself: where its reference answers, it raises, hangs or dies."
-_SPEED = "speed"
-_SPEED_OF_IT = Promise(_SPEED, "it is no promise, and tested as one", "", speed)
 
 
 def verify(
@@ -77,12 +81,12 @@ def verify(
     """
     started = time.perf_counter()
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
-    load_modes()
+    conduct.load_modes()
     known = isolated(lambda known: _run(work, timeout, known), timeout, isolate=isolate)
-    taken = known.pop(_SPEED)
+    taken = known.pop(speed.id)
     findings = tuple(_finding(promise, known[promise.id], seed) for promise in PROMISES)
-    speed = taken.detail if taken.verdict is Verdict.HOLDS else ""
-    environment = {"torch": str(torch.__version__), "speed": speed}
+    ratio = taken.detail if taken.verdict is Verdict.HOLDS else ""
+    environment = {"torch": str(torch.__version__), "speed": ratio}
     return Report(work.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
 
@@ -154,7 +158,7 @@ def _run(
         known: results of those that are not tested again.
     """
     found = dict(known)
-    for promise in (*PROMISES, _SPEED_OF_IT):
+    for promise in (*PROMISES, speed):
         if promise.id not in known:
             yield promise.id, None
             found[promise.id] = _test(promise, work, timeout, found)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Trial", "Work", "broken", "holds", "raises", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "holds", "promise", "raises", "wrong"]
 
 Trial = tuple[str, Arguments | None, Placing]
 """What was changed, the arguments if there are such, and where their tensors lie."""
@@ -37,6 +38,13 @@ class Promise:
     mend: str
     test: Callable[["Work"], Result]
     alone: bool = False
+
+
+def promise(
+    said: str, mend: str, *, alone: bool = False
+) -> Callable[[Callable[["Work"], Result]], Promise]:
+    """Make a promise of what tests it, under the name of that."""
+    return lambda test: Promise(test.__name__, said, mend, test, alone)
 
 
 @dataclass(kw_only=True)
@@ -132,14 +140,8 @@ def raises(said: str) -> Result:
     return Result(Verdict.CRASHES, f"It raises where the reference answers: {said}")
 
 
-def broken(detail: str, expected: str = "", got: str = "") -> Result:
-    """A promise that is broken."""
-    return Result(Verdict.BROKEN, detail, expected, got)
-
-
-def holds(detail: str) -> Result:
-    """A promise that is kept."""
-    return Result(Verdict.HOLDS, detail)
+broken = partial(Result, Verdict.BROKEN)
+holds = partial(Result, Verdict.HOLDS)
 
 
 def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
