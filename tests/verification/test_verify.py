@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from types import SimpleNamespace
 
 import numba
@@ -32,6 +31,7 @@ WRONG_CASES = [
     for number, (kind, (_, bases)) in enumerate(WRONG.items())
     for base in (bases if examples(1) > 1 else [bases[number % len(bases)]])
 ]
+holds = Verdict.HOLDS
 RIGHT_CASES = [(kind, base, dtype) for kind in RIGHT for base in BASES for dtype in DTYPES]
 
 
@@ -102,6 +102,72 @@ def test_a_kernel_whose_parameters_fix_a_size_is_not_accused_of_another_one() ->
     kernel = lambda x: x @ layer.weight.mT + layer.bias  # noqa: E731
     report = verify(kernel, layer, (torch.randn(3, 6),), isolate=False)
     assert report["state"].verdict is Verdict.HOLDS, report
+
+
+def gates(x, memory, weight):
+    """A memory of one entry fits any weight, by broadcasting."""
+    i, f, g, o = (x @ weight.mT).chunk(4, -1)
+    return o.sigmoid() * (f.sigmoid() * memory + i.sigmoid() * g.tanh()).tanh()
+
+
+def gates_otherwise(x, memory, weight):
+    n = memory.shape[-1]
+    z = x @ weight.mT
+    kept = z[:, n : 2 * n].sigmoid() * memory
+    new = z[:, :n].sigmoid() * z[:, 2 * n : 3 * n].tanh()
+    return z[:, 3 * n :].sigmoid() * (kept + new).tanh()
+
+
+def test_a_size_that_fits_by_broadcasting_alone_is_not_judged() -> None:
+    given = torch.randn(3, 5), torch.randn(3, 4), torch.randn(16, 5)
+    assert verify(gates_otherwise, gates, given, isolate=False).ok
+
+
+def halves(x):
+    one, other = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return torch.cat([one - other, one + other], -1)
+
+
+def test_sizes_that_have_to_be_even_are_tried() -> None:
+    def kernel(x):
+        one, other = x.chunk(2, -1)
+        return torch.cat([one - other, (one + other)[..., :64]], -1)
+
+    assert verify(halves, halves, (torch.randn(2, 8),), isolate=False)["sizes"].verdict is holds
+    found = verify(kernel, halves, (torch.randn(2, 8),), isolate=False)["sizes"]
+    assert "size 130" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference"),
+    [
+        (lambda x: x.sort(-1).values[..., -1], lambda x: x.amax(-1)),
+        (lambda x: torch.where(x > 0, x, 0), lambda x: torch.maximum(x, torch.zeros_like(x))),
+        (lambda x: torch.stack([x[..., : n + 1].amax(-1) for n in range(x.shape[-1])], -1),
+         lambda x: torch.cummax(x, -1).values),
+    ],
+    ids=["maximum", "relu", "cumulative maximum"],
+)  # fmt: skip
+def test_at_a_kink_any_gradient_between_its_sides_is_right(kernel, reference) -> None:
+    report = verify(kernel, reference, (torch.randn(3, 6),), isolate=False)
+    assert report["values"].verdict is holds, str(report)
+
+
+def test_at_a_kink_a_gradient_beyond_its_sides_is_wrong() -> None:
+    report = verify(lambda x: x.relu() + (-x).relu() * 0 + x * (x == 0) * 2, torch.relu,
+                    (torch.randn(3, 6),), isolate=False)  # fmt: skip
+    assert "zeros: gradient" in report["values"].detail
+
+
+def test_a_reference_that_gives_no_answer_in_time_accuses_nobody() -> None:
+    def slow(x):
+        while x.shape[-1] > 20:
+            pass
+        return plain(x)
+
+    kernel = lambda x: x.softmax(-1)  # noqa: E731
+    report = verify(kernel, slow, (torch.randn(2, 16),), isolate=False, timeout=0.3)
+    assert report["sizes"].verdict is Verdict.SKIPPED
 
 
 def test_what_is_not_a_number_in_the_example_is_not_hidden() -> None:

@@ -10,10 +10,14 @@ import torch
 from pullback.conformance import Arguments, NoEnd, reseed
 from pullback.internal.torch import pytree
 
-__all__ = ["Answer", "Placing", "Runner", "Subject", "outputs_of", "same_bits"]
+__all__ = ["Answer", "Placing", "Runner", "Slow", "Subject", "outputs_of", "same_bits"]
 
 Placing = Callable[[torch.Tensor], torch.Tensor]
 """Values -> the tensor that is handed over, without history."""
+
+
+class Slow(Exception):
+    """The reference gives no answer in time."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,17 @@ class Runner:
             return Answer(
                 fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             )
+
+    def refer(self, arguments: Arguments, dtype: torch.dtype) -> Answer:
+        """What the reference answers in a dtype.
+
+        Raises:
+            Slow: it gives none in time.
+        """
+        try:
+            return self.run(self.reference.of(dtype), arguments)
+        except NoEnd as error:
+            raise Slow from error
 
     def call(
         self, function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]

@@ -82,7 +82,7 @@ class Judge(Runner):
 
     def truth(self, arguments: Arguments) -> Answer:
         """The reference in float64, on the same numbers."""
-        return self.run(self.reference.of(torch.float64), arguments.cast(torch.float64))
+        return self.refer(arguments.cast(torch.float64), torch.float64)
 
     def answer(self, arguments: Arguments, place: Placing = torch.clone) -> Answer:
         """What the kernel answers."""
@@ -100,7 +100,7 @@ class Judge(Runner):
         """Compare what a kernel gave for arguments."""
         truth = self.truth(arguments) if truth is None else truth
         dtype = dtype_of(arguments)
-        own = self.run(self.reference.of(dtype), arguments)
+        own = self.refer(arguments, dtype)
         if own.fault or truth.fault:
             why = f"the reference refuses them ({truth.fault or own.fault})"
             return Result(Verdict.SKIPPED, why)
@@ -149,7 +149,7 @@ class Judge(Runner):
         scale = 1.0
         if dtype == torch.float64:
             coarse = arguments.cast(torch.float32)
-            own = self.run(self.reference.of(torch.float32), coarse)
+            own = self.refer(coarse, torch.float32)
             truth = self.truth(coarse)
             scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
         pairs = zip(own.named(), truth.named(), strict=False)
@@ -169,20 +169,27 @@ class Judge(Runner):
         wide = arguments.cast(torch.float64)
         silent, points = self.silent(), wide.points()
 
-        def loss(entry: int, step: float) -> float:
+        def weighed(entry: int, step: float) -> list[torch.Tensor]:
             moved = points[number].clone()
             moved.view(-1)[entry] += step
             changed = [moved if k == number else point for k, point in enumerate(points)]
-            made = silent.run(self.reference.of(torch.float64), wide.with_points(changed)).outputs
+            made = silent.refer(wide.with_points(changed), torch.float64).outputs
             roots = [out for out in made if out.is_floating_point()]
-            return sum(float((self.weights(r, k) * r).sum()) for k, r in enumerate(roots))
+            return [self.weights(root, k) * root for k, root in enumerate(roots)]
+
+        def sides(entry: int, step: float) -> tuple[float, float]:
+            """What each output may add, from either of its sides: the least and the most."""
+            low = high = 0.0
+            answers = (weighed(entry, by) for by in (-step, 0.0, step))
+            for before, here, after in zip(*answers, strict=True):
+                left, right = (here - before) / step, (after - here) / step
+                low += float(torch.minimum(left, right).sum())
+                high += float(torch.maximum(left, right).sum())
+            return low, high
 
         for entry in wrong:
-            here, value = loss(entry, 0.0), float(found.flatten()[entry].real)
-            far, near = (
-                sorted(((here - loss(entry, -h)) / h, (loss(entry, h) - here) / h))
-                for h in (_STEP, _STEP / 2)
-            )
+            value = float(found.flatten()[entry].real)
+            far, near = sides(entry, _STEP), sides(entry, _STEP / 2)
             gap, slack = near[1] - near[0], _SLACK * (abs(near[0]) + abs(near[1]))
             is_kink = gap > max(0.75 * (far[1] - far[0]), slack)
             if not (is_kink and near[0] - slack <= value <= near[1] + slack):
@@ -202,7 +209,7 @@ class Judge(Runner):
 
         wide = arguments.cast(torch.float64)
         moved = wide.with_values([move(value) for value in wide.values])
-        return self.run(self.reference.of(torch.float64), moved)
+        return self.refer(moved, torch.float64)
 
     def _length(self, arguments: Arguments) -> int:
         """How many entries one entry of an output, or of a gradient, is summed of."""

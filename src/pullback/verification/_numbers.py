@@ -111,6 +111,9 @@ def sizes(work: Work) -> Result:
         for resizing in found:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
+            if n < resizing.largest and _is_bound(work, resizing):
+                # One size may fit by broadcasting; it has to be even, or is another's as well.
+                wanted = [n // 2, 2 * n, 3 * n, 130, 1026]
             for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
                 name = f"size {size} of {resizing.where}"
                 yield name, resizing.at(size), torch.clone
@@ -123,6 +126,12 @@ def sizes(work: Work) -> Result:
                 yield name, together(found, sizes, drawn), torch.clone
 
     return work.over(trials())
+
+
+def _is_bound(work: Work, resizing: Resizing) -> bool:
+    """Whether the reference does not take one more: then not every size is an argument."""
+    more = resizing.at(resizing.size + 1)
+    return more is not None and bool(work.silent().truth(more).fault)
 
 
 def _last_large(resizing: Resizing, size: int) -> Arguments | None:

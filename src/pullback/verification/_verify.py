@@ -12,7 +12,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
-from pullback.verification._answers import Subject
+from pullback.verification._answers import Slow, Subject
 from pullback.verification._error import Result
 from pullback.verification._isolate import isolated
 from pullback.verification._speed import speed
@@ -176,6 +176,8 @@ def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Resu
             return promise.test(work)
     except NoEnd as error:
         return Result(Verdict.CRASHES, str(error))
+    except Slow:
+        return Result(Verdict.SKIPPED, f"the reference gave no answer within {timeout:g} s")
     except Exception as error:  # what a kernel raises at arguments that it was given before
         return Result(Verdict.CRASHES, f"{type(error).__name__}: {error}")
 
