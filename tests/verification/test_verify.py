@@ -190,10 +190,15 @@ def test_integers_are_compared_exactly() -> None:
 
 
 def test_what_cannot_be_judged_is_refused_before_any_work() -> None:
-    with pytest.raises(ArgumentTypeError, match="kernel cannot be called"):
+    with pytest.raises(ArgumentTypeError, match="as kernel"):
         verify(3, plain, (torch.ones(2),))
-    with pytest.raises(ArgumentTypeError, match="no positional arguments"):
+    with pytest.raises(ArgumentTypeError, match="as inputs"):
         verify(plain, plain, torch.ones(2))
+    with pytest.raises(ArgumentTypeError, match="no positional arguments"):
+        verify(plain, plain, lambda: torch.ones(2))
+    for wrong in ({"seed": -1}, {"timeout": 0.0}, {"timeout": math.inf}):
+        with pytest.raises(ArgumentError, match="not a time, or the seed"):
+            verify(plain, plain, (torch.ones(2),), **wrong)
     with pytest.raises(ArgumentError, match="does not take the inputs"):
         verify(plain, plain, (torch.ones(2), 5, 6))
 

@@ -4,11 +4,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, Resizing, outside, resizings, together
+from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import outputs_of
 from pullback.verification._error import Result
@@ -118,7 +119,9 @@ def sizes(work: Work) -> Result:
                 name = f"size {size} of {resizing.where}"
                 yield name, resizing.at(size), torch.clone
             if resizing.largest > n:
-                yield f"{name}, the last numbers large", _last_large(resizing, size), torch.clone
+                made = resizing.at(size)
+                large = made and work.changed(partial(_last_large, size), made)
+                yield f"{name}, the last numbers large", large, torch.clone
         wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
         for sizes in wanted if len(found) > 1 else ():
             if _is_small(found, sizes):
@@ -134,17 +137,13 @@ def _is_bound(work: Work, resizing: Resizing) -> bool:
     return more is not None and bool(work.silent().truth(more).fault)
 
 
-def _last_large(resizing: Resizing, size: int) -> Arguments | None:
-    """Arguments of a size of which what comes last decides a maximum, and counts most in a sum."""
-    made = resizing.at(size)
-    if made is None:
-        return None
-    values = [value.clone() for value in made.values]
-    for k in made.differentiable:
-        for dim in resizing.places[k]:
-            values[k].select(dim, -1).mul_(_LARGE)
-    kept = not any(map(outside, made.values, values))
-    return made.with_values(values) if kept else None
+def _last_large(size: int, value: torch.Tensor) -> torch.Tensor:
+    """What comes last along dimensions of a size decides a maximum, and counts most in a sum."""
+    value = value.clone()
+    for dim, n in enumerate(value.shape):
+        if n == size:
+            value.select(dim, -1).mul_(_LARGE)
+    return value
 
 
 def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:

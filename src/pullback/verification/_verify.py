@@ -9,6 +9,7 @@ import torch
 
 from pullback.conformance import Arguments, NoEnd, guarded, limited
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
@@ -20,7 +21,8 @@ from pullback.verification._work import Promise, Work
 
 __all__ = ["PROMISES", "refuse_inputs", "verify"]
 
-_SEED_BITS = 63
+_SEEDS = 2**63
+Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
     numbers.outputs, conduct.forbidden, numbers.gradients, numbers.second, numbers.sizes,
@@ -30,10 +32,11 @@ PROMISES = (
 _CRASH_MEND = "Call it by itself: where its reference answers, it raises, hangs or dies."
 
 
+@checked
 def verify(
-    kernel: Any,
-    reference: Any,
-    inputs: Sequence[Any] | Callable[[], Sequence[Any]],
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    inputs: Inputs,
     *,
     forbid: Sequence[Any] = (),
     seed: int = 0,
@@ -91,7 +94,10 @@ def verify(
                   time.perf_counter() - started, environment)  # fmt: skip
 
 
-def refuse_inputs(reference: Any, inputs: Any, *, seed: int, timeout: float) -> None:
+@checked
+def refuse_inputs(
+    reference: Callable[..., Any], inputs: Inputs, *, seed: int, timeout: float
+) -> None:
     """Refuse inputs that no kernel could be verified with.
 
     Arguments:
@@ -107,33 +113,26 @@ def refuse_inputs(reference: Any, inputs: Any, *, seed: int, timeout: float) -> 
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
-    kernel: Any, reference: Any, inputs: Any, forbid: tuple[Any, ...], seed: int, timeout: float
+    kernel: Any, reference: Any, inputs: Inputs, forbid: tuple[Any, ...], seed: int, timeout: float
 ) -> Work:
-    for name, given in (("kernel", kernel), ("reference", reference)):
-        if not callable(given):
-            raise ArgumentTypeError(
-                f"The {name} cannot be called.", given=repr(given), expected="a function"
-            )
-    make = inputs if callable(inputs) else None
-    if isinstance(timeout, bool) or not (
-        isinstance(timeout, (int, float)) and 0 < timeout < math.inf
-    ):
+    if not (0 < timeout < math.inf and 0 <= seed < _SEEDS):
         raise ArgumentError(
-            "The timeout is not a time.", given=f"timeout={timeout!r}", expected="seconds"
+            "The timeout is not a time, or the seed not one that torch takes.",
+            given=f"timeout={timeout!r}, seed={seed!r}",
+            expected=f"a positive number of seconds, and 0 <= seed < {_SEEDS}",
         )
+    make = inputs if callable(inputs) else None
     try:
-        example = make() if make is not None else inputs
+        example = inputs if make is None else make()
     except Exception as error:
         raise ArgumentError(
             "The inputs cannot be made.", given=f"{type(error).__name__}: {error}"
         ) from error
-    if isinstance(example, torch.Tensor) or not isinstance(example, (list, tuple)):
+    if not isinstance(example, list | tuple):
         raise ArgumentTypeError(
             "The inputs are no positional arguments.", given=type(example).__name__,
             expected="a tuple, or a function that returns one", mend="verify(kernel, plain, (x,))",
         )  # fmt: skip
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**_SEED_BITS:
-        raise ArgumentError("The seed is not one that torch takes.", given=f"seed={seed!r}")
     arguments = Arguments.of(tuple(example))
     work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
                 make=make, forbid=forbid)  # fmt: skip

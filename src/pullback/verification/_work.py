@@ -74,18 +74,21 @@ class Work(Judge):
         pairs = [(given, keep(given, _redrawn(given, drawn))) for given in self.given.values]
         return self.given.with_values([given if new is None else new for given, new in pairs])
 
-    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Arguments | None:
-        """The arguments with something done to every differentiated tensor.
+    def changed(
+        self, change: Callable[[torch.Tensor], torch.Tensor], arguments: Arguments | None = None
+    ) -> Arguments | None:
+        """The arguments, or others, with something done to every differentiated tensor.
 
         ``None`` where the result is of another kind, or where the reference may not be defined.
         """
         made = []
-        for given in self.given.points():
+        arguments = arguments or self.given
+        for given in arguments.points():
             value = keep(given, change(given))
             if value is None or outside(given, value):
                 return None
             made.append(value)
-        return self.given.with_points(made)
+        return arguments.with_points(made)
 
     def raw(self, tensors: list[torch.Tensor]) -> Answer:
         """The kernel's own outputs for these very tensors, not copied."""
