@@ -129,3 +129,14 @@ def test_a_copy_answers_from_how_it_was_made_and_is_gone_then():
     for pid in pids:
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def test_a_copy_computes_where_the_original_has_threads_of_its_own() -> None:
+    """Threads of OpenMP are not copied, and a copy that calls for them waits for ever."""
+    values, before = torch.ones(10**6), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        total = float(values.exp().sum())
+        assert Copy(lambda: float(values.exp().sum())).ask(10.0) == pytest.approx(total)
+    finally:
+        torch.set_num_threads(before)

@@ -177,6 +177,9 @@ def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:
         errors = os.open(log, os.O_WRONLY | os.O_APPEND)
         for number, target in ((0, null), (1, null), (2, errors)):
             os.dup2(target, number)
+        if "torch" in sys.modules:
+            # The threads of the original are not in the copy, which would wait for them.
+            sys.modules["torch"].set_num_threads(1)
         work()
         status = 0
     except SystemExit as error:
