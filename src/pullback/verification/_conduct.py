@@ -157,7 +157,7 @@ def _interleaved(work: Work) -> str:
         sized.at(max(1, sized.size - 1)) for sized in resizings(work.given, 64, 2**12, drawn)
     )
     # An error of a call that is none by itself is a matter of what is shared.
-    answered = (x for x in resized if not (work.truth(x).fault or work.answer(x).fault))
+    answered = (x for x in resized if x and not (work.truth(x).fault or work.answer(x).fault))
     for other in (work.fresh(36), next(answered, None)):
         if other is None:
             continue

@@ -81,9 +81,9 @@ def second(work: Work) -> Result:
         scale = max(1.0, float(other.abs().max())) if other.numel() else 1.0
         if one.shape == other.shape and not bool(((one - other).abs() <= 1e-6 * scale).all()):
             entry = int((one - other).abs().argmax())
-            numbers = (f"{float(t.flatten()[entry]):.8g}" for t in (other, one))
+            expected, got = (f"{float(t.flatten()[entry]):.8g}" for t in (other, one))
             path = work.given.paths[work.given.differentiable[k]]
-            return broken(f"The second derivative with respect to {path} is wrong.", *numbers)
+            return broken(f"The second derivative with respect to {path} is wrong.", expected, got)
     return holds("agrees with the reference's")
 
 
