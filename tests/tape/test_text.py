@@ -6,7 +6,7 @@ import pytest
 
 from pullback import tape
 from pullback.errors import ArgumentTypeError, GraphError, UnsupportedError
-from pullback.tape import Feedback, Function, Variable, _function_node, grad, jvp, stack, vmap
+from pullback.tape import Feedback, Function, Variable, _application, grad, jvp, stack, vmap
 from pullback.tape._feedback import notes_in
 
 
@@ -303,7 +303,7 @@ def test_each_note_for_the_entries_of_a_list_is_looked_at_a_few_times(monkeypatc
             looked.append(note)
             yield note
 
-    monkeypatch.setattr(_function_node, "notes_in", counting)
+    monkeypatch.setattr(_application, "notes_in", counting)
     for count in (50, 100):
         looked.clear()
         texts = [Variable(str(i), requires_grad=True) for i in range(count)]

@@ -23,9 +23,10 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.tape import _layout
+from pullback.tape._application import Application
 from pullback.tape._engine import Pass
 from pullback.tape._function import Function
-from pullback.tape._function_node import FunctionNode, settle
+from pullback.tape._refusal import settled
 from pullback.tape._mode import OFF, ON, Mode, mode, running
 from pullback.tape._node import AccumulateGrad, Edge, Node, edge_of, get_gradient_edge, plan
 from pullback.tape._registry import OPERATIONS, Space, space_of
@@ -204,7 +205,7 @@ def _pushed(
     ]
 
 
-def _transposed(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
+def _transposed(node: Application, tangents: Sequence[Any]) -> list[Any]:
     """The tangents of the outputs of a node, from its backward alone.
 
     Raises:
@@ -236,10 +237,10 @@ def _transposed(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
         pushed[edge] if edge in pushed else None if space is None else space.zero()
         for edge, space in zip(edges, spaces, strict=True)
     ]
-    return settle(node, "derived jvp", watch.watch if wanted else None, results)
+    return settled(node, "derived jvp", watch.watch if wanted else None, results)
 
 
-def _refuse_by_kind(node: FunctionNode, spaces: Sequence[Space | None]) -> None:
+def _refuse_by_kind(node: Application, spaces: Sequence[Space | None]) -> None:
     definition = node.definition
     texts = any(o.space is not None and o.space.name == "text" for o in node.outputs)
     why = (
@@ -255,7 +256,7 @@ def _refuse_by_kind(node: FunctionNode, spaces: Sequence[Space | None]) -> None:
         raise _refusal(node, why)
 
 
-def _refusal(node: FunctionNode, why: str) -> UnsupportedError:
+def _refusal(node: Application, why: str) -> UnsupportedError:
     return UnsupportedError(
         f"{node.title()} has no jvp, and none can be derived: {why}.",
         expected="a backward that is seen to be linear in the gradient",
@@ -287,7 +288,7 @@ def _filled(space: Any, value: float) -> Any:
 
 
 def _pull(
-    node: FunctionNode, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
+    node: Application, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
 ) -> Sequence[Any]:
     needed = [tangent is not None for tangent in tangents]
     rule, args = node.backward_call(cotangents, needed)
@@ -295,7 +296,7 @@ def _pull(
         return node.backward_answer(rule(*args), cotangents, needed)
 
 
-def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
+def _pair(node: Application, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
     """<B(c), t>."""
     total = wrap(0.0)
     with running(Mode(how.grad)):
@@ -313,7 +314,7 @@ def _record(values: Sequence[Any], starts: Sequence[Node]) -> dict[Node, int]:
     return plan(list(dict.fromkeys(roots)), starts, since=since)
 
 
-def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Collection[Node]) -> None:
+def _check_linear(node: Application, sent: Sequence[Any], record: Collection[Node]) -> None:
     """Each operation between the cotangents and what backward sends is linear in what it gets."""
     for each in record:
         if type(each) is AccumulateGrad:
@@ -340,7 +341,7 @@ def _numbers(data: Any) -> Iterator[float]:
 
 
 def _check_value(
-    node: FunctionNode, spaces: Sequence[Any], tangents: Sequence[Any], pushed: Sequence[Any]
+    node: Application, spaces: Sequence[Any], tangents: Sequence[Any], pushed: Sequence[Any]
 ) -> None:
     """<B(1), t> = <1, J t>: what is hidden from the record would be missing on the right."""
     plain = [None if tangent is None else tangent.detach() for tangent in tangents]

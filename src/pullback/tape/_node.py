@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._text import shown
-from pullback.tape._hooks import Handle
 from pullback.tape._registry import Space, space_of
-from pullback.tape._variable import Variable, describe
+from pullback.tape._variable import Handle, Variable, describe
 
 __all__ = [
     "AccumulateGrad",
@@ -87,8 +86,8 @@ class Node:
     def __init__(self, name: str = "Node", next_functions: Iterable[Any] = ()) -> None:
         self._name = name
         self.sequence = next(count)
-        self._hooks: dict[int, Callable[..., Any]] | None = None
-        self._prehooks: dict[int, tuple[int | None, Callable[..., Any]]] | None = None
+        self._hooks: dict[Any, Callable[..., Any]] | None = None
+        self._prehooks: dict[Any, tuple[int | None, Callable[..., Any]]] | None = None
         self._retained: dict[int, Any] | None = None
         self.next_functions = next_functions  # type: ignore[bad-assignment]
 
@@ -159,38 +158,45 @@ class Node:
 
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """What the hooks before the rule make of its gradients."""
+        spaces = [output.space for output in self.outputs]
         for number, hook in (*hooks, *(self._prehooks or {}).values()):
-            if number is not None:
-                if gradients[number] is not None:
-                    answer = hook(gradients[number])
-                    if answer is not None:
-                        gradients[number] = self._hooked(self.outputs[number].space, answer)
-                continue
-            answer = hook(tuple(gradients))
-            if answer is not None:
-                spaces = [output.space for output in self.outputs]
-                gradients = self._all_hooked(spaces, answer)
+            if number is None:
+                gradients = self._replaced(gradients, hook(tuple(gradients)), spaces)
+            elif gradients[number] is not None:
+                [gradients[number]] = self._replaced(
+                    [gradients[number]], hook(gradients[number]), [spaces[number]]
+                )
         return gradients
 
-    def _all_hooked(self, spaces: Sequence[Space | None], answer: Any) -> list[Any]:
+    def run_hooks(self, sent: Any, received: Any, spaces: Sequence[Space | None]) -> Any:
+        """What the hooks after the rule make of the gradients that it gave."""
+        for hook in list((self._hooks or {}).values()):
+            sent = self._replaced(sent, hook(tuple(sent), tuple(received)), spaces)
+        return sent
+
+    def _replaced(self, before: Any, answer: Any, spaces: Sequence[Space | None]) -> Any:
+        """The gradients that a hook gave in place of others, if it gave any."""
+        if answer is None:
+            return before
         answers = answer if isinstance(answer, tuple) else (answer,)
         if len(answers) != len(spaces):
             raise ArgumentTypeError(
                 f"A hook of {self.title()} returned a wrong number of gradients.",
                 given=str(len(answers)), expected=str(len(spaces)),
             )  # fmt: skip
-        pairs = zip(spaces, answers, strict=True)
-        return [None if each is None else self._hooked(space, each) for space, each in pairs]
 
-    def _hooked(self, space: Space | None, gradient: Any) -> Any:
         def complain(detail: str) -> Exception:
             return ArgumentTypeError(
                 f"A hook of {self.title()} returned no gradient for it: {detail}."
             )
 
-        if space is None:
-            raise complain("the output has none")
-        return space.total((space.conform(gradient, complain),))
+        found = list(answers)
+        for number, (space, each) in enumerate(zip(spaces, answers, strict=True)):
+            if each is not None:
+                if space is None:
+                    raise complain("the output has none")
+                found[number] = space.total((space.conform(each, complain),))
+        return found
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""

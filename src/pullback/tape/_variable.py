@@ -1,17 +1,61 @@
-"""`Variable`: a value on the tape."""
+"""`Variable`: a value on the tape; and what few Variables have: hooks, a name, an origin."""
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
-from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
-__all__ = ["Variable", "data_of", "describe", "wrap"]
+__all__ = ["Handle", "Origin", "Variable", "data_of", "describe", "wrap"]
+
+
+class Origin(NamedTuple):
+    """Where a piece of feedback comes from.
+
+    Arguments:
+        function: the name of the graph node that wrote it.
+        role: the role of the output that it answers for.
+        node: tells the nodes of one process apart.
+    """
+
+    function: str
+    role: str
+    node: int
+
+
+class Extra:
+    """What few Variables have."""
+
+    name: str | None = None
+    accumulate: Any = None  # a weak reference to the node that accumulates into .grad
+    hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+    post_hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+
+
+class Handle(AbstractContextManager["Handle"]):
+    """Removes a hook: call `remove()`, or use it as a context manager."""
+
+    __slots__ = ("_hooks", "_key")
+
+    def __init__(self, hooks: dict[Any, Any], entry: Any) -> None:
+        hook = entry[1] if isinstance(entry, tuple) else entry
+        if not callable(hook):
+            raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
+        self._hooks, self._key = hooks, object()
+        hooks[self._key] = entry
+
+    def remove(self) -> None:
+        """Remove the hook; a second time does nothing."""
+        self._hooks.pop(self._key, None)
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
 
 def _operators(verb: str) -> tuple[Any, Any]:

@@ -16,7 +16,8 @@ from pullback.internal._setting import setting
 from pullback.tape import _layout
 from pullback.tape._concurrency import drive
 from pullback.tape._definition import Definition
-from pullback.tape._function import Application, aapply
+from pullback.tape._application import Application
+from pullback.tape._function import aapply
 from pullback.tape._registry import space_of
 from pullback.tape._structures import Unstack, stack
 from pullback.tape._variable import Variable, describe
@@ -214,7 +215,7 @@ class _Rows:
     """The arguments of a call on a batch, for each item of the innermost."""
 
     def __init__(self, args: tuple[Any, ...]) -> None:
-        inputs, layout = _layout.find(args)
+        inputs, _ = _layout.find(args)
         batches = [value for value in inputs if isinstance(value, Batched)]
         self.level = max(batch.level for batch in batches)
         self.info = next(batch.info for batch in batches if batch.level == self.level)
@@ -223,7 +224,7 @@ class _Rows:
             for value in inputs
         ]
         self.rows = [
-            _layout.replace(layout, args, [
+            _layout.replace(args, [
                 value if row is None else row[index]
                 for value, row in zip(inputs, items, strict=True)
             ])
@@ -304,7 +305,7 @@ class _Lanes(_Rows):
         """Run the Function for each item: those that wait at once, of identical ones the first."""
         definition = self.definition
         applications = [Application(definition, row) for row in self.rows]
-        if any(application.batch is not None for application in applications):
+        if any(_layout.batch_in(each.inputs) is not None for each in applications):
             return self.combine([await aapply(definition, row) for row in self.rows])
         found: dict[Any, int] = {}
         keys = [self._key(application, n) for n, application in enumerate(applications)]

@@ -32,10 +32,9 @@ from pullback.errors import (
     PullbackError,
 )
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Feedback, Variable
+from pullback.tape import Feedback, Origin, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within
-from pullback.tape._hooks import Origin
 from pullback.tape._node import count
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic

@@ -310,14 +310,14 @@ def judge(
         ArgumentTypeError: nothing among the inputs is a Variable.
     """
     owner: Any = _owner(function)
-    variables, layout = find(inputs)
+    variables, _ = find(inputs)
     if not variables:
         raise ArgumentTypeError(
             f"{owner.__name__} was given no Variable.", given=f"{len(inputs)} inputs",
             mend="Pass pullback.tape.Variable(value).",
         )  # fmt: skip
     if not any(variable.requires_grad for variable in variables):
-        inputs = replace(layout, inputs, [require(variable) for variable in variables])
+        inputs = replace(inputs, [require(variable) for variable in variables])
     probe = Probe(owner, inputs, gradient or owner.gradient, seed)
     name = f"{owner.__module__}:{owner.__qualname__}"
     return name, probe.gradient, [_verdict(probe, clause) for clause in clauses]

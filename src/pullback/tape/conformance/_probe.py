@@ -175,14 +175,14 @@ class Probe:
 
     def fresh(self, only: int | None = None) -> tuple[tuple[Any, ...], list[Variable]]:
         """Copies of the arguments, and the leaves among them that require a gradient."""
-        given, layout = layouts.find(self.args)
+        given, _ = layouts.find(self.args)
         places = [place for place, value in enumerate(given) if value.requires_grad]
         wanted = places if only is None else [places[only]]
         made = [
             Variable(copy.deepcopy(value.data), value.role, requires_grad=place in wanted)
             for place, value in enumerate(given)
         ]
-        return layouts.replace(layout, self.args, made), [made[place] for place in wanted]
+        return layouts.replace(self.args, made), [made[place] for place in wanted]
 
     def run(self, args: tuple[Any, ...]) -> list[Variable]:
         """The outputs that carry a gradient."""
