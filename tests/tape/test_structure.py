@@ -1,12 +1,13 @@
 """Derived rules are right by the structure of the call, or refused: nothing is tried at a point."""
 
+import copy
 import cProfile
 import pstats
 
 import pytest
 
 from pullback.errors import UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, sin, stack, vmap
+from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
 
 
 def rule(forward, backward, **more):
@@ -48,6 +49,11 @@ def test_a_list_is_pushed_through_a_linear_backward():
     assert change.data == {"x": 6.0, "y": 2.0}
 
 
+def unrecorded(ctx, g):
+    with no_grad():
+        return g * 2.0
+
+
 @pytest.mark.parametrize(
     ("forward", "wrong", "x"),
     [
@@ -59,6 +65,10 @@ def test_a_list_is_pushed_through_a_linear_backward():
         (lambda a: a, lambda ctx, g: sin(g), 3.0),
         (lambda a: a, lambda ctx, g: Variable(max(g.data, 0.0)), 3.0),
         (lambda a: a, lambda ctx, g: 2.0 / g, 3.0),
+        (lambda a: a, lambda ctx, g: g if g > 0 else g * 2.0, 3.0),
+        (lambda a: a, lambda ctx, g: g * 2.0 if g else g, 3.0),
+        (lambda a: a, lambda ctx, g: copy.copy(g) * 2.0, 3.0),
+        (lambda a: a, unrecorded, 3.0),
         (lambda a: [a, a], lambda ctx, g: g[0] + g[1] * g[0], 3.0),
     ],
 )

@@ -346,7 +346,7 @@ class Variable:
         return bool(self._plain())
 
     def __len__(self) -> int:
-        data = self._plain()
+        data = self._data
         if not hasattr(data, "__len__"):
             raise ArgumentTypeError("A value that is no list has no length.", given=describe(self))
         return len(data)
@@ -355,10 +355,14 @@ class Variable:
         return _plain(item) in self._plain()
 
     def _plain(self) -> Any:
+        """The value for a decision, which a watched rule is told of."""
+        watch = mode.get().watch
+        if self._requires_grad and watch is not None:
+            watch.append((self,))
         return self._data
 
     def __iter__(self) -> Iterator[Any]:
-        if isinstance(self._plain(), dict):
+        if isinstance(self._data, dict):
             return iter(self._data)
         if isinstance(self._data, list | tuple):
             return iter(OPERATIONS["unstack"](self))
@@ -384,10 +388,10 @@ class Variable:
         return f"Variable({', '.join(parts)})"
 
     def __copy__(self) -> "Variable":
-        return self._copy(self._data)
+        return self._copy(self.data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Variable":
-        memo[id(self)] = twin = self._copy(copy.deepcopy(self._data, memo))
+        memo[id(self)] = twin = self._copy(copy.deepcopy(self.data, memo))
         return twin
 
     def _copy(self, data: Any) -> "Variable":
