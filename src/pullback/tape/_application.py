@@ -6,7 +6,7 @@ from typing import Any
 from pullback.errors import DefinitionError, GraphError, UnsupportedError
 from pullback.tape import _layout
 from pullback.tape._concurrency import advance, call_within_limit, run, within
-from pullback.tape._context import Context, freed, kept, stamp_of
+from pullback.tape._context import NOTHING_KEPT, Context, freed, kept, stamp_of
 from pullback.tape._definition import Definition
 from pullback.tape._feedback import Feedback, notes_in
 from pullback.tape._mode import Mode, mode, running
@@ -26,10 +26,11 @@ class Application(Node):
         args: the arguments, in the order of forward.
     """
 
+    # ambient, args, context, inputs, stamps and watch are there until the end of forward only.
     __slots__ = (
-        "attributes", "constants", "definition", "kept", "layout", "needs", "outputs", "place",
-        "recorded", "spaces", "versions", "waits",  # which live as long as the node
-        "ambient", "args", "context", "inputs", "stamps", "watch",  # only until the end of forward
+        "ambient", "args", "attributes", "constants", "context", "definition", "inputs", "kept",
+        "layout", "needs", "outputs", "place", "recorded", "spaces", "stamps", "versions", "waits",
+        "watch",
     )  # fmt: skip
 
     def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
@@ -213,8 +214,9 @@ class Application(Node):
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
-        self.versions = None
-        if self.kept:
+        if self.versions is not None:
+            self.kept, self.versions = NOTHING_KEPT, None
+        elif self.kept:
             self.kept = freed(self.kept)
 
     def _view(self, phase: str, wanted: Sequence[bool] | None) -> Context:
@@ -237,12 +239,11 @@ class Application(Node):
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self.backward_call(gradients, needed)
+        if not create_graph and self._hooks is None:  # mostly
+            return self.backward_answer(rule(*args), gradients, needed)
         watch = self._watch() if create_graph else None
-        if watch is None:
+        with running(watch or mode.get()):
             returned = rule(*args)
-        else:
-            with running(watch):
-                returned = rule(*args)
         return self._sent(returned, gradients, needed, watch)
 
     async def apull(

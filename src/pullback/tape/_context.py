@@ -17,7 +17,15 @@ from pullback.tape._node import AccumulateGrad, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = ["Context", "at_edge", "freed", "kept", "saved_variables_hooks", "stamp_of"]
+__all__ = [
+    "NOTHING_KEPT",
+    "Context",
+    "at_edge",
+    "freed",
+    "kept",
+    "saved_variables_hooks",
+    "stamp_of",
+]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
 
@@ -64,21 +72,20 @@ class Context:
         Raises:
             GraphError: the graph was freed, or a saved value was changed since.
         """
-        if self._phase == "forward":
+        node, phase = self._node, self._phase
+        if phase == "forward":
             raise DefinitionError(
                 f"{self._name} reads its saved values before they are saved.",
                 expected="ctx.saved_variables in backward or jvp only",
             )
-        values, versions = self._node.kept, self._node.versions
-        if self._phase == "jvp" and "_saved_for_forward" in values:
-            saved, versions = values["_saved_for_forward"], None
-        else:
-            saved = values.get("_saved", ())
-        if versions is not None:
-            for value, version in zip(saved, versions, strict=True):
+        if node.versions is not None:
+            saved = node.kept["_saved"]
+            for value, version in zip(saved, node.versions, strict=True):
                 if value._version != version:
                     _stale(value, version)
             return saved
+        name = "_saved_for_forward"
+        saved = node.kept.get(name if phase == "jvp" and name in node.kept else "_saved", ())
         return tuple([self._unpack(entry, "a saved plain value") for entry in saved])
 
     # torch's name of the same.
@@ -196,8 +203,6 @@ _MARKS = ("_dirty", "_non_differentiable")
 
 def freed(values: dict[str, Any]) -> dict[str, Any]:
     """What is left of kept values when a graph is freed: what is plain and was not saved."""
-    if len(values) == 1 and "_saved" in values:
-        return _ONLY_SAVED
     return {
         name: (_FREED,) if name.startswith("_saved") else mapped(_Saved, lambda _: _FREED, value)
         for name, value in values.items()
@@ -270,7 +275,7 @@ class _Freed(_Saved):
 
 
 _FREED = _Freed()
-_ONLY_SAVED = {"_saved": (_FREED,)}
+NOTHING_KEPT = {"_saved": (_FREED,)}  # of what had nothing but saved inputs
 
 
 def _stale(value: Variable, version: int) -> NoReturn:

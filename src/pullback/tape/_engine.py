@@ -34,9 +34,8 @@ class Pass:
 
     Arguments:
         roots: where gradients come in, with the gradients.
-        captures: the edges whose gradients are wanted as results; None for none.
-        accumulate: the Variables whose ``.grad`` receives what arrives at an edge.
-        leaves: whether every leaf accumulates.
+        wanted: the edges at which gradients are wanted, each with the Variable whose ``.grad``
+            receives it, or None if it is a result; None: every leaf accumulates.
         create_graph: whether the rules are recorded.
         stops: nodes that are not run; what arrives at them is a result.
         since: see `plan`.
@@ -45,25 +44,19 @@ class Pass:
     def __init__(
         self,
         roots: Sequence[tuple[GradientEdge, Any]],
-        captures: Sequence[GradientEdge] | None = None,
-        accumulate: Mapping[GradientEdge, Variable] | None = None,
+        wanted: Mapping[GradientEdge, Variable | None] | None = None,
         create_graph: bool = False,
         stops: Sequence[Node] = (),
         since: int = 0,
     ) -> None:
-        self.captured: dict[GradientEdge, Any] = {}
-        self._wanted = frozenset(captures or ())
-        self._accumulate = accumulate
-        self._leaves = captures is None and accumulate is None
+        self.captured: dict[Any, Any] = {}
+        self._wanted = wanted
         self._create_graph = create_graph
         self._mode = ON if create_graph else OFF
-        wanted = None
-        if not self._leaves:
-            wanted = {edge.node for edge in (*self._wanted, *(accumulate or ()))}
-        self._special = wanted or ()
+        self._special = None if wanted is None else {node for node, _ in wanted}
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._order = plan(list(starts), wanted, self._stops, since)
+        self._order = plan(list(starts), self._special, self._stops, since)
         self._within = None if wanted is None else self._order  # None: no edge needs a look
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
@@ -114,13 +107,12 @@ class Pass:
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
         if type(node) is AccumulateGrad:
-            if self._leaves:
+            if self._wanted is None:
                 self._commits.append((node.variable, gradients[0]))
         elif node in self._stops:
-            for number, gradient in enumerate(gradients):
-                self.captured[GradientEdge(node, number)] = gradient
+            self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
         else:
-            later = self._outside if self._leaves else []
+            later = self._outside if self._wanted is None else []
             needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent)
@@ -136,7 +128,7 @@ class Pass:
                 (index, number, at, fit(gradient)) for index, number, at, gradient in arrivals
             ]
         gradients: list[Any] = [None] * len(outputs)
-        if len(arrivals) == 1:
+        if len(arrivals) == 1:  # mostly
             _, _, number, gradient = arrivals[0]
             space = outputs[number].space
             plain = space is NUMBER or space is None
@@ -156,20 +148,20 @@ class Pass:
                 variable = reference()
                 if variable is not None and gradients[number] is not None:
                     self._commits.append((variable, gradients[number]))
-        if node in self._special:
+        if self._wanted is not None and node in self._special:
             self._take(node, gradients)
         return gradients
 
     def _take(self, node: Node, gradients: list[Any]) -> None:
         """Keep the gradients that were asked for at this node."""
         for number, gradient in enumerate(gradients):
-            edge = GradientEdge(node, number)
-            if gradient is None:
+            if gradient is None or (node, number) not in self._wanted:
                 continue
-            if edge in self._wanted:
-                self.captured[edge] = gradient
-            if self._accumulate is not None and edge in self._accumulate:
-                self._commits.append((self._accumulate[edge], gradient))
+            receiver = self._wanted[node, number]
+            if receiver is None:
+                self.captured[node, number] = gradient
+            else:
+                self._commits.append((receiver, gradient))
 
     def _needed(self, node: Node) -> list[bool] | None:
         if self._within is None:

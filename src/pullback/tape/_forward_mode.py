@@ -245,7 +245,7 @@ def _transposed(node: Application, tangents: Sequence[Any]) -> list[Any]:
             inner = [s.inner(g, t) for s, g, t in triples if g is not None and t is not None]
             pairing = get_gradient_edge(functools.reduce(operator.add, inner))
         since = starts[0].node.sequence
-        back = Pass([(pairing, wrap(1.0))], starts, create_graph=wanted, since=since)
+        back = Pass([(pairing, wrap(1.0))], dict.fromkeys(starts), wanted, since=since)
         back.run()
         back.commit(retain_graph=True)
         pushed = back.captured

@@ -1,4 +1,4 @@
-"""Nested arguments: what stands in lists, tuples and dicts, and where the Variables are among it."""
+"""Nested arguments: what stands in lists, tuples and dicts, and where the Variables are."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any

@@ -269,7 +269,7 @@ class _Crossing(torch.autograd.Function):
             arriving = from_torch(gradient, number=entry.space is NUMBER)
             the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
             the_pass.run()
-            found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
+            found = [the_pass.captured.get((node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
         signal: Any = torch.empty(0)
         signal.tape_pass = the_pass
