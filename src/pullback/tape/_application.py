@@ -8,12 +8,12 @@ from pullback.tape import _layout
 from pullback.tape._concurrency import advance, call_within_limit, run, within
 from pullback.tape._context import NOTHING_KEPT, Context, freed, kept, stamp_of
 from pullback.tape._definition import Definition
-from pullback.tape._feedback import Feedback, notes_in
+from pullback.tape._feedback import Feedback, Origin, notes_in
 from pullback.tape._mode import Mode, mode, running
 from pullback.tape._node import Node, Output, count, edge_of
 from pullback.tape._refusal import settled
 from pullback.tape._registry import Space, space_of
-from pullback.tape._variable import Origin, Variable, describe, wrap
+from pullback.tape._variable import Variable, describe, wrap
 
 __all__ = ["Application"]
 
@@ -26,11 +26,10 @@ class Application(Node):
         args: the arguments, in the order of forward.
     """
 
-    # ambient, args, context, inputs, stamps and watch are there until the end of forward only.
+    # args, context, inputs, stamps and watch are there until the end of forward only.
     __slots__ = (
-        "ambient", "args", "attributes", "constants", "context", "definition", "inputs", "kept",
-        "layout", "needs", "outputs", "place", "recorded", "spaces", "stamps", "versions", "waits",
-        "watch",
+        "args", "attributes", "constants", "context", "definition", "inputs", "kept", "layout",
+        "needs", "outputs", "place", "recorded", "spaces", "stamps", "versions", "waits", "watch",
     )  # fmt: skip
 
     def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
@@ -40,7 +39,7 @@ class Application(Node):
         self.waits = definition.waits
         self.args = args
         self.inputs, self.layout = _layout.find(args)
-        self.ambient = now = mode.get()
+        now = mode.get()
         flags = [value._requires_grad for value in self.inputs]
         self.recorded = now.grad and True in flags
         if self.recorded:
@@ -111,7 +110,7 @@ class Application(Node):
             self._check_outputs(outputs)
             self._check_marks(outputs)
         made = self._record(outputs) if self.recorded else list(map(self._unrecorded, outputs))
-        del self.ambient, self.args, self.context, self.inputs, self.watch
+        del self.args, self.context, self.inputs, self.watch
         return tuple(made) if type(raw) is tuple else made[0]
 
     def _record(self, outputs: tuple[Any, ...]) -> list[Any]:
@@ -153,15 +152,16 @@ class Application(Node):
             value for value in self.watch
             if isinstance(value, Variable) and not _among(value, self.inputs)
         ]  # fmt: skip
-        if hidden and self.ambient.grad:
+        now = mode.get()
+        if hidden and now.grad:
             raise DefinitionError(
                 f"{self.definition.name}.forward reads a Variable that requires a gradient and "
                 "is none of its arguments, so its gradient would be lost.",
                 given=describe(hidden[0]),
                 mend="Pass it to apply as an argument, or its detach() if it is a constant.",
             )
-        if self.ambient.watch is not None:
-            self.ambient.watch.extend(hidden)
+        if now.watch is not None:
+            now.watch.extend(hidden)
 
     def _check_outputs(self, outputs: tuple[Any, ...]) -> None:
         found = False
@@ -368,29 +368,28 @@ class Application(Node):
             returned = rule(ctx, *tangents)
             if "jvp" in self.definition.asynchronous:
                 returned = run(returned)
-        return settled(self, "jvp", watch.watch, self._tangents(returned))
-
-    def _tangents(self, returned: Any) -> list[Any]:
-        """One tangent an output, each of the space of the output."""
         answers = returned if type(returned) is tuple else (returned,)
         if len(answers) != len(self.outputs):
             raise DefinitionError(
                 f"The jvp of {self.title()} returned a wrong number of tangents.",
                 given=str(len(answers)), expected=f"{len(self.outputs)}, one for each output",
             )  # fmt: skip
-        result: list[Any] = []
-        for index, (answer, output) in enumerate(zip(answers, self.outputs, strict=True)):
-            if output.space is None or not output.differentiable:
-                result.append(None)
-                continue
-            if answer is None:
-                raise UnsupportedError(
-                    f"The jvp of {self.title()} returned None for output {index}, which carries a "
-                    "tangent.",
-                    expected="a Variable; a zero where nothing changes",
-                )
-            result.append(output.space.conform(answer, self._wrong("tangent", f"output {index}")))
-        return result
+        return settled(
+            self, "jvp", watch.watch, list(map(self._tangent, answers, range(len(answers))))
+        )
+
+    def _tangent(self, answer: Any, number: int) -> Any:
+        """The tangent of one output, of its space."""
+        output = self.outputs[number]
+        if output.space is None or not output.differentiable:
+            return None
+        if answer is None:
+            raise UnsupportedError(
+                f"The jvp of {self.title()} returned None for output {number}, which carries a "
+                "tangent.",
+                expected="a Variable; a zero where nothing changes",
+            )
+        return output.space.conform(answer, self._wrong("tangent", f"output {number}"))
 
 
 def _among(value: Any, others: Sequence[Any]) -> bool:
@@ -404,8 +403,8 @@ def _twin(value: Variable, node: Any, number: int) -> Variable:
         twin.notes = value.notes
         return twin
     twin = wrap(value._data, value.role, node, number)
-    if value._extra is not None and value._extra.name is not None:
-        twin.name = value._extra.name
+    if value.name is not None:
+        twin.name = value.name
     return twin
 
 

@@ -293,7 +293,7 @@ def at_edge(data: Any, role: str, edge: Any) -> Variable:
         return wrap(data, role, node, output_nr)
     value = wrap(data, role)
     value._requires_grad = True
-    value._more().accumulate = weakref.ref(node)
+    value._accumulate = weakref.ref(node)
     return value
 
 

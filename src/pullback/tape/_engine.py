@@ -214,9 +214,8 @@ class Pass:
         for outside in self._outside:
             outside()
         for variable, _ in totals.values():
-            if variable._extra is not None and variable._extra.post_hooks:
-                for hook in tuple(variable._extra.post_hooks.values()):
-                    hook(variable)
+            for hook in tuple(variable._post_hooks.values()):
+                hook(variable)
 
 
 _set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]

@@ -1,15 +1,29 @@
-"""`Feedback`: what is said back to a text."""
+"""`Feedback`: what is said back to a text, and by whom."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._text import shown
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["Feedback", "distinct", "gather", "held", "notes_in", "notes_of"]
+__all__ = ["Feedback", "Origin", "distinct", "gather", "held", "notes_in", "notes_of"]
+
+
+class Origin(NamedTuple):
+    """Where a piece of feedback comes from.
+
+    Arguments:
+        function: the name of the graph node that wrote it.
+        role: the role of the output that it answers for.
+        node: tells the nodes of one process apart.
+    """
+
+    function: str
+    role: str
+    node: int
 
 
 class Feedback(Variable):

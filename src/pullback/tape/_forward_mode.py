@@ -109,7 +109,8 @@ def jvp(
             given=sizes if alone is None else describe(alone), mend="Pass (x,) for one.",
         )  # fmt: skip
     starts = _starts(primals)
-    given = list(map(_tangent, primals, tangents))
+    pairs = zip(primals, tangents, strict=True)
+    given = [t if t is None else p._conformed(t, "tangent", "primal") for p, t in pairs]
     outer = mode.get().grad and any(
         variable is not None and variable._requires_grad for variable in (*primals, *given)
     )
@@ -173,13 +174,6 @@ def _formed(result: Any, values: Sequence[Variable], outer: bool) -> Any:
     """Values in the form of a result, with their history where there is one around."""
     values = values if outer else [value.detach() for value in values]
     return values[0] if isinstance(result, Variable) else type(result)(values)
-
-
-def _tangent(primal: Variable, tangent: Any) -> Any:
-    complain = lambda detail: ArgumentTypeError(  # noqa: E731
-        f"The tangent does not belong to its primal: {detail}.", given=describe(primal)
-    )
-    return None if tangent is None else space_of(primal._data).conform(tangent, complain)
 
 
 def _outputs(result: Any, verb: str) -> list[Variable]:

@@ -128,9 +128,7 @@ class Node:
         Returns:
             A handle with `remove()`.
         """
-        if self._hooks is None:
-            self._hooks = {}
-        return Handle(self._hooks, hook)
+        return Handle(self, "_hooks", hook)
 
     @checked
     def register_prehook(self, hook: Callable[[Any], Any], output_nr: int | None = None) -> Handle:
@@ -146,15 +144,11 @@ class Node:
         if output_nr is not None and output_nr not in range(len(self.outputs)):
             raise ArgumentError(f"{self.title()} has no such output.", given=f"{output_nr=}",
                                 expected=f"below {len(self.outputs)}")  # fmt: skip
-        if self._prehooks is None:
-            self._prehooks = {}
-        return Handle(self._prehooks, (output_nr, hook))
+        return Handle(self, "_prehooks", (output_nr, hook))
 
     def retain(self, output_nr: int, variable: Variable) -> None:
         """Give a Variable that is not a leaf the gradient of its output, as long as it lives."""
-        if self._retained is None:
-            self._retained = {}
-        self._retained[output_nr] = weakref.ref(variable)
+        self._retained = {**(self._retained or {}), output_nr: weakref.ref(variable)}
 
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """What the hooks before the rule make of its gradients."""
@@ -270,8 +264,7 @@ class AccumulateGrad(Node):
 
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """The hooks of the leaf go first."""
-        extra = self.variable._extra
-        mine = () if extra is None else [(0, hook) for hook in extra.hooks.values()]
+        mine = [(0, hook) for hook in self.variable._hooks.values()]
         return super().run_prehooks(gradients, mine) if mine or self._prehooks else gradients
 
 
@@ -286,19 +279,18 @@ def edge_of(variable: Variable) -> Edge:
         return (node, variable._output_nr)
     if not variable._requires_grad:
         return (None, 0)
-    extra = variable._extra
-    if extra is not None and extra.accumulate is not None:
-        node = extra.accumulate()
-        if node is not None:
-            return (node, 0)
+    reference = variable._accumulate
+    node = None if reference is None else reference()
+    if node is not None:
+        return (node, 0)
     # Two threads that use one leaf for the first time must get one node, or hooks and sums split.
     # The leaf holds it weakly, for the node holds the leaf: a graph keeps both, and nothing else.
     with _leaf_lock:
-        reference = variable._more().accumulate
+        reference = variable._accumulate
         node = None if reference is None else reference()
         if node is None:
             node = AccumulateGrad(variable)
-            variable._more().accumulate = weakref.ref(node)
+            variable._accumulate = weakref.ref(node)
     return (node, 0)
 
 

@@ -1,41 +1,18 @@
-"""`Variable`: a value on the tape; and what few Variables have: hooks, a name, an origin."""
+"""`Variable`: a value on the tape."""
 
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
 from pullback.tape._mode import mode
 from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
-__all__ = ["Handle", "Origin", "Variable", "data_of", "describe", "wrap"]
-
-
-class Origin(NamedTuple):
-    """Where a piece of feedback comes from.
-
-    Arguments:
-        function: the name of the graph node that wrote it.
-        role: the role of the output that it answers for.
-        node: tells the nodes of one process apart.
-    """
-
-    function: str
-    role: str
-    node: int
-
-
-class Extra:
-    """What few Variables have."""
-
-    name: str | None = None
-    accumulate: Any = None  # a weak reference to the node that accumulates into .grad
-    hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
-    post_hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+__all__ = ["Handle", "Variable", "data_of", "describe", "wrap"]
 
 
 class Handle(AbstractContextManager["Handle"]):
@@ -43,12 +20,14 @@ class Handle(AbstractContextManager["Handle"]):
 
     __slots__ = ("_hooks", "_key")
 
-    def __init__(self, hooks: dict[Any, Any], entry: Any) -> None:
+    def __init__(self, owner: Any, name: str, entry: Any) -> None:
         hook = entry[1] if isinstance(entry, tuple) else entry
         if not callable(hook):
             raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
-        self._hooks, self._key = hooks, object()
-        hooks[self._key] = entry
+        if not getattr(owner, name):
+            setattr(owner, name, {})
+        self._hooks, self._key = getattr(owner, name), object()
+        self._hooks[self._key] = entry
 
     def remove(self) -> None:
         """Remove the hook; a second time does nothing."""
@@ -108,9 +87,9 @@ class Variable:
     """
 
     __slots__ = (
+        "__dict__",  # for what few Variables have, which is none here otherwise
         "__weakref__",
         "_data",
-        "_extra",
         "_grad",
         "_node",
         "_origin",
@@ -119,7 +98,11 @@ class Variable:
         "_version",
         "role",
     )
+    name: str | None = None
     batched = False  # whether it stands for all items of a batch, inside vmap
+    _accumulate: Any = None  # of a leaf: a weak reference to the node that adds to its .grad
+    _hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+    _post_hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
     __array_priority__ = 1000  # numpy leaves an operation with a Variable to the Variable
 
     def __init__(
@@ -146,7 +129,6 @@ class Variable:
         self._node = None
         self._output_nr = 0
         self._version = 0
-        self._extra: Extra | None = None
         self._requires_grad = False
         self._grad = None
         self._origin = None
@@ -218,10 +200,10 @@ class Variable:
         given = None if value is None else self._conformed(value)
         self._grad = None if given is None else space_of(self._data).accumulate(None, given)
 
-    def _conformed(self, gradient: Any) -> Any:
-        """A gradient as the space of the value has it."""
+    def _conformed(self, gradient: Any, what: str = "gradient", of: str = "value") -> Any:
+        """A gradient or tangent as the space of the value has it."""
         return space_of(self._data).conform(gradient, lambda detail: ArgumentTypeError(
-            f"The gradient does not belong to its value: {detail}.", given=describe(self)
+            f"The {what} does not belong to its {of}: {detail}.", given=describe(self)
         ))  # fmt: skip
 
     @property
@@ -240,23 +222,9 @@ class Variable:
         return self._node is None
 
     @property
-    def name(self) -> str | None:
-        """A short name for pictures."""
-        return None if self._extra is None else self._extra.name
-
-    @name.setter
-    def name(self, value: str | None) -> None:
-        self._more().name = value
-
-    @property
-    def origin(self) -> Origin | None:
-        """For feedback: the graph node that wrote it; None for what a user gave."""
+    def origin(self) -> Any:
+        """For feedback: the `Origin` of what a rule wrote; None for what a user gave."""
         return self._origin
-
-    def _more(self) -> Extra:
-        if self._extra is None:
-            self._extra = Extra()
-        return self._extra
 
     def detach(self) -> "Variable":
         """The same value without history."""
@@ -285,11 +253,9 @@ class Variable:
             A handle with `remove()`.
         """
         self._need_gradient("A hook was registered on")
-        if self._node is None:
-            more = self._more()
-            more.hooks = more.hooks or {}
-            return Handle(more.hooks, hook)  # type: ignore[bad-argument-type]
-        return self._node.register_prehook(hook, self._output_nr)
+        if self._node is not None:
+            return self._node.register_prehook(hook, self._output_nr)
+        return Handle(self, "_hooks", hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
         """Call a hook with this leaf after its ``.grad`` has been accumulated."""
@@ -298,9 +264,7 @@ class Variable:
             raise GraphError(
                 "Only a leaf has a hook after its gradient is accumulated.", given=describe(self)
             )
-        more = self._more()
-        more.post_hooks = more.post_hooks or {}
-        return Handle(more.post_hooks, hook)  # type: ignore[bad-argument-type]
+        return Handle(self, "_post_hooks", hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this value in ``.grad`` though it is no leaf."""
@@ -423,7 +387,6 @@ def wrap(
     variable._node = node
     variable._output_nr = output_nr
     variable._version = 0
-    variable._extra = None
     variable._requires_grad = node is not None
     variable._grad = None
     variable._origin = None

@@ -186,9 +186,7 @@ def _start(variable: Variable, gradient: Any) -> Any:
     """The gradient that comes in at a Variable: the one given, or the implicit one."""
     space = space_of(variable._data)
     if gradient is not None:
-        return space.conform(gradient, lambda detail: ArgumentTypeError(
-            f"The gradient does not belong to its output: {detail}.", given=describe(variable)
-        ))  # fmt: skip
+        return variable._conformed(gradient, of="output")
     implicit = space.seed()
     if implicit is None:
         raise GraphError(
