@@ -57,11 +57,6 @@ class Application(Node):
         if not definition.trusted:
             self.stamps = [(value._version, stamp_of(value._data)) for value in self.inputs]
 
-    @property
-    def linear(self) -> str:  # type: ignore[bad-override]
-        """What its Function is linear in; see `Definition`."""
-        return self.definition.linear
-
     def forward(self) -> Any:
         """Run forward here; of an operation that waits, at its place."""
         if not self.definition.concurrent:
@@ -97,12 +92,7 @@ class Application(Node):
         return raw
 
     def finish(self, raw: Any) -> Any:
-        """Put the outputs of forward on the tape.
-
-        Raises:
-            DefinitionError: forward breaks the contract.
-            GraphError: a leaf that requires a gradient was changed in place.
-        """
+        """Put the outputs of forward on the tape, if it keeps to the contract."""
         if self.watch:
             self._refuse_hidden()
         outputs = raw if type(raw) is tuple else (raw,)
@@ -287,11 +277,7 @@ class Application(Node):
     def backward_answer(
         self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
     ) -> Sequence[Any]:
-        """One gradient an edge, each of the space of its input, from what the rule returned.
-
-        Raises:
-            DefinitionError: the number or kind of the gradients is wrong.
-        """
+        """One gradient an edge, each of the space of its input, from what the rule returned."""
         answers = returned if type(returned) is tuple else (returned,)
         if self.layout is None and self.definition.trusted:
             return answers
@@ -350,11 +336,7 @@ class Application(Node):
                     note._origin = origin
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
-        """Run jvp; None where there is none, so that it is to be derived.
-
-        Raises:
-            DefinitionError: the number or kind of the tangents that it gives is wrong.
-        """
+        """Run jvp; None where there is none, so that it is to be derived."""
         rule = self.definition.jvp
         if rule is None:
             return None

@@ -294,7 +294,7 @@ def _check_linear(node: Application, sent: Sequence[Any], record: Collection[Nod
     for each in record:
         if type(each) is AccumulateGrad:
             continue
-        kind = each.linear
+        kind = getattr(each, "definition", each).linear
         depends = [n for n, (before, _) in enumerate(each._next) if before in record]
         linear = (
             kind == "jointly" or (kind == "each" and len(depends) == 1)

@@ -9,8 +9,8 @@ from typing import Any
 from pullback.tape._feedback import Feedback, distinct, gather, held, notes_of
 from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import Space, register_space, space_of
-from pullback.tape._structures import Total, Unstack, assemble, union
-from pullback.tape._variable import Variable, wrap
+from pullback.tape._structures import Unstack, assemble, union
+from pullback.tape._variable import Variable, data_of, wrap
 
 __all__ = ["NUMBER", "TEXT"]
 
@@ -132,6 +132,16 @@ class Structured(Space):
         """The values in the order of the slots."""
         return [data[key] for key in self.keys]
 
+    def parts(self, gradient: Any) -> list[Any]:
+        """The gradients of the slots, with their history; None where there is none."""
+        if isinstance(gradient, Variable) and gradient._node is not None:
+            return list(Unstack.apply(gradient))
+        return [
+            value if value is None or isinstance(value, Variable | list | tuple | dict)
+            else Variable(value)
+            for value in self.entries(data_of(gradient))
+        ]  # fmt: skip
+
     def fits(self, data: Any) -> bool:
         """Whether a container has these slots."""
         if self.kind is dict:
@@ -144,7 +154,10 @@ class Structured(Space):
     def total(self, gradients: Sequence[Any]) -> Any:
         if len(gradients) == 1:
             return gradients[0]
-        return Total.apply(self, list(gradients))
+        columns = zip(self.slots, *map(self.parts, gradients), strict=True)
+        return assemble(
+            self, [slot.total(parts) if slot.differentiable else None for slot, *parts in columns]
+        )
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
         whole = isinstance(gradient, Variable)
@@ -158,14 +171,9 @@ class Structured(Space):
                 f"a {self.kind.__name__} of {len(self.slots)} was expected, "
                 f"{outline(gradient)} was given"
             )
-        values = self.entries(data)
-        if whole and all(map(_is_settled, self.slots, values)):
+        if whole and all(map(_is_settled, self.slots, self.entries(data))):
             return gradient
-        if whole and gradient._node is not None:
-            values = list(Unstack.apply(gradient))
-        elif whole:
-            values = [value if isinstance(value, Variable | list | tuple | dict) else
-                      None if value is None else Variable(value) for value in values]  # fmt: skip
+        values = self.parts(gradient) if whole else self.entries(data)
 
         def conformed(key: Any, slot: Space, value: Any) -> Any:
             if value is None or not slot.differentiable:
@@ -181,7 +189,7 @@ class Structured(Space):
         return twin
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
-        pairs = zip(self.slots, Unstack.apply(gradient), Unstack.apply(tangent), strict=True)
+        pairs = zip(self.slots, self.parts(gradient), self.parts(tangent), strict=True)
         parts = [slot.inner(*pair) for slot, *pair in pairs if slot.differentiable]
         return NUMBER.total(parts) if parts else NUMBER.zero()
 

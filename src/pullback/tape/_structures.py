@@ -11,7 +11,7 @@ from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, data_of, describe, wrap
 
-__all__ = ["Total", "Unstack", "assemble", "stack", "union"]
+__all__ = ["Unstack", "assemble", "stack", "union"]
 
 
 class _Structure(Function):
@@ -104,25 +104,6 @@ class Unstack(_Structure):
         return assemble(ctx.space, [slot.zero() if g is None else g for slot, g in slots])
 
 
-class Total(_Structure):
-    """The sum of gradients of one structure, entry by entry."""
-
-    _linear = "jointly"
-
-    @staticmethod
-    def forward(ctx: Any, space: Any, parts: Any) -> Any:
-        ctx.count = len(parts)
-        rows = [space.entries(part._data) for part in parts]
-        columns = zip(space.slots, zip(*rows, strict=True), strict=True)
-        sums = [held(slot.total([_lift(v) for v in column])) if slot.differentiable else None
-                for slot, column in columns]  # fmt: skip
-        return wrap(space.build(sums))
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return None, [g] * ctx.count
-
-
 class Join(_Structure):
     """The feedback that notes form together; what is said of it is said to each note."""
 
@@ -190,10 +171,6 @@ def _item(a: Variable, key: Any) -> Any:
                 mend="Slice its data inside a Function that answers for it.",
             )  # fmt: skip
     return Item.apply(a, key)
-
-
-def _lift(value: Any) -> Any:
-    return value if isinstance(value, Variable) else wrap(value)
 
 
 OPERATIONS.update(

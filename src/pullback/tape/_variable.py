@@ -86,18 +86,10 @@ class Variable:
         Variable('a text', role='an answer')
     """
 
-    __slots__ = (
-        "__dict__",  # for what few Variables have, which is none here otherwise
-        "__weakref__",
-        "_data",
-        "_grad",
-        "_node",
-        "_origin",
-        "_output_nr",
-        "_requires_grad",
-        "_version",
-        "role",
-    )
+    __slots__ = (  # a dict for what few Variables have: others have none
+        "__dict__", "__weakref__", "_data", "_grad", "_node", "_origin", "_output_nr",
+        "_requires_grad", "_version", "role",
+    )  # fmt: skip
     name: str | None = None
     batched = False  # whether it stands for all items of a batch, inside vmap
     _accumulate: Any = None  # of a leaf: a weak reference to the node that adds to its .grad
