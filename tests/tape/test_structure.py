@@ -117,6 +117,19 @@ def test_a_second_derivative_reads_the_record_alone():
         grad(first, x)
 
 
+def test_what_is_hidden_from_a_gradient_stays_hidden_from_the_derivative_of_that():
+    """Of x^2, whose slope is 2x by a number, the gradient c 2x has the derivative 2x by c."""
+    square = rule(lambda a: a**2, lambda ctx, g: g * (2.0 * ctx.saved_variables[0].data))
+    x, c = Variable(3.0, requires_grad=True), Variable(1.0, requires_grad=True)
+    (first,) = grad(square.apply(x), x, c, create_graph=True)
+    (by_c,) = grad(first, c, create_graph=True)
+    assert by_c.data == 6.0
+    pushed = jvp(square.apply, (x,), (c,))[1]
+    for hides in (by_c, pushed, grad(pushed, c, create_graph=True)[0]):
+        with pytest.raises(UnsupportedError, match="plain data"):
+            grad(hides * x, x)
+
+
 @pytest.mark.parametrize("value", [2.0, 3, [1.0, [2.0]], {"a": 1.0}, "text"])
 def test_a_gradient_is_its_leafs_own(value):
     leaves = [Variable(value, requires_grad=True) for _ in range(3)]

@@ -229,7 +229,7 @@ class Application(Node):
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self.backward_call(gradients, needed)
-        if not create_graph and self._hooks is None:  # mostly
+        if not create_graph:
             return self.backward_answer(rule(*args), gradients, needed)
         watch = self._watch() if create_graph else None
         with running(watch or mode.get()):
@@ -259,7 +259,7 @@ class Application(Node):
         sent = self.backward_answer(returned, gradients, needed)
         if watch is not None:
             sent = settled(self, "backward", watch.watch, sent, gradients)
-        return sent if self._hooks is None else self.run_hooks(sent, gradients, self.spaces)
+        return sent
 
     def backward_call(
         self, gradients: Sequence[Any], needed: Sequence[bool] | None

@@ -90,7 +90,7 @@ class Pass:
             await drive(
                 steps,
                 lambda index: self._begin(index, nodes[index]),
-                lambda index, sent: self._deliver(index, nodes[index], sent),
+                lambda index, pair: self._deliver(index, nodes[index], *pair),
             )
 
     def _begin(self, index: int, node: Node) -> Any:
@@ -102,7 +102,11 @@ class Pass:
             self._run_node(index, node, arrivals)
             return None
         gradients = self._receive(node, arrivals)
-        return functools.partial(node.apull, gradients, self._needed(node), self._create_graph)
+        return functools.partial(self._awaited, node, gradients)
+
+    async def _awaited(self, node: Node, gradients: list[Any]) -> tuple[Sequence[Any], list[Any]]:
+        sent = await node.apull(gradients, self._needed(node), self._create_graph)
+        return sent, gradients
 
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
@@ -115,7 +119,7 @@ class Pass:
             later = self._outside if self._wanted is None else []
             needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
-            self._deliver(index, node, sent)
+            self._deliver(index, node, sent, gradients)
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
@@ -168,7 +172,9 @@ class Pass:
             return None
         return [following in self._within for following, _ in node._next]
 
-    def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
+    def _deliver(self, index: int, node: Node, sent: Sequence[Any], received: list[Any]) -> None:
+        if node._hooks is not None:
+            sent = node.run_hooks(sent, received)
         inbox = self._inbox
         within = self._within
         number = -1

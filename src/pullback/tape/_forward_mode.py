@@ -39,7 +39,6 @@ from pullback.tape._node import (
     get_gradient_edge,
     plan,
 )
-from pullback.tape._refusal import settled
 from pullback.tape._registry import OPERATIONS, Space, space_of
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
@@ -200,7 +199,7 @@ def _pushed(
             continue
         leaving = node.push(arriving)
         if leaving is None:
-            leaving = _transposed(node, arriving)  # type: ignore[bad-argument-type]
+            leaving = _transposed(node, arriving)
         for number, tangent in enumerate(leaving):
             tangents[(node, number)] = tangent
     changes = [tangents.get(edge_of(output)) for output in outputs]
@@ -210,44 +209,46 @@ def _pushed(
     ]
 
 
-def _transposed(node: Application, tangents: Sequence[Any]) -> list[Any]:
+def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
     """The tangents of the outputs of a node, from its backward alone.
 
     Raises:
         UnsupportedError: its backward is not linear, or that cannot be seen.
     """
     spaces = [output.space if output.differentiable else None for output in node.outputs]
-    _refuse_by_kind(node, spaces)
-    wanted = mode.get().grad
+    if isinstance(node, Application):
+        _refuse_by_kind(node, spaces)
     zeros = [None if s is None else Variable(s.zero()._data, requires_grad=True) for s in spaces]
     edges = [None if zero is None else get_gradient_edge(zero) for zero in zeros]
     starts = [edge for edge in edges if edge is not None]
-    needed = [tangent is not None for tangent in tangents]
-    watch = Mode(True, None if node.definition.trusted else [])
-    rule, args = node.backward_call(zeros, needed)
-    with running(watch):
-        sent = node.backward_answer(rule(*args), zeros, needed)
-    read = [each[0] if isinstance(each, tuple) else each for each in watch.watch or ()]
-    if _record(read, starts):
-        raise _refusal(node, "its backward is not linear: it reads its gradient as plain data")
+    decided: list[Any] = []
+    with running(Mode(True, decided)):
+        sent = node.pull(zeros, [tangent is not None for tangent in tangents], True, [])
     record = _record(sent, starts)
-    _check_linear(node, sent, record)
+    if isinstance(node, Application):
+        if _record([each[0] for each in decided if isinstance(each, tuple)], starts):
+            raise _refusal(node, "its backward is not linear: it decides by its gradient")
+        _check_linear(node, sent, record)
     pushed: dict[Any, Any] = {}
     if record:
-        triples = zip(node.spaces, sent, tangents, strict=True)
+        triples = zip(node._next, sent, tangents, strict=True)
         with running(ON):  # <B(c), t>
-            inner = [s.inner(g, t) for s, g, t in triples if g is not None and t is not None]
+            inner = [
+                following.outputs[number].space.inner(gradient, tangent)
+                for (following, number), gradient, tangent in triples
+                if following is not None and gradient is not None and tangent is not None
+            ]
             pairing = get_gradient_edge(functools.reduce(operator.add, inner))
         since = starts[0].node.sequence
+        wanted = mode.get().grad
         back = Pass([(pairing, wrap(1.0))], dict.fromkeys(starts), wanted, since=since)
         back.run()
         back.commit(retain_graph=True)
         pushed = back.captured
-    results = [
+    return [
         pushed[edge] if edge in pushed else None if space is None else space.zero()
         for edge, space in zip(edges, spaces, strict=True)
     ]
-    return settled(node, "derived jvp", watch.watch if wanted else None, results)
 
 
 def _refuse_by_kind(node: Application, spaces: Sequence[Space | None]) -> None:

@@ -162,8 +162,9 @@ class Node:
                 )
         return gradients
 
-    def run_hooks(self, sent: Any, received: Any, spaces: Sequence[Space | None]) -> Any:
+    def run_hooks(self, sent: Any, received: Any) -> Any:
         """What the hooks after the rule make of the gradients that it gave."""
+        spaces = [None if node is None else node.outputs[nr].space for node, nr in self._next]
         for hook in list((self._hooks or {}).values()):
             sent = self._replaced(sent, hook(tuple(sent), tuple(received)), spaces)
         return sent

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from pullback.tape._engine import Pass
 from pullback.tape._mode import enable_grad, mode, no_grad
 from pullback.tape._node import GradientEdge, Node, Output, count, edge_of
@@ -337,29 +337,8 @@ class TorchNode(Node):
         )
         return sent
 
-    def push(self, tangents: Sequence[Any]) -> list[Any]:
-        """Push tangents through torch's graph: the transpose of its transpose."""
-        pairs = [(e, t) for e, t in zip(self.edges, tangents, strict=True) if t is not None]
-        with torch.enable_grad():
-            probe = torch.zeros_like(self.tensor, requires_grad=True)
-            try:
-                pulled: Any = autograd(
-                    self.tensor, [edge for edge, _ in pairs], probe, create_graph=True,
-                    allow_unused=True,
-                )  # fmt: skip
-                flowing = [(p, to_torch(t).to(p)) for p, (_, t) in zip(pulled, pairs, strict=True)
-                           if p is not None and p.requires_grad]  # fmt: skip
-                (change,) = autograd(
-                    [p for p, _ in flowing], probe, [t for _, t in flowing],
-                    create_graph=mode.get().grad, allow_unused=True,
-                )  # fmt: skip
-            except RuntimeError as error:
-                raise UnsupportedError(
-                    "torch cannot differentiate a part of its graph twice, which forward mode of "
-                    f"the tape needs: {error}"
-                ) from error
-        number = self.outputs[0].space is NUMBER
-        return [None if change is None else from_torch(change, number=number)]
+    def push(self, tangents: Sequence[Any]) -> None:
+        """Torch has no forward mode of a graph: it is the transpose of what `pull` does."""
 
 
 # Its annotations leave out the edges that it takes as inputs.
