@@ -77,9 +77,9 @@ class Application(Node):
     async def aforward(self) -> Any:
         """Run forward, awaited or in a thread if it waits, within the limit."""
         definition = self.definition
-        asynchronous = "forward" in definition.asynchronous
-        if not (asynchronous or definition.blocking):
+        if not definition.forward_waits:
             return self.forward()
+        asynchronous = "forward" in definition.asynchronous
         args = self.args if definition.setup_context else (self.context, *self.args)
         with running(Mode(False, self.watch)), within(self.place):
             return self.set_up(await call_within_limit(definition.forward, args, asynchronous))

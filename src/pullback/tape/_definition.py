@@ -27,6 +27,7 @@ class Definition:
         setup_context: None where forward is given ``ctx`` and does it itself.
         concurrent: whether the rules wait for something, so that they run beside others.
         blocking: whether those that are no coroutine functions wait in threads.
+        forward_waits: whether forward does.
         waits: whether backward does.
         asynchronous: the names of the rules that are coroutine functions.
         once: whether backward is declared `once_differentiable`.
@@ -64,6 +65,7 @@ class Definition:
         )  # fmt: skip
         self.blocking, self.gradient, self.random = cls.blocking, cls.gradient, cls.random
         self.concurrent = bool(self.asynchronous) or self.blocking
+        self.forward_waits = self.blocking or "forward" in self.asynchronous
         self.waits = self.blocking or "backward" in self.asynchronous
         self.once = getattr(self.backward, "_pullback_once", False)
         self.trusted, self.linear = cls._trusted, cls._linear

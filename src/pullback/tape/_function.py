@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from pullback.errors import DefinitionError
 from pullback.tape._application import Application
-from pullback.tape._concurrency import run, slot
+from pullback.tape._concurrency import run
 from pullback.tape._definition import Definition
 from pullback.tape._layout import batch_in
 
@@ -137,31 +137,21 @@ def _missing(rule: str) -> NoReturn:
 def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """Apply a Function to arguments in the order of forward."""
     application = Application(definition, args)
-    batch = batch_in(application.inputs)
-    if batch is not None:
-        each = batch.each(definition, args)
-        waits = (
-            definition.concurrent if definition.vmap is None else "vmap" in definition.asynchronous
-        )
-        return run(each) if waits else _at_once(each)
-    if "forward" in definition.asynchronous:
-        return run(_awaited(application))
-    if definition.blocking:
-        with slot():
-            return application.finish(application.forward())
-    return application.finish(application.forward())
+    if not definition.forward_waits and batch_in(application.inputs) is None:
+        return application.finish(application.forward())
+    answer = _awaited(application)
+    return run(answer) if definition.concurrent else _at_once(answer)
 
 
 async def aapply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """The same, awaited: a rule that waits lets others run meanwhile."""
-    application = Application(definition, args)
-    batch = batch_in(application.inputs)
-    if batch is not None:
-        return await batch.each(definition, args)
-    return await _awaited(application)
+    return await _awaited(Application(definition, args))
 
 
 async def _awaited(application: Application) -> Any:
+    batch = batch_in(application.inputs)
+    if batch is not None:
+        return await batch.each(application.definition, application.args)
     return application.finish(await application.aforward())
 
 
