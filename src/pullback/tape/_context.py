@@ -252,7 +252,7 @@ class _Saved:
         elif self.stamp is not None and stamp_of(data) != self.stamp:
             _stale(wrap(data, self.role), self.version)
         if not self.weak:
-            return value
+            return value  # type: ignore[bad-return]
         return at_edge(data, self.role, self.edge if isinstance(self.edge, tuple)
                        else (node, self.edge))  # fmt: skip
 

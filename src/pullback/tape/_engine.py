@@ -50,14 +50,16 @@ class Pass:
         since: int = 0,
     ) -> None:
         self.captured: dict[Any, Any] = {}
-        self._wanted = wanted
+        self._leaves = wanted is None
+        self._wanted: Mapping[Any, Variable | None] = wanted or {}
         self._create_graph = create_graph
         self._mode = ON if create_graph else OFF
-        self._special = None if wanted is None else {node for node, _ in wanted}
+        self._special = {node for node, _ in self._wanted}
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._order = plan(list(starts), self._special, self._stops, since)
-        self._within = None if wanted is None else self._order  # None: no edge needs a look
+        targets = None if self._leaves else self._special
+        self._order = plan(list(starts), targets, self._stops, since)
+        self._within = None if self._leaves else self._order  # None: no edge needs a look
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._order:
@@ -111,12 +113,12 @@ class Pass:
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
         if type(node) is AccumulateGrad:
-            if self._wanted is None:
+            if self._leaves:
                 self._commits.append((node.variable, gradients[0]))
         elif node in self._stops:
             self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
         else:
-            later = self._outside if self._wanted is None else []
+            later = self._outside if self._leaves else []
             needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent, gradients)
@@ -152,7 +154,7 @@ class Pass:
                 variable = reference()
                 if variable is not None and gradients[number] is not None:
                     self._commits.append((variable, gradients[number]))
-        if self._wanted is not None and node in self._special:
+        if node in self._special:
             self._take(node, gradients)
         return gradients
 

@@ -231,13 +231,12 @@ def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
         _check_linear(node, sent, record)
     pushed: dict[Any, Any] = {}
     if record:
-        triples = zip(node._next, sent, tangents, strict=True)
+        pairs = zip(sent, tangents, strict=True)
         with running(ON):  # <B(c), t>
             inner = [
-                following.outputs[number].space.inner(gradient, tangent)
-                for (following, number), gradient, tangent in triples
-                if following is not None and gradient is not None and tangent is not None
-            ]
+                space_of(tangent._data).inner(gradient, tangent)
+                for gradient, tangent in pairs if gradient is not None and tangent is not None
+            ]  # fmt: skip
             pairing = get_gradient_edge(functools.reduce(operator.add, inner))
         since = starts[0].node.sequence
         wanted = mode.get().grad

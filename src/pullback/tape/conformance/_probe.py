@@ -33,7 +33,7 @@ class Skip(Exception):
     """A clause does not apply."""
 
 
-def _is_tensor(data: Any) -> bool:
+def _is_tensor(data: Any) -> Any:
     """Whether it is a tensor, where torch is."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(data, torch.Tensor)
@@ -53,11 +53,11 @@ def changed(data: Any, number: Callable[[float], float], text: Callable[[str], A
     def leaf(value: Any) -> Any:
         if isinstance(value, str):
             return text(value)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return number(float(value))
         if _is_tensor(value) and value.is_floating_point():
             numbers = [number(each) for each in value.flatten().tolist()]
             return value.new_tensor(numbers).reshape(value.shape)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return number(float(value))
         return value
 
     return mapped(object, leaf, data)
