@@ -9,7 +9,7 @@ from pullback.tape._forward_mode import jvp, vjp
 from pullback.tape._function import Function
 from pullback.tape._mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from pullback.tape._registry import Space, register_space, space_of
-from pullback.tape._structures import stack
+from pullback.tape._spaces import stack
 from pullback.tape._variable import Variable
 from pullback.tape._verbs import abackward, backward, grad
 from pullback.tape._vmap import vmap

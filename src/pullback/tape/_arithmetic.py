@@ -19,8 +19,7 @@ from pullback.tape._function import Function
 from pullback.tape._layout import batch_in
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._spaces import NUMBER, TEXT
-from pullback.tape._structures import Concatenate
+from pullback.tape._spaces import NUMBER, TEXT, Concatenate
 from pullback.tape._variable import Variable, data_of, describe, wrap
 
 __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]

@@ -19,7 +19,7 @@ from pullback.tape._definition import Definition
 from pullback.tape._function import aapply
 from pullback.tape._layout import batch_in, find, replace
 from pullback.tape._registry import space_of
-from pullback.tape._structures import Unstack, stack
+from pullback.tape._spaces import Unstack, stack
 from pullback.tape._variable import Variable, describe
 
 __all__ = ["VmapInfo", "vmap"]
