@@ -98,21 +98,18 @@ class _Switch:
                 "Only a function or a coroutine function is decorated to record, or not.",
                 given=shown(function), mend="Use it as a context manager inside.",
             )  # fmt: skip
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                with _Switch(chosen):
-                    return await function(*args, **kwargs)
-
-            return awaited  # type: ignore[bad-return]
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             with _Switch(chosen):
                 return function(*args, **kwargs)
 
-        return called  # type: ignore[bad-return]
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with _Switch(chosen):
+                return await function(*args, **kwargs)
+
+        return awaited if inspect.iscoroutinefunction(function) else called  # type: ignore[bad-return]
 
 
 def no_grad() -> _Switch:

@@ -258,11 +258,6 @@ class AccumulateGrad(Node):
             Output(space_of(self.variable._data), self.variable.role, self.variable._data, True),
         )
 
-    @property
-    def role(self) -> str:
-        """The role of the leaf."""
-        return self.variable.role
-
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """The hooks of the leaf go first."""
         mine = [(0, hook) for hook in self.variable._hooks.values()]
