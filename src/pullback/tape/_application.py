@@ -36,7 +36,7 @@ class Application(Node):
         self._name = definition.node_name
         self._hooks = self._prehooks = self._retained = None
         self.definition = definition
-        self.waits = definition.waits
+        self.waits = "backward" in definition.waiting
         self.args = args
         self.inputs, self.layout = _layout.find(args)
         now = mode.get()
@@ -49,7 +49,7 @@ class Application(Node):
             flags = [False] * len(flags)
         self.needs = _layout.needs(self.layout, flags)
         self.context = Context(self, self.needs, "forward")
-        if definition.concurrent:
+        if definition.waiting:
             self.place = advance()
         self.watch: list[Any] = []
         if now.watch is not None and not now.grad:
@@ -59,7 +59,7 @@ class Application(Node):
 
     def forward(self) -> Any:
         """Run forward here; of an operation that waits, at its place."""
-        if not self.definition.concurrent:
+        if not self.definition.waiting:
             return self._forward()
         with within(self.place):
             return self._forward()
@@ -77,12 +77,11 @@ class Application(Node):
     async def aforward(self) -> Any:
         """Run forward, awaited or in a thread if it waits, within the limit."""
         definition = self.definition
-        if not definition.forward_waits:
+        if "forward" not in definition.waiting:
             return self.forward()
-        asynchronous = "forward" in definition.asynchronous
         args = self.args if definition.setup_context else (self.context, *self.args)
         with running(Mode(False, self.watch)), within(self.place):
-            return self.set_up(await call_within_limit(definition.forward, args, asynchronous))
+            return self.set_up(await call_within_limit(definition.forward, args))
 
     def set_up(self, raw: Any) -> Any:
         """Run setup_context, in the split form, on what forward gave."""
@@ -242,9 +241,8 @@ class Application(Node):
         """Run backward where it waits, at its place, when there is one free."""
         rule, args = self.backward_call(gradients, needed)
         watch = self._watch() if create_graph else None
-        asynchronous = "backward" in self.definition.asynchronous
         with running(watch or mode.get()), within((*self.place, "backward")):
-            returned = await call_within_limit(rule, args, asynchronous)
+            returned = await call_within_limit(rule, args)
         return self._sent(returned, gradients, needed, watch)
 
     def _watch(self) -> Mode | None:
@@ -348,7 +346,7 @@ class Application(Node):
         watch = Mode(now, [] if now and not self.definition.trusted else None)
         with running(watch):
             returned = rule(ctx, *tangents)
-            if "jvp" in self.definition.asynchronous:
+            if "jvp" in self.definition.waiting:
                 returned = run(returned)
         answers = returned if type(returned) is tuple else (returned,)
         if len(answers) != len(self.outputs):

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -106,15 +107,13 @@ def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
     return setting(_limiter, Limiter(limit))
 
 
-async def call_within_limit(
-    rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
-) -> Any:
+async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call a rule that waits: await it, or give it a thread, when a place is free."""
     # What the rule runs itself shares its place: to ask for a second one while holding the first
     # would lock up as soon as all places are held by rules that do.
     async with _limiter.get().place():
         with setting(_limiter, Limiter(1)):
-            if asynchronous:
+            if inspect.iscoroutinefunction(rule):
                 return await rule(*args)
             work = functools.partial(contextvars.copy_context().run, rule, *args)
             return await asyncio.get_running_loop().run_in_executor(_threads(), work)

@@ -18,6 +18,7 @@ Source: linearise and transpose, Radul et al. 2022, "You only linearize once", a
 """
 
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Sequence
@@ -256,7 +257,7 @@ def _refuse_by_kind(node: Application, spaces: Sequence[Space | None]) -> None:
     why = (
         "there is no forward mode of texts" if texts
         else "its backward is not linear" if definition.gradient == "nonlinear"
-        else "its backward is awaited" if "backward" in definition.asynchronous
+        else "its backward is awaited" if inspect.iscoroutinefunction(definition.backward)
         else "its backward is once_differentiable, so no record shows whether it is linear"
         if definition.once
         else "an output is no number, nor a list or mapping of them"

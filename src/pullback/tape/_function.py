@@ -137,10 +137,10 @@ def _missing(rule: str) -> NoReturn:
 def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
     """Apply a Function to arguments in the order of forward."""
     application = Application(definition, args)
-    if not definition.forward_waits and batch_in(application.inputs) is None:
+    if "forward" not in definition.waiting and batch_in(application.inputs) is None:
         return application.finish(application.forward())
     answer = _awaited(application)
-    return run(answer) if definition.concurrent else _at_once(answer)
+    return run(answer) if definition.waiting else _at_once(answer)
 
 
 async def aapply(definition: Definition, args: tuple[Any, ...]) -> Any:

@@ -259,7 +259,7 @@ async def _by_rule(definition: Definition, info: VmapInfo, args: tuple[Any, ...]
     values = [arg if items is None else stack(items) for arg, items in pairs]
     rule: Any = definition.vmap
     answer = rule(info, dims, *values)
-    if "vmap" in definition.asynchronous:
+    if "vmap" in definition.waiting:
         answer = await answer
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise DefinitionError(
@@ -302,7 +302,7 @@ async def _by_item(definition: Definition, info: VmapInfo, rows: list[tuple[Any,
         for number, each in enumerate(applications)
     ]
     raws: dict[int, Any] = {}
-    if definition.concurrent:
+    if definition.waiting:
         await drive(
             TopologicalSorter(dict.fromkeys(firsts, ())),
             lambda number: applications[number].aforward,

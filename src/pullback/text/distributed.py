@@ -314,7 +314,7 @@ class _Office:
     ) -> dict[str, Any]:
         try:
             with within(("worker", *where, occurrence)):
-                asking = call_within_limit(self._models[model].ask, (_read_request(request),), True)
+                asking = call_within_limit(self._models[model].ask, (_read_request(request),))
                 return run(asking).to_dict()
         except Exception as error:
             return {"error": _write_error(error)}
