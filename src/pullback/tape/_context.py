@@ -186,13 +186,15 @@ def kept(
             return values, tuple([value._version for value in values["_saved"]])
     twins = {id(value): twin for value, twin in zip(raw, outputs, strict=True)}
 
-    def keep(value: Variable) -> _Saved:
+    def keep(value: Any) -> Any:
+        if not isinstance(value, Variable):
+            return value
         twin = twins.get(id(value))
         residual = twin is None and id(value) not in given and not value._requires_grad
         return _Saved(value if twin is None else twin, twin is not None, residual, hooks)
 
     made = {
-        name: mapped(Variable, keep, value) for name, value in values.items() if name not in _MARKS
+        name: mapped(object, keep, value) for name, value in values.items() if name not in _MARKS
     }
     values.clear()
     return made, None

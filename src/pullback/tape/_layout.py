@@ -27,8 +27,11 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
-    """A structure whose leaves of a kind are changed: the same object where there is none."""
-    if not any(isinstance(leaf, kind) for leaf in leaves(value)):
+    """A structure whose leaves of a kind are changed: the same object where there is none.
+
+    Of the kind ``object`` it is another in any case, so that nobody else can change it.
+    """
+    if kind is not object and not any(isinstance(leaf, kind) for leaf in leaves(value)):
         return value
     if type(value) is dict:
         return {key: mapped(kind, change, entry) for key, entry in value.items()}

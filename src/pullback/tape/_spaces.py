@@ -14,6 +14,7 @@ from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape._feedback import Feedback, distinct, gather, held, notes_of
 from pullback.tape._function import Function
+from pullback.tape._layout import mapped
 from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, data_of, describe, wrap
@@ -336,7 +337,7 @@ class Structured(Space):
 
     def own(self, gradient: Any) -> Any:
         twin = super().own(gradient)
-        twin._data = _copied(gradient._data)
+        twin._data = mapped(object, lambda value: value, gradient._data)
         return twin
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
@@ -350,13 +351,6 @@ class Structured(Space):
             (value, slot.stamp(value)) if slot.plain else (id(value), slot.stamp(value))
             for slot, value in zip(self.slots, values, strict=False)
         ), len(data)
-
-
-def _copied(value: Any) -> Any:
-    """A value in a slot of a gradient, its containers made anew; feedback is never changed."""
-    if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
-    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def _is_settled(slot: Space, value: Any) -> bool:
