@@ -236,6 +236,14 @@ def test_lists_of_texts_and_numbers_have_structured_gradients():
     assert [n.data for n in listed.grad.data[1]] == ["typo", "again"]
 
 
+def test_a_gradient_may_be_given_of_any_depth():
+    rows = Variable([["a", "b"], ["c"], {"d": 2.0}], requires_grad=True)
+    rows.backward(Variable([["x", None], None, {"d": 3.0}]))
+    [[a, b], [c], numbers] = rows.grad.data
+    assert [[n.data for n in each] for each in (a, b, c)] == [["x"], [], []]
+    assert numbers == {"d": 3.0}
+
+
 def test_one_function_takes_and_gives_several_kinds():
     class Judge(Function):
         @staticmethod

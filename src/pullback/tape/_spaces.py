@@ -285,15 +285,12 @@ class Structured(Space):
         """The values in the order of the slots."""
         return [data[key] for key in self.keys]
 
-    def parts(self, gradient: Any) -> list[Any]:
+    def parts(self, gradient: Variable) -> list[Any]:
         """The gradients of the slots, with their history; None where there is none."""
-        if isinstance(gradient, Variable) and gradient._node is not None:
+        if gradient._node is not None:
             return list(Unstack.apply(gradient))
-        return [
-            value if value is None or isinstance(value, Variable | list | tuple | dict)
-            else Variable(value)
-            for value in self.entries(data_of(gradient))
-        ]  # fmt: skip
+        values = self.entries(gradient._data)
+        return [v if v is None or isinstance(v, Variable) else Variable(v) for v in values]
 
     def fits(self, data: Any) -> bool:
         """Whether a container has these slots."""
