@@ -113,8 +113,11 @@ class Pass:
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
         if type(node) is AccumulateGrad:
+            receives = self._leaves or self._wanted.get((node, 0)) is not None
             if self._leaves:
                 self._commits.append((node.variable, gradients[0]))
+            if receives and node._hooks is not None:  # which find the gradient in its .grad
+                self._outside.append(functools.partial(node.run_hooks, (), gradients))
         elif node in self._stops:
             self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
         else:
