@@ -726,6 +726,20 @@ def hooks_on_a_node(m):
 
 
 @case
+def hooks_on_the_node_of_a_leaf(m):
+    x = m.V(2.0, True)
+    y = x * x
+    seen = []
+    y.grad_fn.next_functions[0][0].register_hook(
+        lambda sent, received: seen.append((list(sent), m.value(list(received)), m.value(x.grad)))
+    )
+    m.grad(y, x, retain_graph=True)
+    m.backward(y, inputs=[x], retain_graph=True)
+    y.backward()
+    return seen
+
+
+@case
 def hooks_after_accumulation(m):
     x = m.V(2.0, True)
     seen = []

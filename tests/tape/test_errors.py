@@ -325,6 +325,24 @@ def test_a_list_that_is_an_argument_is_a_constant_on_ctx_too():
     assert grad(slope, x)[0].data == 20.0
 
 
+@pytest.mark.parametrize("factors", [[2.0, 5.0], [], {"a": [2.0]}])
+def test_a_list_on_ctx_is_as_it_was_whatever_becomes_of_it(factors):
+    def forward(ctx, x, factors):
+        ctx.factors = factors
+        ctx.save_for_backward(x, factors)
+        return Variable(x.data * 1.0)
+
+    def backward(ctx, g):
+        seen.append((ctx.factors, ctx.saved_variables[1]))
+        return g, None
+
+    seen, before = [], copy.deepcopy(factors)
+    y = function(forward, backward).apply(leaf(), factors)
+    (factors.get("a") if isinstance(factors, dict) else factors).append(7.0)
+    y.backward()
+    assert seen == [(before, before)]
+
+
 def test_what_a_rule_keeps_on_ctx_stays_there_whatever_is_wanted():
     def backward(ctx, g):
         ctx.runs = getattr(ctx, "runs", 0) + 1

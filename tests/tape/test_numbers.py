@@ -91,7 +91,7 @@ def test_random_graphs_equal_torch(steps, numbers):
 
 WAYS = [
     "input", "data", "float", "attribute", "saved number", "saved intermediate", "closure",
-    "text", "nested attribute", "detached", "default",
+    "text", "nested attribute", "detached", "default", "unrecorded",
 ]  # fmt: skip
 
 
@@ -136,6 +136,9 @@ def hidden(way, which):
                 value = Variable(float((a, b)[which]))
             elif way == "detached":
                 value = (a, b)[which].detach()
+            elif way == "unrecorded":
+                with tape.no_grad():
+                    value = (a, b)[which] * 1.0
             else:
                 value = saved
             a, b = (value, b) if which == 0 else (a, value)

@@ -1,12 +1,13 @@
 """Derived rules are right by the structure of the call, or refused: nothing is tried at a point."""
 
+import copy
 import cProfile
 import pstats
 
 import pytest
 
 from pullback.errors import UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, sin, stack, vmap
+from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
 
 
 def rule(forward, backward, **more):
@@ -48,6 +49,11 @@ def test_a_list_is_pushed_through_a_linear_backward():
     assert change.data == {"x": 6.0, "y": 2.0}
 
 
+def unrecorded(ctx, g):
+    with no_grad():
+        return g * 2.0
+
+
 @pytest.mark.parametrize(
     ("forward", "wrong", "x"),
     [
@@ -59,6 +65,10 @@ def test_a_list_is_pushed_through_a_linear_backward():
         (lambda a: a, lambda ctx, g: sin(g), 3.0),
         (lambda a: a, lambda ctx, g: Variable(max(g.data, 0.0)), 3.0),
         (lambda a: a, lambda ctx, g: 2.0 / g, 3.0),
+        (lambda a: a, lambda ctx, g: g if g > 0 else g * 2.0, 3.0),
+        (lambda a: a, lambda ctx, g: g * 2.0 if g else g, 3.0),
+        (lambda a: a, lambda ctx, g: copy.copy(g) * 2.0, 3.0),
+        (lambda a: a, unrecorded, 3.0),
         (lambda a: [a, a], lambda ctx, g: g[0] + g[1] * g[0], 3.0),
     ],
 )
@@ -105,6 +115,19 @@ def test_a_second_derivative_reads_the_record_alone():
     assert first.data == 12.0
     with pytest.raises(UnsupportedError, match="plain data"):
         grad(first, x)
+
+
+def test_what_is_hidden_from_a_gradient_stays_hidden_from_the_derivative_of_that():
+    """Of x^2, whose slope is 2x by a number, the gradient c 2x has the derivative 2x by c."""
+    square = rule(lambda a: a**2, lambda ctx, g: g * (2.0 * ctx.saved_variables[0].data))
+    x, c = Variable(3.0, requires_grad=True), Variable(1.0, requires_grad=True)
+    (first,) = grad(square.apply(x), x, c, create_graph=True)
+    (by_c,) = grad(first, c, create_graph=True)
+    assert by_c.data == 6.0
+    pushed = jvp(square.apply, (x,), (c,))[1]
+    for hides in (by_c, pushed, grad(pushed, c, create_graph=True)[0]):
+        with pytest.raises(UnsupportedError, match="plain data"):
+            grad(hides * x, x)
 
 
 @pytest.mark.parametrize("value", [2.0, 3, [1.0, [2.0]], {"a": 1.0}, "text"])

@@ -130,6 +130,16 @@ def test_forward_mode_through_torch():
     assert change.data == pytest.approx(2 * e[0].item() + 0.5 * e.sum().item())
 
 
+def test_a_part_of_torchs_graph_has_hooks_as_every_node_has():
+    weight = tensor(2.0, requires_grad=True)
+    x = Variable(3.0, requires_grad=True)
+    loss = from_torch((to_torch(x * 2) * weight).sum(), number=True) * 5
+    [(node, _)] = [edge for edge in loss.grad_fn.next_functions if edge[0]]
+    node.register_hook(lambda sent, received: (sent[0] * 10,))
+    loss.backward()
+    assert x.grad.data == 200.0
+
+
 def test_a_number_a_tensor_and_a_text_flow_back_together():
     class Score(Function):
         @staticmethod

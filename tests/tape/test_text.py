@@ -6,7 +6,7 @@ import pytest
 
 from pullback import tape
 from pullback.errors import ArgumentTypeError, GraphError, UnsupportedError
-from pullback.tape import Feedback, Function, Variable, _function_node, grad, jvp, stack, vmap
+from pullback.tape import Feedback, Function, Variable, _application, grad, jvp, stack, vmap
 from pullback.tape._feedback import notes_in
 
 
@@ -236,6 +236,14 @@ def test_lists_of_texts_and_numbers_have_structured_gradients():
     assert [n.data for n in listed.grad.data[1]] == ["typo", "again"]
 
 
+def test_a_gradient_may_be_given_of_any_depth():
+    rows = Variable([["a", "b"], ["c"], {"d": 2.0}], requires_grad=True)
+    rows.backward(Variable([["x", None], None, {"d": 3.0}]))
+    [[a, b], [c], numbers] = rows.grad.data
+    assert [[n.data for n in each] for each in (a, b, c)] == [["x"], [], []]
+    assert numbers == {"d": 3.0}
+
+
 def test_one_function_takes_and_gives_several_kinds():
     class Judge(Function):
         @staticmethod
@@ -303,7 +311,7 @@ def test_each_note_for_the_entries_of_a_list_is_looked_at_a_few_times(monkeypatc
             looked.append(note)
             yield note
 
-    monkeypatch.setattr(_function_node, "notes_in", counting)
+    monkeypatch.setattr(_application, "notes_in", counting)
     for count in (50, 100):
         looked.clear()
         texts = [Variable(str(i), requires_grad=True) for i in range(count)]

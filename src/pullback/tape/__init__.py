@@ -4,13 +4,12 @@ from pullback.tape import graph
 from pullback.tape._arithmetic import cos, exp, log, sin, sqrt, tanh
 from pullback.tape._concurrency import at, concurrency, place
 from pullback.tape._definition import once_differentiable
-from pullback.tape._feedback import Feedback
+from pullback.tape._feedback import Feedback, Origin
 from pullback.tape._forward_mode import jvp, vjp
 from pullback.tape._function import Function
-from pullback.tape._hooks import Origin
 from pullback.tape._mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from pullback.tape._registry import Space, register_space, space_of
-from pullback.tape._structures import stack
+from pullback.tape._spaces import stack
 from pullback.tape._variable import Variable
 from pullback.tape._verbs import abackward, backward, grad
 from pullback.tape._vmap import vmap

@@ -19,8 +19,7 @@ from pullback.tape._function import Function
 from pullback.tape._layout import batch_in
 from pullback.tape._mode import mode
 from pullback.tape._registry import OPERATIONS, space_of
-from pullback.tape._spaces import NUMBER, TEXT
-from pullback.tape._structures import Concatenate
+from pullback.tape._spaces import NUMBER, TEXT, Concatenate
 from pullback.tape._variable import Variable, data_of, describe, wrap
 
 __all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
@@ -79,10 +78,10 @@ def _binary(verb: str, function: Any, value: Any) -> Callable[[Any, Any], Any]:
         x = a._data if isinstance(a, Variable) else a
         y = b._data if isinstance(b, Variable) else b
         kind, other = type(x), type(y)
-        if not ((kind is float or kind is int) and (other is float or other is int)):
-            return _other_kinds(verb, function, a, b)
-        now = mode.get()
         try:
+            if not ((kind is float or kind is int) and (other is float or other is int)):
+                return _other_kinds(verb, function, a, b)
+            now = mode.get()
             if now.grad:
                 return function.apply(a, b)
             if now.watch is not None:
@@ -98,7 +97,10 @@ def _binary(verb: str, function: Any, value: Any) -> Callable[[Any, Any], Any]:
 
 def _unary(verb: str, function: Any, value: Any) -> Callable[[Any], Any]:
     def operate(a: Any) -> Any:
-        return _other_kinds(verb, function, a if isinstance(a, Variable) else Variable(a))
+        try:
+            return _other_kinds(verb, function, a if isinstance(a, Variable) else Variable(a))
+        except OverflowError:
+            raise _too_large(verb, a) from None
 
     operate.__name__ = verb
     operate.__doc__ = (
@@ -117,10 +119,7 @@ def _other_kinds(verb: str, function: type[Function], *values: Any) -> Any:
         return batch.lift(OPERATIONS[verb], values)
     spaces = [space_of(data_of(value)) for value in values]
     if all(space is NUMBER for space in spaces):
-        try:
-            return function.apply(*values)
-        except OverflowError:
-            raise _too_large(verb, *values) from None
+        return function.apply(*values)
     for space in spaces:
         operation = getattr(space, "operation", None)
         if operation is not None:

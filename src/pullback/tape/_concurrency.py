@@ -11,9 +11,10 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from graphlib import TopologicalSorter
@@ -35,7 +36,6 @@ __all__ = [
     "place",
     "run",
     "runs",
-    "slot",
     "within",
 ]
 
@@ -107,32 +107,13 @@ def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
     return setting(_limiter, Limiter(limit))
 
 
-@contextlib.contextmanager
-def slot() -> Iterator[None]:
-    """Hold one of the limited places; inside, the limit is this place."""
-    limiter = _limiter.get()
-    future = limiter.acquire()
-    try:
-        future.result()
-    except BaseException:
-        limiter.give_up(future)
-        raise
-    try:
-        # What the rule runs itself shares its place: to ask for a second one while holding the
-        # first would lock up as soon as all places are held by rules that do.
-        with setting(_limiter, Limiter(1)):
-            yield
-    finally:
-        limiter.release()
-
-
-async def call_within_limit(
-    rule: Callable[..., Any], args: tuple[Any, ...], asynchronous: bool
-) -> Any:
+async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call a rule that waits: await it, or give it a thread, when a place is free."""
+    # What the rule runs itself shares its place: to ask for a second one while holding the first
+    # would lock up as soon as all places are held by rules that do.
     async with _limiter.get().place():
         with setting(_limiter, Limiter(1)):
-            if asynchronous:
+            if inspect.iscoroutinefunction(rule):
                 return await rule(*args)
             work = functools.partial(contextvars.copy_context().run, rule, *args)
             return await asyncio.get_running_loop().run_in_executor(_threads(), work)

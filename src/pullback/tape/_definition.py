@@ -25,10 +25,8 @@ class Definition:
         name: the name of the class.
         node_name: the name of its graph nodes.
         setup_context: None where forward is given ``ctx`` and does it itself.
-        concurrent: whether the rules wait for something, so that they run beside others.
-        blocking: whether those that are no coroutine functions wait in threads.
-        waits: whether backward does.
-        asynchronous: the names of the rules that are coroutine functions.
+        waiting: the names of the rules that wait for something, so that they run beside others:
+            coroutine functions, and those that are declared to be blocking.
         once: whether backward is declared `once_differentiable`.
         trusted: one of the tape's own Functions, whose rules need no watching.
         counts: how many arguments forward can take by position.
@@ -58,13 +56,12 @@ class Definition:
         self.jvp = _written(cls, base, "jvp")
         self.vmap = _written(cls, base, "vmap")
         _check(cls, self.vmap, self.setup_context is not None)
-        self.asynchronous = frozenset(
+        self.waiting = frozenset(
             rule for rule in ("forward", "backward", "jvp", "vmap")
             if inspect.iscoroutinefunction(getattr(self, rule))
+            or (cls.blocking and rule in ("forward", "backward"))
         )  # fmt: skip
-        self.blocking, self.gradient, self.random = cls.blocking, cls.gradient, cls.random
-        self.concurrent = bool(self.asynchronous) or self.blocking
-        self.waits = self.blocking or "backward" in self.asynchronous
+        self.gradient, self.random = cls.gradient, cls.random
         self.once = getattr(self.backward, "_pullback_once", False)
         self.trusted, self.linear = cls._trusted, cls._linear
         self.signature = _signature(cls.forward, self.setup_context is not None)

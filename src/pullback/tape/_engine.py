@@ -34,9 +34,8 @@ class Pass:
 
     Arguments:
         roots: where gradients come in, with the gradients.
-        captures: the edges whose gradients are wanted as results; None for none.
-        accumulate: the Variables whose ``.grad`` receives what arrives at an edge.
-        leaves: whether every leaf accumulates.
+        wanted: the edges at which gradients are wanted, each with the Variable whose ``.grad``
+            receives it, or None if it is a result; None: every leaf accumulates.
         create_graph: whether the rules are recorded.
         stops: nodes that are not run; what arrives at them is a result.
         since: see `plan`.
@@ -45,26 +44,22 @@ class Pass:
     def __init__(
         self,
         roots: Sequence[tuple[GradientEdge, Any]],
-        captures: Sequence[GradientEdge] | None = None,
-        accumulate: Mapping[GradientEdge, Variable] | None = None,
+        wanted: Mapping[GradientEdge, Variable | None] | None = None,
         create_graph: bool = False,
         stops: Sequence[Node] = (),
         since: int = 0,
     ) -> None:
-        self.captured: dict[GradientEdge, Any] = {}
-        self._wanted = frozenset(captures or ())
-        self._accumulate = accumulate
-        self._leaves = captures is None and accumulate is None
+        self.captured: dict[Any, Any] = {}
+        self._leaves = wanted is None
+        self._wanted: Mapping[Any, Variable | None] = wanted or {}
         self._create_graph = create_graph
         self._mode = ON if create_graph else OFF
-        wanted = None
-        if not self._leaves:
-            wanted = {edge.node for edge in (*self._wanted, *(accumulate or ()))}
-        self._special = wanted or ()
+        self._special = {node for node, _ in self._wanted}
         self._stops = frozenset(stops)
         starts = dict.fromkeys(edge.node for edge, _ in roots)
-        self._order = plan(list(starts), wanted, self._stops, since)
-        self._within = None if wanted is None else self._order  # None: no edge needs a look
+        targets = None if self._leaves else self._special
+        self._order = plan(list(starts), targets, self._stops, since)
+        self._within = None if self._leaves else self._order  # None: no edge needs a look
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._order:
@@ -97,7 +92,7 @@ class Pass:
             await drive(
                 steps,
                 lambda index: self._begin(index, nodes[index]),
-                lambda index, sent: self._deliver(index, nodes[index], sent),
+                lambda index, pair: self._deliver(index, nodes[index], *pair),
             )
 
     def _begin(self, index: int, node: Node) -> Any:
@@ -109,21 +104,27 @@ class Pass:
             self._run_node(index, node, arrivals)
             return None
         gradients = self._receive(node, arrivals)
-        return functools.partial(node.apull, gradients, self._needed(node), self._create_graph)
+        return functools.partial(self._awaited, node, gradients)
+
+    async def _awaited(self, node: Node, gradients: list[Any]) -> tuple[Sequence[Any], list[Any]]:
+        sent = await node.apull(gradients, self._needed(node), self._create_graph)
+        return sent, gradients
 
     def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
         gradients = self._receive(node, arrivals)
         if type(node) is AccumulateGrad:
+            receives = self._leaves or self._wanted.get((node, 0)) is not None
             if self._leaves:
                 self._commits.append((node.variable, gradients[0]))
+            if receives and node._hooks is not None:  # which find the gradient in its .grad
+                self._outside.append(functools.partial(node.run_hooks, (), gradients))
         elif node in self._stops:
-            for number, gradient in enumerate(gradients):
-                self.captured[GradientEdge(node, number)] = gradient
+            self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
         else:
             later = self._outside if self._leaves else []
             needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
-            self._deliver(index, node, sent)
+            self._deliver(index, node, sent, gradients)
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
@@ -136,7 +137,7 @@ class Pass:
                 (index, number, at, fit(gradient)) for index, number, at, gradient in arrivals
             ]
         gradients: list[Any] = [None] * len(outputs)
-        if len(arrivals) == 1:
+        if len(arrivals) == 1:  # mostly
             _, _, number, gradient = arrivals[0]
             space = outputs[number].space
             plain = space is NUMBER or space is None
@@ -163,20 +164,22 @@ class Pass:
     def _take(self, node: Node, gradients: list[Any]) -> None:
         """Keep the gradients that were asked for at this node."""
         for number, gradient in enumerate(gradients):
-            edge = GradientEdge(node, number)
-            if gradient is None:
+            if gradient is None or (node, number) not in self._wanted:
                 continue
-            if edge in self._wanted:
-                self.captured[edge] = gradient
-            if self._accumulate is not None and edge in self._accumulate:
-                self._commits.append((self._accumulate[edge], gradient))
+            receiver = self._wanted[node, number]
+            if receiver is None:
+                self.captured[node, number] = gradient
+            else:
+                self._commits.append((receiver, gradient))
 
     def _needed(self, node: Node) -> list[bool] | None:
         if self._within is None:
             return None
         return [following in self._within for following, _ in node._next]
 
-    def _deliver(self, index: int, node: Node, sent: Sequence[Any]) -> None:
+    def _deliver(self, index: int, node: Node, sent: Sequence[Any], received: list[Any]) -> None:
+        if node._hooks is not None:
+            sent = node.run_hooks(sent, received)
         inbox = self._inbox
         within = self._within
         number = -1
@@ -222,9 +225,8 @@ class Pass:
         for outside in self._outside:
             outside()
         for variable, _ in totals.values():
-            if variable._extra is not None and variable._extra.post_hooks:
-                for hook in tuple(variable._extra.post_hooks.values()):
-                    hook(variable)
+            for hook in tuple(variable._post_hooks.values()):
+                hook(variable)
 
 
 _set_grad = Variable._grad.__set__  # type: ignore[missing-attribute]

@@ -1,15 +1,30 @@
-"""`Feedback`: what is said back to a text."""
+"""`Feedback`: what is said back to a text, and by whom."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._text import shown
+from pullback.tape._layout import below
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["Feedback", "distinct", "gather", "held", "notes_in", "notes_of"]
+__all__ = ["Feedback", "Origin", "distinct", "gather", "held", "notes_in", "notes_of"]
+
+
+class Origin(NamedTuple):
+    """Where a piece of feedback comes from.
+
+    Arguments:
+        function: the name of the graph node that wrote it.
+        role: the role of the output that it answers for.
+        node: tells the nodes of one process apart.
+    """
+
+    function: str
+    role: str
+    node: int
 
 
 class Feedback(Variable):
@@ -88,10 +103,7 @@ def notes_in(gradient: Any) -> Sequence[Variable]:
         return gradient.notes
     if isinstance(gradient, Variable):
         return (gradient,) if isinstance(gradient._data, str) else notes_in(gradient._data)
-    if not isinstance(gradient, dict | list | tuple):
-        return ()
-    below = gradient.values() if isinstance(gradient, dict) else gradient
-    return [note for each in below for note in notes_in(each)]
+    return [note for each in below(gradient) for note in notes_in(each)]
 
 
 def notes_of(gradient: Any) -> tuple[Variable, ...] | None:

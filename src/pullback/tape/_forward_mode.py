@@ -11,23 +11,35 @@ gradient with respect to c is J t, for all outputs at once. That holds if B is l
 record shows whether it is: each operation on what comes from c is linear in it, and B(0) = 0. No
 point is tried and nothing is remembered, so the answer is the same whatever was run before.
 
-What is kept from the record (c read as plain data, detached, used without recording) is seen
-either by the watch or by the one number <B(1), t> = <1, J t>, with which the transpose must agree.
+What is kept from the record (c read as plain data, detached, used without recording, or asked for
+a decision) is seen by the watch.
 
 Source: linearise and transpose, Radul et al. 2022, "You only linearize once", arXiv:2204.10923.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.tape import _layout
+from pullback.tape._application import Application
 from pullback.tape._engine import Pass
 from pullback.tape._function import Function
-from pullback.tape._function_node import FunctionNode, settle
 from pullback.tape._mode import OFF, ON, Mode, mode, running
-from pullback.tape._node import AccumulateGrad, Edge, Node, edge_of, get_gradient_edge, plan
+from pullback.tape._node import (
+    AccumulateGrad,
+    Edge,
+    GradientEdge,
+    Node,
+    edge_of,
+    get_gradient_edge,
+    plan,
+)
 from pullback.tape._registry import OPERATIONS, Space, space_of
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
@@ -97,7 +109,8 @@ def jvp(
             given=sizes if alone is None else describe(alone), mend="Pass (x,) for one.",
         )  # fmt: skip
     starts = _starts(primals)
-    given = list(map(_tangent, primals, tangents))
+    pairs = zip(primals, tangents, strict=True)
+    given = [t if t is None else p._conformed(t, "tangent", "primal") for p, t in pairs]
     outer = mode.get().grad and any(
         variable is not None and variable._requires_grad for variable in (*primals, *given)
     )
@@ -163,13 +176,6 @@ def _formed(result: Any, values: Sequence[Variable], outer: bool) -> Any:
     return values[0] if isinstance(result, Variable) else type(result)(values)
 
 
-def _tangent(primal: Variable, tangent: Any) -> Any:
-    complain = lambda detail: ArgumentTypeError(  # noqa: E731
-        f"The tangent does not belong to its primal: {detail}.", given=describe(primal)
-    )
-    return None if tangent is None else space_of(primal._data).conform(tangent, complain)
-
-
 def _outputs(result: Any, verb: str) -> list[Variable]:
     outputs = result if isinstance(result, list | tuple) else [result]
     if not all(isinstance(output, Variable) for output in outputs):
@@ -194,7 +200,7 @@ def _pushed(
             continue
         leaving = node.push(arriving)
         if leaving is None:
-            leaving = _transposed(node, arriving)  # type: ignore[bad-argument-type]
+            leaving = _transposed(node, arriving)
         for number, tangent in enumerate(leaving):
             tangents[(node, number)] = tangent
     changes = [tangents.get(edge_of(output)) for output in outputs]
@@ -204,48 +210,54 @@ def _pushed(
     ]
 
 
-def _transposed(node: FunctionNode, tangents: Sequence[Any]) -> list[Any]:
+def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
     """The tangents of the outputs of a node, from its backward alone.
 
     Raises:
         UnsupportedError: its backward is not linear, or that cannot be seen.
     """
     spaces = [output.space if output.differentiable else None for output in node.outputs]
-    _refuse_by_kind(node, spaces)
-    wanted = mode.get().grad
-    watch = Mode(True, None if node.definition.trusted else [])
-    zero = _cotangents(spaces, 0.0)
-    edges = [None if leaf is None else get_gradient_edge(leaf) for leaf in zero]
-    starts = [edge.node for edge in edges if edge is not None]
-    sent = _pull(node, zero, tangents, watch)
-    if any(_record([each], starts) for each in watch.watch or ()):
-        raise _refusal(node, "its backward reads its gradient as plain data")
+    if isinstance(node, Application):
+        _refuse_by_kind(node, spaces)
+    zeros = [None if s is None else Variable(s.zero()._data, requires_grad=True) for s in spaces]
+    edges = [None if zero is None else get_gradient_edge(zero) for zero in zeros]
+    starts = [edge for edge in edges if edge is not None]
+    decided: list[Any] = []
+    with running(Mode(True, decided)):
+        sent = node.pull(zeros, [tangent is not None for tangent in tangents], True, [])
     record = _record(sent, starts)
-    _check_linear(node, sent, record)
+    if isinstance(node, Application):
+        if _record([each[0] for each in decided if isinstance(each, tuple)], starts):
+            raise _refusal(node, "its backward is not linear: it decides by its gradient")
+        _check_linear(node, sent, record)
     pushed: dict[Any, Any] = {}
     if record:
-        pairing = get_gradient_edge(_pair(node, sent, tangents, watch))
-        wants = [edge for edge in edges if edge is not None]
-        back = Pass([(pairing, wrap(1.0))], wants, create_graph=wanted, since=starts[0].sequence)
+        pairs = zip(sent, tangents, strict=True)
+        with running(ON):  # <B(c), t>
+            inner = [
+                space_of(tangent._data).inner(gradient, tangent)
+                for gradient, tangent in pairs if gradient is not None and tangent is not None
+            ]  # fmt: skip
+            pairing = get_gradient_edge(functools.reduce(operator.add, inner))
+        since = starts[0].node.sequence
+        wanted = mode.get().grad
+        back = Pass([(pairing, wrap(1.0))], dict.fromkeys(starts), wanted, since=since)
         back.run()
         back.commit(retain_graph=True)
         pushed = back.captured
-    if not node.definition.trusted:
-        _check_value(node, spaces, tangents, list(pushed.values()))
-    results = [
+    return [
         pushed[edge] if edge in pushed else None if space is None else space.zero()
         for edge, space in zip(edges, spaces, strict=True)
     ]
-    return settle(node, "derived jvp", watch.watch if wanted else None, results)
 
 
-def _refuse_by_kind(node: FunctionNode, spaces: Sequence[Space | None]) -> None:
+def _refuse_by_kind(node: Application, spaces: Sequence[Space | None]) -> None:
     definition = node.definition
     texts = any(o.space is not None and o.space.name == "text" for o in node.outputs)
     why = (
         "there is no forward mode of texts" if texts
         else "its backward is not linear" if definition.gradient == "nonlinear"
-        else "its backward is awaited" if "backward" in definition.asynchronous
+        else "its backward is awaited" if inspect.iscoroutinefunction(definition.backward)
         else "its backward is once_differentiable, so no record shows whether it is linear"
         if definition.once
         else "an output is no number, nor a list or mapping of them"
@@ -255,7 +267,7 @@ def _refuse_by_kind(node: FunctionNode, spaces: Sequence[Space | None]) -> None:
         raise _refusal(node, why)
 
 
-def _refusal(node: FunctionNode, why: str) -> UnsupportedError:
+def _refusal(node: Application, why: str) -> UnsupportedError:
     return UnsupportedError(
         f"{node.title()} has no jvp, and none can be derived: {why}.",
         expected="a backward that is seen to be linear in the gradient",
@@ -270,55 +282,20 @@ def _is_numeric(space: Space) -> bool:
     return slots is not None and all(map(_is_numeric, slots))
 
 
-def _cotangents(spaces: Sequence[Space | None], value: float) -> list[Variable | None]:
-    """A leaf for each output that carries a gradient, the same number everywhere in it."""
-    return [
-        None if space is None else Variable(_filled(space, value), requires_grad=True)
-        for space in spaces
-    ]
-
-
-def _filled(space: Any, value: float) -> Any:
-    if space is NUMBER:
-        return value
-    if not space.differentiable:
-        return space.zero()
-    return space.build([_filled(slot, value) for slot in space.slots])
-
-
-def _pull(
-    node: FunctionNode, cotangents: Sequence[Any], tangents: Sequence[Any], how: Mode
-) -> Sequence[Any]:
-    needed = [tangent is not None for tangent in tangents]
-    rule, args = node.backward_call(cotangents, needed)
-    with running(how):
-        return node.backward_answer(rule(*args), cotangents, needed)
-
-
-def _pair(node: FunctionNode, sent: Sequence[Any], tangents: Sequence[Any], how: Mode) -> Variable:
-    """<B(c), t>."""
-    total = wrap(0.0)
-    with running(Mode(how.grad)):
-        for space, gradient, tangent in zip(node.spaces, sent, tangents, strict=True):
-            if gradient is not None and tangent is not None:
-                total = total + space.inner(gradient, tangent)
-    return total
-
-
-def _record(values: Sequence[Any], starts: Sequence[Node]) -> dict[Node, int]:
+def _record(values: Sequence[Any], starts: Sequence[GradientEdge]) -> dict[Node, int]:
     """The operations between the cotangents and some values; none is older than a cotangent."""
-    since = starts[0].sequence
+    since = starts[0].node.sequence
     edges = [edge_of(each) for each in values if isinstance(each, Variable)]
     roots = [root for root, _ in edges if root is not None and root.sequence >= since]
-    return plan(list(dict.fromkeys(roots)), starts, since=since)
+    return plan(list(dict.fromkeys(roots)), [edge.node for edge in starts], since=since)
 
 
-def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Collection[Node]) -> None:
+def _check_linear(node: Application, sent: Sequence[Any], record: Collection[Node]) -> None:
     """Each operation between the cotangents and what backward sends is linear in what it gets."""
     for each in record:
         if type(each) is AccumulateGrad:
             continue
-        kind = each.linear
+        kind = getattr(each, "definition", each).linear
         depends = [n for n, (before, _) in enumerate(each._next) if before in record]
         linear = (
             kind == "jointly" or (kind == "each" and len(depends) == 1)
@@ -327,26 +304,7 @@ def _check_linear(node: FunctionNode, sent: Sequence[Any], record: Collection[No
         if not linear:
             raise _refusal(node, f"its backward is not linear, or not seen to be: {each.title()}")
     for gradient in sent:
-        if gradient is not None and any(n != 0 and n == n for n in _numbers(gradient._data)):  # noqa: PLR0124  # not NaN
+        # Zero may have become NaN: an infinite slope times nothing.
+        found = [] if gradient is None else list(_layout.leaves(gradient._data))
+        if any(isinstance(n, int | float) and n != 0 and not math.isnan(n) for n in found):
             raise _refusal(node, "its backward is not linear: it sends something for nothing")
-
-
-def _numbers(data: Any) -> Iterator[float]:
-    if isinstance(data, list | tuple | dict):
-        for each in data.values() if isinstance(data, dict) else data:
-            yield from _numbers(each)
-    elif isinstance(data, int | float):
-        yield data
-
-
-def _check_value(
-    node: FunctionNode, spaces: Sequence[Any], tangents: Sequence[Any], pushed: Sequence[Any]
-) -> None:
-    """<B(1), t> = <1, J t>: what is hidden from the record would be missing on the right."""
-    plain = [None if tangent is None else tangent.detach() for tangent in tangents]
-    sent = _pull(node, _cotangents(spaces, 1.0), plain, OFF)
-    there = float(_pair(node, sent, plain, OFF)._data)
-    parts = [n for each in pushed for n in _numbers(each._data)]
-    here, scale = sum(parts), max(1.0, abs(there), sum(map(abs, parts)))
-    if abs(here - there) > 1e-9 * scale:
-        raise _refusal(node, "its backward is not linear, or keeps its gradient from the record")

@@ -1,16 +1,43 @@
-"""Where the Variables are among the arguments of forward, however deep they are nested."""
+"""Nested arguments: what stands in lists, tuples and dicts, and where the Variables are."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from pullback.tape._feedback import Feedback
 from pullback.tape._variable import Variable
 
-__all__ = ["Layout", "batch_in", "find", "match", "needs", "replace"]
+__all__ = ["Layout", "batch_in", "below", "find", "leaves", "mapped", "match", "needs", "replace"]
 
-# One entry an argument: the number of a Variable, None for a constant, or a container of such
-# entries. None alone: every argument is a Variable.
+# The arguments of forward with the number of each Variable in its place, and None for a constant.
+# None alone: every argument is a Variable.
 Layout = tuple[Any, ...] | None
+
+
+def below(value: Any) -> Collection[Any]:
+    """The entries of a list, tuple or dict; none of anything else."""
+    kind = type(value)
+    return value.values() if kind is dict else value if kind is list or kind is tuple else ()
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What a structure holds, however deep, that is no structure itself."""
+    if type(value) not in (list, tuple, dict):
+        yield value
+    for entry in below(value):
+        yield from leaves(entry)
+
+
+def mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
+    """A structure whose leaves of a kind are changed: the same object where there is none.
+
+    Of the kind ``object`` it is another in any case, so that nobody else can change it.
+    """
+    if kind is not object and not any(isinstance(leaf, kind) for leaf in leaves(value)):
+        return value
+    if type(value) is dict:
+        return {key: mapped(kind, change, entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)([mapped(kind, change, entry) for entry in value])
+    return change(value)
 
 
 def find(args: tuple[Any, ...]) -> tuple[list[Variable], Layout]:
@@ -30,14 +57,11 @@ def _entry(value: Any, inputs: list[Variable]) -> Any:
     if isinstance(value, Variable):
         inputs.append(value)
         return len(inputs) - 1
+    entries = [_entry(entry, inputs) for entry in below(value)]
+    if all(entry is None for entry in entries):  # a graph keeps no form of constants
+        return None
     kind = type(value)
-    if kind is dict:
-        entries = {key: _entry(below, inputs) for key, below in value.items()}
-        return entries if any(below is not None for below in entries.values()) else None
-    if kind is list or kind is tuple:
-        entries = [_entry(below, inputs) for below in value]
-        return kind(entries) if any(below is not None for below in entries) else None
-    return None
+    return dict(zip(value, entries, strict=True)) if kind is dict else kind(entries)
 
 
 def batch_in(values: Iterable[Any]) -> Any:
@@ -49,69 +73,38 @@ def batch_in(values: Iterable[Any]) -> Any:
 # few such tuples, so nodes share them.
 def needs(layout: Layout, flags: Sequence[bool]) -> tuple[bool, ...]:
     """For each argument, whether a flag is set for a Variable in it."""
-    found = tuple(flags if layout is None else [_any(entry, flags) for entry in layout])
+    found = tuple(flags if layout is None else [
+        any(flags[number] for number in leaves(entry) if number is not None) for entry in layout
+    ])  # fmt: skip
     return _SHARED.setdefault(found, found) if len(found) <= 4 else found
 
 
 _SHARED: dict[tuple[bool, ...], tuple[bool, ...]] = {}
 
 
-def _any(entry: Any, flags: Sequence[bool]) -> bool:
-    if entry is None or isinstance(entry, int):
-        return entry is not None and flags[entry]
-    below = entry.values() if isinstance(entry, dict) else entry
-    return any(_any(each, flags) for each in below)
-
-
 def match(
-    layout: tuple[Any, ...], returned: Sequence[Any], complain: Callable[[int, str], Exception]
-) -> list[Any]:
-    """One returned value for each Variable, read out of values of the arguments' structure.
-
-    Arguments:
-        layout: where the Variables are.
-        returned: one value an argument; None stands for None at every Variable in it.
-        complain: makes the error for an argument whose value has another structure.
-    """
-    found: dict[int, Any] = {}
-    for index, (entry, value) in enumerate(zip(layout, returned, strict=True)):
-        _read(entry, value, found, lambda detail, index=index: complain(index, detail))
-    return [found.get(number) for number in range(len(found))]
-
-
-def _read(
-    entry: Any, value: Any, found: dict[int, Any], complain: Callable[[str], Exception]
+    entry: Any, value: Any, complain: Callable[[str], Exception], found: dict[int, Any]
 ) -> None:
+    """Find what was returned for each Variable of an argument, in the argument's own structure.
+
+    Where None, or a dict without some of the keys, was returned for a structure, nothing was for
+    the Variables in it. ``complain`` makes the error for another structure.
+    """
     if isinstance(entry, int):
         found[entry] = value
-    elif isinstance(entry, dict):
-        if value is not None and not (isinstance(value, dict) and value.keys() <= entry.keys()):
+    elif isinstance(entry, dict) and value is not None:
+        if not (isinstance(value, dict) and value.keys() <= entry.keys()):
             raise complain(f"a dict with keys among {sorted(map(str, entry))} was expected")
-        for key, below in entry.items():
-            _read(below, None if value is None else value.get(key), found, complain)
-    elif entry is not None:
-        size = len(entry)
-        right = isinstance(value, list | tuple) and not isinstance(value, Feedback)
-        if value is not None and not (right and len(value) == size):
-            raise complain(f"a {type(entry).__name__} of {size} was expected")
-        for number, below in enumerate(entry):
-            _read(below, None if value is None else value[number], found, complain)
+        for key, each in value.items():
+            match(entry[key], each, complain, found)
+    elif entry is not None and value is not None:
+        if not isinstance(value, list | tuple) or len(value) != len(entry):
+            raise complain(f"a {type(entry).__name__} of {len(entry)} was expected")
+        for pair in zip(entry, value, strict=True):
+            match(*pair, complain, found)
 
 
-def replace(layout: Layout, args: tuple[Any, ...] | None, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments with other values in place of the Variables; None for the rest without them."""
-    if layout is None:
-        return tuple(values)
-    return _put(layout, args, values)
-
-
-def _put(entry: Any, value: Any, values: Sequence[Any]) -> Any:
-    if entry is None:
-        return value
-    if isinstance(entry, int):
-        return values[entry]
-    if isinstance(entry, dict):
-        below = dict.fromkeys(entry) if value is None else value
-        return {key: _put(each, below[key], values) for key, each in entry.items()}
-    below = [None] * len(entry) if value is None else value
-    return type(entry)(_put(*pair, values) for pair in zip(entry, below, strict=True))
+def replace(args: tuple[Any, ...], values: Iterable[Any]) -> tuple[Any, ...]:
+    """The arguments with other values in place of the Variables."""
+    others = iter(values)
+    return mapped(Variable, lambda _: next(others), args)

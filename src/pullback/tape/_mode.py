@@ -33,7 +33,9 @@ class Mode:
     Arguments:
         grad: whether operations are recorded.
         watch: collects what is read as plain data although it is differentiated: a derivative
-            through such a reading would be silently missing.
+            through such a reading would be silently missing. A Variable whose value decides
+            something stands there as the one entry of a tuple: where the rule is differentiated,
+            the decision stays as it is, but a rule that decides by its gradient is not linear.
     """
 
     __slots__ = ("grad", "watch")
@@ -77,8 +79,12 @@ class _Switch:
     def __enter__(self) -> None:
         now = mode.get()
         self._before.append(now)
-        # A rule that is watched and records already stays watched.
-        mode.set(now if self._grad and now.grad else ON if self._grad else OFF)
+        # A rule that is watched while it is recorded stays watched: what it computes in between
+        # without recording has no history, as what it reads as plain data.
+        if self._grad:
+            mode.set(now if now.grad else ON)
+        else:
+            mode.set(Mode(False, now.watch) if now.grad and now.watch is not None else OFF)
 
     def __exit__(self, *error: object) -> None:
         mode.set(self._before.pop())
@@ -92,21 +98,18 @@ class _Switch:
                 "Only a function or a coroutine function is decorated to record, or not.",
                 given=shown(function), mend="Use it as a context manager inside.",
             )  # fmt: skip
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                with _Switch(chosen):
-                    return await function(*args, **kwargs)
-
-            return awaited  # type: ignore[bad-return]
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             with _Switch(chosen):
                 return function(*args, **kwargs)
 
-        return called  # type: ignore[bad-return]
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with _Switch(chosen):
+                return await function(*args, **kwargs)
+
+        return awaited if inspect.iscoroutinefunction(function) else called  # type: ignore[bad-return]
 
 
 def no_grad() -> _Switch:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._text import shown
-from pullback.tape._hooks import Handle
 from pullback.tape._registry import Space, space_of
-from pullback.tape._variable import Variable, describe
+from pullback.tape._variable import Handle, Variable, describe
 
 __all__ = [
     "AccumulateGrad",
@@ -87,8 +86,8 @@ class Node:
     def __init__(self, name: str = "Node", next_functions: Iterable[Any] = ()) -> None:
         self._name = name
         self.sequence = next(count)
-        self._hooks: dict[int, Callable[..., Any]] | None = None
-        self._prehooks: dict[int, tuple[int | None, Callable[..., Any]]] | None = None
+        self._hooks: dict[Any, Callable[..., Any]] | None = None
+        self._prehooks: dict[Any, tuple[int | None, Callable[..., Any]]] | None = None
         self._retained: dict[int, Any] | None = None
         self.next_functions = next_functions  # type: ignore[bad-assignment]
 
@@ -129,9 +128,7 @@ class Node:
         Returns:
             A handle with `remove()`.
         """
-        if self._hooks is None:
-            self._hooks = {}
-        return Handle(self._hooks, hook)
+        return Handle(self, "_hooks", hook)
 
     @checked
     def register_prehook(self, hook: Callable[[Any], Any], output_nr: int | None = None) -> Handle:
@@ -147,50 +144,54 @@ class Node:
         if output_nr is not None and output_nr not in range(len(self.outputs)):
             raise ArgumentError(f"{self.title()} has no such output.", given=f"{output_nr=}",
                                 expected=f"below {len(self.outputs)}")  # fmt: skip
-        if self._prehooks is None:
-            self._prehooks = {}
-        return Handle(self._prehooks, (output_nr, hook))
+        return Handle(self, "_prehooks", (output_nr, hook))
 
     def retain(self, output_nr: int, variable: Variable) -> None:
         """Give a Variable that is not a leaf the gradient of its output, as long as it lives."""
-        if self._retained is None:
-            self._retained = {}
-        self._retained[output_nr] = weakref.ref(variable)
+        self._retained = {**(self._retained or {}), output_nr: weakref.ref(variable)}
 
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """What the hooks before the rule make of its gradients."""
+        spaces = [output.space for output in self.outputs]
         for number, hook in (*hooks, *(self._prehooks or {}).values()):
-            if number is not None:
-                if gradients[number] is not None:
-                    answer = hook(gradients[number])
-                    if answer is not None:
-                        gradients[number] = self._hooked(self.outputs[number].space, answer)
-                continue
-            answer = hook(tuple(gradients))
-            if answer is not None:
-                spaces = [output.space for output in self.outputs]
-                gradients = self._all_hooked(spaces, answer)
+            if number is None:
+                gradients = self._replaced(gradients, hook(tuple(gradients)), spaces)
+            elif gradients[number] is not None:
+                [gradients[number]] = self._replaced(
+                    [gradients[number]], hook(gradients[number]), [spaces[number]]
+                )
         return gradients
 
-    def _all_hooked(self, spaces: Sequence[Space | None], answer: Any) -> list[Any]:
+    def run_hooks(self, sent: Any, received: Any) -> Any:
+        """What the hooks after the rule make of the gradients that it gave."""
+        spaces = [None if node is None else node.outputs[nr].space for node, nr in self._next]
+        for hook in list((self._hooks or {}).values()):
+            sent = self._replaced(sent, hook(tuple(sent), tuple(received)), spaces)
+        return sent
+
+    def _replaced(self, before: Any, answer: Any, spaces: Sequence[Space | None]) -> Any:
+        """The gradients that a hook gave in place of others, if it gave any."""
+        if answer is None:
+            return before
         answers = answer if isinstance(answer, tuple) else (answer,)
         if len(answers) != len(spaces):
             raise ArgumentTypeError(
                 f"A hook of {self.title()} returned a wrong number of gradients.",
                 given=str(len(answers)), expected=str(len(spaces)),
             )  # fmt: skip
-        pairs = zip(spaces, answers, strict=True)
-        return [None if each is None else self._hooked(space, each) for space, each in pairs]
 
-    def _hooked(self, space: Space | None, gradient: Any) -> Any:
         def complain(detail: str) -> Exception:
             return ArgumentTypeError(
                 f"A hook of {self.title()} returned no gradient for it: {detail}."
             )
 
-        if space is None:
-            raise complain("the output has none")
-        return space.total((space.conform(gradient, complain),))
+        found = list(answers)
+        for number, (space, each) in enumerate(zip(spaces, answers, strict=True)):
+            if each is not None:
+                if space is None:
+                    raise complain("the output has none")
+                found[number] = space.total((space.conform(each, complain),))
+        return found
 
     def released(self) -> None:
         """Forget the saved values after a backward pass that does not retain the graph."""
@@ -219,7 +220,7 @@ class Node:
 
     def push(self, tangents: Any) -> list[Any] | None:
         """Push tangents through, one an edge; None where that is to be derived from `pull`."""
-        self._refuse()
+        return None
 
     def _refuse(self) -> NoReturn:
         raise GraphError(
@@ -257,15 +258,9 @@ class AccumulateGrad(Node):
             Output(space_of(self.variable._data), self.variable.role, self.variable._data, True),
         )
 
-    @property
-    def role(self) -> str:
-        """The role of the leaf."""
-        return self.variable.role
-
     def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
         """The hooks of the leaf go first."""
-        extra = self.variable._extra
-        mine = () if extra is None else [(0, hook) for hook in extra.hooks.values()]
+        mine = [(0, hook) for hook in self.variable._hooks.values()]
         return super().run_prehooks(gradients, mine) if mine or self._prehooks else gradients
 
 
@@ -280,19 +275,18 @@ def edge_of(variable: Variable) -> Edge:
         return (node, variable._output_nr)
     if not variable._requires_grad:
         return (None, 0)
-    extra = variable._extra
-    if extra is not None and extra.accumulate is not None:
-        node = extra.accumulate()
-        if node is not None:
-            return (node, 0)
+    reference = variable._accumulate
+    node = None if reference is None else reference()
+    if node is not None:
+        return (node, 0)
     # Two threads that use one leaf for the first time must get one node, or hooks and sums split.
     # The leaf holds it weakly, for the node holds the leaf: a graph keeps both, and nothing else.
     with _leaf_lock:
-        reference = variable._more().accumulate
+        reference = variable._accumulate
         node = None if reference is None else reference()
         if node is None:
             node = AccumulateGrad(variable)
-            variable._more().accumulate = weakref.ref(node)
+            variable._accumulate = weakref.ref(node)
     return (node, 0)
 
 

@@ -2,16 +2,39 @@
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
-from pullback.tape._hooks import Extra, Handle, Origin
 from pullback.tape._mode import mode
 from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
-__all__ = ["Variable", "data_of", "describe", "wrap"]
+__all__ = ["Handle", "Variable", "data_of", "describe", "wrap"]
+
+
+class Handle(AbstractContextManager["Handle"]):
+    """Removes a hook: call `remove()`, or use it as a context manager."""
+
+    __slots__ = ("_hooks", "_key")
+
+    def __init__(self, owner: Any, name: str, entry: Any) -> None:
+        hook = entry[1] if isinstance(entry, tuple) else entry
+        if not callable(hook):
+            raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
+        if not getattr(owner, name):
+            setattr(owner, name, {})
+        self._hooks, self._key = getattr(owner, name), object()
+        self._hooks[self._key] = entry
+
+    def remove(self) -> None:
+        """Remove the hook; a second time does nothing."""
+        self._hooks.pop(self._key, None)
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
 
 def _operators(verb: str) -> tuple[Any, Any]:
@@ -63,19 +86,15 @@ class Variable:
         Variable('a text', role='an answer')
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_data",
-        "_extra",
-        "_grad",
-        "_node",
-        "_origin",
-        "_output_nr",
-        "_requires_grad",
-        "_version",
-        "role",
-    )
+    __slots__ = (  # a dict for what few Variables have: others have none
+        "__dict__", "__weakref__", "_data", "_grad", "_node", "_origin", "_output_nr",
+        "_requires_grad", "_version", "role",
+    )  # fmt: skip
+    name: str | None = None
     batched = False  # whether it stands for all items of a batch, inside vmap
+    _accumulate: Any = None  # of a leaf: a weak reference to the node that adds to its .grad
+    _hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+    _post_hooks: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
     __array_priority__ = 1000  # numpy leaves an operation with a Variable to the Variable
 
     def __init__(
@@ -102,7 +121,6 @@ class Variable:
         self._node = None
         self._output_nr = 0
         self._version = 0
-        self._extra: Extra | None = None
         self._requires_grad = False
         self._grad = None
         self._origin = None
@@ -174,10 +192,10 @@ class Variable:
         given = None if value is None else self._conformed(value)
         self._grad = None if given is None else space_of(self._data).accumulate(None, given)
 
-    def _conformed(self, gradient: Any) -> Any:
-        """A gradient as the space of the value has it."""
+    def _conformed(self, gradient: Any, what: str = "gradient", of: str = "value") -> Any:
+        """A gradient or tangent as the space of the value has it."""
         return space_of(self._data).conform(gradient, lambda detail: ArgumentTypeError(
-            f"The gradient does not belong to its value: {detail}.", given=describe(self)
+            f"The {what} does not belong to its {of}: {detail}.", given=describe(self)
         ))  # fmt: skip
 
     @property
@@ -196,23 +214,9 @@ class Variable:
         return self._node is None
 
     @property
-    def name(self) -> str | None:
-        """A short name for pictures."""
-        return None if self._extra is None else self._extra.name
-
-    @name.setter
-    def name(self, value: str | None) -> None:
-        self._more().name = value
-
-    @property
-    def origin(self) -> Origin | None:
-        """For feedback: the graph node that wrote it; None for what a user gave."""
+    def origin(self) -> Any:
+        """For feedback: the `Origin` of what a rule wrote; None for what a user gave."""
         return self._origin
-
-    def _more(self) -> Extra:
-        if self._extra is None:
-            self._extra = Extra()
-        return self._extra
 
     def detach(self) -> "Variable":
         """The same value without history."""
@@ -241,11 +245,9 @@ class Variable:
             A handle with `remove()`.
         """
         self._need_gradient("A hook was registered on")
-        if self._node is None:
-            more = self._more()
-            more.hooks = more.hooks or {}
-            return Handle(more.hooks, hook)  # type: ignore[bad-argument-type]
-        return self._node.register_prehook(hook, self._output_nr)
+        if self._node is not None:
+            return self._node.register_prehook(hook, self._output_nr)
+        return Handle(self, "_hooks", hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Variable"], Any]) -> Any:
         """Call a hook with this leaf after its ``.grad`` has been accumulated."""
@@ -254,9 +256,7 @@ class Variable:
             raise GraphError(
                 "Only a leaf has a hook after its gradient is accumulated.", given=describe(self)
             )
-        more = self._more()
-        more.post_hooks = more.post_hooks or {}
-        return Handle(more.post_hooks, hook)  # type: ignore[bad-argument-type]
+        return Handle(self, "_post_hooks", hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this value in ``.grad`` though it is no leaf."""
@@ -302,7 +302,7 @@ class Variable:
         return bool(self._plain())
 
     def __len__(self) -> int:
-        data = self._plain()
+        data = self._data
         if not hasattr(data, "__len__"):
             raise ArgumentTypeError("A value that is no list has no length.", given=describe(self))
         return len(data)
@@ -311,10 +311,14 @@ class Variable:
         return _plain(item) in self._plain()
 
     def _plain(self) -> Any:
+        """The value for a decision, which a watched rule is told of."""
+        watch = mode.get().watch
+        if self._requires_grad and watch is not None:
+            watch.append((self,))
         return self._data
 
     def __iter__(self) -> Iterator[Any]:
-        if isinstance(self._plain(), dict):
+        if isinstance(self._data, dict):
             return iter(self._data)
         if isinstance(self._data, list | tuple):
             return iter(OPERATIONS["unstack"](self))
@@ -340,10 +344,10 @@ class Variable:
         return f"Variable({', '.join(parts)})"
 
     def __copy__(self) -> "Variable":
-        return self._copy(self._data)
+        return self._copy(self.data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Variable":
-        memo[id(self)] = twin = self._copy(copy.deepcopy(self._data, memo))
+        memo[id(self)] = twin = self._copy(copy.deepcopy(self.data, memo))
         return twin
 
     def _copy(self, data: Any) -> "Variable":
@@ -375,7 +379,6 @@ def wrap(
     variable._node = node
     variable._output_nr = output_nr
     variable._version = 0
-    variable._extra = None
     variable._requires_grad = node is not None
     variable._grad = None
     variable._origin = None

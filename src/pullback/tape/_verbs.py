@@ -110,7 +110,7 @@ def grad(
     if materialize_grads and allow_unused is False:
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")
     edges = edges_in(inputs, "inputs")
-    the_pass = Pass(_roots(outputs, grad_outputs), captures=edges, create_graph=create_graph)
+    the_pass = Pass(_roots(outputs, grad_outputs), dict.fromkeys(edges), create_graph)
     the_pass.run()
     results = [the_pass.captured.get(edge) for edge in edges]
     for number, (node, output_nr) in enumerate(edges):
@@ -157,7 +157,7 @@ def _backward(variables: Any, gradients: Any, create_graph: bool, inputs: Any) -
         if any(isinstance(value, GradientEdge) for value in chosen):
             raise ArgumentTypeError("backward accumulates into Variables, and was given an edge.")
         targets = {get_gradient_edge(value): value for value in chosen}
-    return Pass(roots, accumulate=targets, create_graph=create_graph)
+    return Pass(roots, targets, create_graph)
 
 
 def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
@@ -186,9 +186,7 @@ def _start(variable: Variable, gradient: Any) -> Any:
     """The gradient that comes in at a Variable: the one given, or the implicit one."""
     space = space_of(variable._data)
     if gradient is not None:
-        return space.conform(gradient, lambda detail: ArgumentTypeError(
-            f"The gradient does not belong to its output: {detail}.", given=describe(variable)
-        ))  # fmt: skip
+        return variable._conformed(gradient, of="output")
     implicit = space.seed()
     if implicit is None:
         raise GraphError(

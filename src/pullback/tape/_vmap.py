@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
-from pullback.tape import _layout
+from pullback.tape._application import Application
 from pullback.tape._concurrency import drive
 from pullback.tape._definition import Definition
-from pullback.tape._function import Application, aapply
+from pullback.tape._function import aapply
+from pullback.tape._layout import batch_in, find, replace
 from pullback.tape._registry import space_of
-from pullback.tape._structures import Unstack, stack
+from pullback.tape._spaces import Unstack, stack
 from pullback.tape._variable import Variable, describe
 
 __all__ = ["VmapInfo", "vmap"]
@@ -34,22 +35,24 @@ class VmapInfo(NamedTuple):
         batch_size: the number of items.
         randomness: ``"error"``, ``"different"`` or ``"same"``, as `vmap` was given.
         chosen: whether it was given, and is not the default.
+        level: how many calls of `vmap` this one is inside of, itself counted.
     """
 
     batch_size: int
     randomness: str
     chosen: bool = True
+    level: int = 1
 
 
 class Batched(Variable):
     """All items of a batch, inside `vmap`."""
 
-    __slots__ = ("info", "items", "level")
+    __slots__ = ("info", "items")
     batched = True
 
-    def __init__(self, items: Sequence[Variable], level: int, info: VmapInfo) -> None:
+    def __init__(self, items: Sequence[Variable], info: VmapInfo) -> None:
         super().__init__(None, items[0].role)
-        self.items, self.level, self.info = list(items), level, info
+        self.items, self.info = list(items), info
         self._requires_grad = any(item._requires_grad for item in items)
 
     def _plain(self) -> NoReturn:
@@ -79,27 +82,38 @@ class Batched(Variable):
 
     def detach(self) -> Variable:
         """The same batch without history."""
-        return Batched([item.detach() for item in self.items], self.level, self.info)
+        return Batched([item.detach() for item in self.items], self.info)
 
     def _fresh(self) -> Variable:
         """The same batch of new leaves."""
-        return Batched([item._fresh() for item in self.items], self.level, self.info)
+        return Batched([item._fresh() for item in self.items], self.info)
 
-    async def each(self, definition: Definition, args: tuple[Any, ...]) -> Any:
-        """Apply a Function to all items of the batches among its arguments."""
-        lanes = _Lanes(definition, args)
-        return await (lanes.each() if definition.vmap is None else lanes.whole())
+    # What other files do with a batch among some arguments: the innermost one.
+
+    @staticmethod
+    async def each(definition: Definition, args: tuple[Any, ...]) -> Any:
+        """Apply a Function to all items."""
+        info, rows = _rows(args)
+        refused = info.randomness == "error" and (info.chosen or definition.random is True)
+        if definition.random and refused:
+            raise UnsupportedError(
+                f"{definition.name} is random and was run inside vmap.",
+                mend='Pass randomness="different" or "same" to vmap.',
+            )
+        if definition.vmap is not None:
+            return await _by_rule(definition, info, args)
+        return _combined(await _by_item(definition, info, rows), info)
 
     @staticmethod
     def rows(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """The arguments for each item of the innermost batches among them."""
-        return _Rows(args).rows
+        """The arguments for each item."""
+        return _rows(args)[1]
 
     @staticmethod
     def lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run a verb for each item of the innermost batches among its arguments."""
-        lanes = _Rows(args)
-        return lanes.combine([verb(*row) for row in lanes.rows])
+        """Run a verb for each item."""
+        info, rows = _rows(args)
+        return _combined([verb(*row) for row in rows], info)
 
 
 _level: ContextVar[int] = ContextVar("pullback.tape.vmap_level", default=0)
@@ -147,17 +161,13 @@ def vmap(
                 "The batched arguments are not of one size.",
                 given=f"sizes {sorted(sizes)}", expected="at least one item, as many in each",
             )  # fmt: skip
-        info = VmapInfo(sizes.pop(), randomness or "error", randomness is not None)
         with setting(_level, _level.get() + 1) as level:
-            result = func(*[
-                arg if row is None else Batched(row, level, info)
-                for arg, row in zip(args, rows, strict=True)
-            ])  # fmt: skip
+            info = VmapInfo(sizes.pop(), randomness or "error", randomness is not None, level)
+            pairs = zip(args, rows, strict=True)
+            result = func(*[arg if row is None else Batched(row, info) for arg, row in pairs])
         results = result if isinstance(result, tuple) else (result,)
         wanted = _for_each("out_dims", out_dims, results)
-        found = tuple(
-            _output(each, dim, level, info) for each, dim in zip(results, wanted, strict=True)
-        )
+        found = tuple(_output(each, dim, info) for each, dim in zip(results, wanted, strict=True))
         return found if isinstance(result, tuple) else found[0]
 
     return batched
@@ -187,20 +197,24 @@ def _items(arg: Any) -> list[Variable]:
     )
 
 
-def _output(value: Any, dim: Any, level: int, info: VmapInfo) -> Any:
-    mine = isinstance(value, Batched) and value.level == level
-    if dim is not None:
-        if not isinstance(value, Variable):
-            raise ArgumentTypeError(
-                "The callable given to vmap returned something that is no Variable.",
-                given=type(value).__name__,
-            )
-        return stack(
-            value.items if isinstance(value, Batched) and mine else [value] * info.batch_size
-        )
-    if mine:
+def _items_of(value: Any, info: VmapInfo) -> list[Variable] | None:
+    """The items of a value that is this very batch; None of any other."""
+    mine = isinstance(value, Batched) and value.info.level == info.level
+    return value.items if mine else None
+
+
+def _output(value: Any, dim: Any, info: VmapInfo) -> Any:
+    items = _items_of(value, info)
+    if dim is None and items is not None:
         raise ArgumentError("out_dims is None for an output that is a batch.")
-    return value
+    if dim is None:
+        return value
+    if not isinstance(value, Variable):
+        raise ArgumentTypeError(
+            "The callable given to vmap returned something that is no Variable.",
+            given=type(value).__name__,
+        )
+    return stack([value] * info.batch_size if items is None else items)
 
 
 def _ragged(sizes: list[int]) -> UnsupportedError:
@@ -210,128 +224,106 @@ def _ragged(sizes: list[int]) -> UnsupportedError:
     )  # fmt: skip
 
 
-class _Rows:
-    """The arguments of a call on a batch, for each item of the innermost."""
+def _rows(args: tuple[Any, ...]) -> tuple[VmapInfo, list[tuple[Any, ...]]]:
+    """The innermost batch among some arguments, and the arguments for each of its items."""
+    inputs, _ = find(args)
+    infos = [value.info for value in inputs if isinstance(value, Batched)]
+    info = max(infos, key=lambda each: each.level)
+    columns = [_items_of(value, info) or [value] * info.batch_size for value in inputs]
+    return info, [replace(args, row) for row in zip(*columns, strict=True)]
 
-    def __init__(self, args: tuple[Any, ...]) -> None:
-        inputs, layout = _layout.find(args)
-        batches = [value for value in inputs if isinstance(value, Batched)]
-        self.level = max(batch.level for batch in batches)
-        self.info = next(batch.info for batch in batches if batch.level == self.level)
-        items = [
-            value.items if isinstance(value, Batched) and value.level == self.level else None
-            for value in inputs
-        ]
-        self.rows = [
-            _layout.replace(layout, args, [
-                value if row is None else row[index]
-                for value, row in zip(inputs, items, strict=True)
-            ])
-            for index in range(self.info.batch_size)
-        ]  # fmt: skip
 
-    def combine(self, results: list[Any]) -> Any:
-        """One batch of the results of each item."""
-        first = results[0]
-        if isinstance(first, Variable):
-            return Batched(results, self.level, self.info)
-        if isinstance(first, tuple | list):
-            if {len(result) for result in results} != {len(first)}:
-                raise _ragged(sorted(map(len, results)))
-            columns = zip(*results, strict=True)
-            return type(first)(self.combine(list(column)) for column in columns)
-        if all(result is first or result == first for result in results):
-            return first
-        raise UnsupportedError(
-            "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
-            mend="Return Variables.",
+def _combined(results: list[Any], info: VmapInfo) -> Any:
+    """One batch of the results of each item."""
+    first = results[0]
+    if isinstance(first, Variable):
+        return Batched(results, info)
+    if isinstance(first, tuple | list):
+        if {len(result) for result in results} != {len(first)}:
+            raise _ragged(sorted(map(len, results)))
+        columns = zip(*results, strict=True)
+        return type(first)(_combined(list(column), info) for column in columns)
+    if all(result is first or result == first for result in results):
+        return first
+    raise UnsupportedError(
+        "Inside vmap the items gave plain values that differ.", given=repr(results)[:80],
+        mend="Return Variables.",
+    )  # fmt: skip
+
+
+async def _by_rule(definition: Definition, info: VmapInfo, args: tuple[Any, ...]) -> Any:
+    """Run the Function's own vmap rule."""
+    columns = [_items_of(arg, info) for arg in args]
+    dims = tuple(None if items is None else 0 for items in columns)
+    pairs = zip(args, columns, strict=True)
+    values = [arg if items is None else stack(items) for arg, items in pairs]
+    rule: Any = definition.vmap
+    answer = rule(info, dims, *values)
+    if "vmap" in definition.waiting:
+        answer = await answer
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise DefinitionError(
+            f"The vmap rule of {definition.name} did not return outputs and out_dims.",
+            given=type(answer).__name__,
+        )
+    outputs, out_dims = answer
+    if not isinstance(outputs, tuple):
+        return _split(definition, info, outputs, out_dims)
+    wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(outputs)
+    if len(wanted) != len(outputs):
+        raise DefinitionError(
+            f"The vmap rule of {definition.name} returned not one out_dim an output.",
+            given=f"{len(wanted)} for {len(outputs)} outputs",
+        )
+    return tuple(_split(definition, info, *pair) for pair in zip(outputs, wanted, strict=True))
+
+
+def _split(definition: Definition, info: VmapInfo, output: Any, dim: Any) -> Any:
+    if dim is None or not isinstance(output, Variable):
+        return output
+    items = _items(output)
+    if dim != 0 or len(items) != info.batch_size:
+        raise DefinitionError(
+            f"The vmap rule of {definition.name} returned a batch of another size, or along "
+            "another dimension.",
+            given=f"{len(items)} along {dim!r}", expected=f"{info.batch_size} along 0",
         )  # fmt: skip
+    return Batched(items, info)
 
 
-class _Lanes(_Rows):
-    """One application on a batch."""
+async def _by_item(definition: Definition, info: VmapInfo, rows: list[tuple[Any, ...]]) -> Any:
+    """Run the Function for each item: those that wait at once, of identical ones the first."""
+    applications = [Application(definition, row) for row in rows]
+    if any(batch_in(each.inputs) is not None for each in applications):
+        return [await aapply(definition, row) for row in rows]
+    runners: dict[Any, int] = {}  # by the key of an item, the number of the first such item
+    firsts = [
+        runners.setdefault(_key(each, number, info), number)
+        for number, each in enumerate(applications)
+    ]
+    raws: dict[int, Any] = {}
+    if definition.waiting:
+        await drive(
+            TopologicalSorter(dict.fromkeys(firsts, ())),
+            lambda number: applications[number].aforward,
+            lambda number, raw: raws.update({number: raw}),
+        )
+    else:
+        raws = {number: applications[number].forward() for number in runners.values()}
+    results = []
+    for number, (application, first) in enumerate(zip(applications, firsts, strict=True)):
+        raw = raws[first] if first == number else application.set_up(raws[first])
+        results.append(application.finish(raw))
+    return results
 
-    def __init__(self, definition: Definition, args: tuple[Any, ...]) -> None:
-        super().__init__(args)
-        self.definition, self.args = definition, args
-        refused = self.info.randomness == "error"
-        if definition.random and refused and (self.info.chosen or definition.random is True):
-            raise UnsupportedError(
-                f"{definition.name} is random and was run inside vmap.",
-                mend='Pass randomness="different" or "same" to vmap.',
-            )
 
-    async def whole(self) -> Any:
-        """Run the Function's own vmap rule."""
-        dims, values = [], []
-        for arg in self.args:
-            mine = isinstance(arg, Batched) and arg.level == self.level
-            dims.append(0 if mine else None)
-            values.append(stack(arg.items) if mine else arg)
-        rule: Any = self.definition.vmap
-        answer = rule(self.info, tuple(dims), *values)
-        if "vmap" in self.definition.asynchronous:
-            answer = await answer
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise DefinitionError(
-                f"The vmap rule of {self.definition.name} did not return outputs and out_dims.",
-                given=type(answer).__name__,
-            )
-        outputs, out_dims = answer
-        if not isinstance(outputs, tuple):
-            return self._split(outputs, out_dims)
-        wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(outputs)
-        if len(wanted) != len(outputs):
-            raise DefinitionError(
-                f"The vmap rule of {self.definition.name} returned not one out_dim an output.",
-                given=f"{len(wanted)} for {len(outputs)} outputs",
-            )
-        return tuple(self._split(*pair) for pair in zip(outputs, wanted, strict=True))
-
-    def _split(self, output: Any, dim: Any) -> Any:
-        if dim is None or not isinstance(output, Variable):
-            return output
-        items = _items(output)
-        if dim != 0 or len(items) != self.info.batch_size:
-            raise DefinitionError(
-                f"The vmap rule of {self.definition.name} returned a batch of another size, or "
-                "along another dimension.",
-                given=f"{len(items)} along {dim!r}", expected=f"{self.info.batch_size} along 0",
-            )  # fmt: skip
-        return Batched(items, self.level, self.info)
-
-    async def each(self) -> Any:
-        """Run the Function for each item: those that wait at once, of identical ones the first."""
-        definition = self.definition
-        applications = [Application(definition, row) for row in self.rows]
-        if any(application.batch is not None for application in applications):
-            return self.combine([await aapply(definition, row) for row in self.rows])
-        found: dict[Any, int] = {}
-        keys = [self._key(application, n) for n, application in enumerate(applications)]
-        first = [found.setdefault(key, n) for n, key in enumerate(keys)]
-        raws: dict[int, Any] = {}
-        if definition.concurrent:
-            await drive(
-                TopologicalSorter(dict.fromkeys(first, ())),
-                lambda number: applications[number].aforward,
-                lambda number, raw: raws.update({number: raw}),
-            )
-        else:
-            raws = {number: applications[number].forward() for number in dict.fromkeys(first)}
-        results = []
-        for number, (application, runner) in enumerate(zip(applications, first, strict=True)):
-            raw = raws[runner] if runner == number else application.set_up(raws[runner])
-            results.append(application.finish(raw))
-        return self.combine(results)
-
-    def _key(self, application: Application, number: int) -> Any:
-        """Equal for items that can share one run of forward, else the item's own."""
-        definition = self.definition
-        alone = definition.random and self.info.randomness == "different"
-        if alone or definition.trusted or (application.recorded and not definition.setup_context):
-            return number
-        values = [
-            value._data if space_of(value._data).plain else id(value)
-            for value in application.inputs
-        ]
-        return tuple((type(value), value) for value in values)
+def _key(application: Application, number: int, info: VmapInfo) -> Any:
+    """Equal for items that can share one run of forward, else the item's own."""
+    definition = application.definition
+    alone = definition.random and info.randomness == "different"
+    if alone or definition.trusted or (application.recorded and not definition.setup_context):
+        return number
+    values = [
+        value._data if space_of(value._data).plain else id(value) for value in application.inputs
+    ]
+    return tuple((type(value), value) for value in values)

@@ -8,7 +8,7 @@ from typing import Any
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shortened
-from pullback.tape._hooks import saved_variables_hooks
+from pullback.tape._context import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
 from pullback.tape._registry import Space
 from pullback.tape._variable import Variable  # noqa: F401  # for the examples

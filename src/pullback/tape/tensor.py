@@ -17,10 +17,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    UnsupportedError,
+)
 from pullback.tape._engine import Pass
 from pullback.tape._mode import enable_grad, mode, no_grad
-from pullback.tape._node import GradientEdge, Node, Output, count, edge_of
+from pullback.tape._node import GradientEdge, Node, Output, edge_of
 from pullback.tape._registry import Space, register_space, space_of
 from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable, describe, wrap
@@ -32,8 +37,12 @@ except ModuleNotFoundError as error:
     what = "pullback.tape.tensor needs the package torch, which is not installed."
     raise MissingExtraError(what, mend="pip install 'pullback[tensor]'") from error
 
-from pullback.internal.torch import version_of
-from pullback.tape._tensor_guard import refuse_derivative, refuse_inside_transform
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    version_of,
+)
 
 __all__ = ["TensorSpace", "call", "from_torch", "to_torch"]
 
@@ -106,8 +115,26 @@ _VERBS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+def _refuse_derivative(tensor: torch.Tensor) -> None:
+    """Refuse a tensor that carries a derivative which neither graph would carry on."""
+    inner: Any = tensor
+    while is_functorch_wrapped_tensor(inner) and not inner.requires_grad:
+        inner = get_unwrapped(inner)
+    if inner.requires_grad and is_functorch_wrapped_tensor(tensor):
+        what = "a transform of torch.func differentiates"
+    elif torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        what = "has a tangent of torch's forward mode"
+    else:
+        return
+    raise UnsupportedError(
+        f"A tensor that {what} was put on the tape, where that derivative would be lost.",
+        given=f"shape {tuple(tensor.shape)}",
+        mend="Use grad, jvp and vmap of pullback.tape, or tensor.detach() if it is a constant.",
+    )
+
+
 def _space(tensor: torch.Tensor) -> Space:
-    refuse_derivative(tensor)
+    _refuse_derivative(tensor)
     if tensor.requires_grad:
         raise ArgumentError(
             "A tensor with a history in torch's graph was put into a Variable, where its gradient "
@@ -170,7 +197,7 @@ def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Va
         raise ArgumentError(
             "Only a tensor of one element is a number.", given=f"shape {tuple(tensor.shape)}"
         )
-    refuse_derivative(tensor)
+    _refuse_derivative(tensor)
     plain = tensor.detach()
     data = plain.item() if number else plain
     if not (tensor.requires_grad and mode.get().grad):
@@ -216,14 +243,20 @@ def to_torch(variable: Variable) -> torch.Tensor:
         if now.watch is not None:
             now.watch.append(variable)
         return tensor
-    refuse_inside_transform(variable)
+    if are_functorch_transforms_active():
+        raise UnsupportedError(
+            "A value with a history on the tape was taken off it inside a transform of torch.func, "
+            "which cannot follow it.",
+            given=describe(variable),
+            mend="Use grad, jvp and vmap of pullback.tape, or detach() if it is a constant.",
+        )
     entry = _Entry(variable)
     # Without it torch would record no crossing of the tape's own values; and its hook runs where
     # torch accumulates into leaves, not where it was only asked for some gradients.
     anchor = torch.empty(0, requires_grad=True)
     anchor.register_hook(_accumulate)
     with torch.enable_grad():
-        return _Crossing.apply(entry, tensor, anchor, *entry.tensors())
+        return _Crossing.apply(entry, tensor, anchor, *[node.tensor for node in entry.upstream])
 
 
 class _Entry:
@@ -231,16 +264,12 @@ class _Entry:
 
     def __init__(self, variable: Variable) -> None:
         self.edge = GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
-        self.space = space_of(variable._data)
+        self.number = space_of(variable._data) is NUMBER
         # The nearest nodes upstream where tensors came onto the tape.
         below = lambda node: () if isinstance(node, TorchNode) else node._next  # noqa: E731
         nodes = _reached(self.edge.node, below)
         self.upstream = [node for node in nodes if isinstance(node, TorchNode)]
         self.stopped_by: int | None = None
-
-    def tensors(self) -> list[torch.Tensor]:
-        """The tensors that went onto the tape upstream of this value."""
-        return [node.tensor for node in self.upstream]
 
 
 def _accumulate(signal: torch.Tensor) -> None:
@@ -266,10 +295,10 @@ class _Crossing(torch.autograd.Function):
             return (None,) * (3 + len(entry.upstream))
         recorded = torch.is_grad_enabled()
         with enable_grad() if recorded else no_grad():
-            arriving = from_torch(gradient, number=entry.space is NUMBER)
+            arriving = from_torch(gradient, number=entry.number)
             the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
             the_pass.run()
-            found = [the_pass.captured.get(GradientEdge(node, 0)) for node in entry.upstream]
+            found = [the_pass.captured.get((node, 0)) for node in entry.upstream]
             sent = [None if each is None else to_torch(each) for each in found]
         signal: Any = torch.empty(0)
         signal.tape_pass = the_pass
@@ -297,96 +326,50 @@ class TorchNode(Node):
         data: its value there.
     """
 
-    __slots__ = ("edges", "entries", "leaves", "outputs", "tensor")
+    __slots__ = ("crossings", "leaves", "outputs", "tensor")
 
     def __init__(self, tensor: torch.Tensor, role: str, data: Any) -> None:
-        self._name = "TorchBackward"
-        self.sequence = next(count)
-        self._hooks = self._prehooks = self._retained = None
         self.tensor = tensor
         self.outputs = (Output(space_of(data), role, None, True),)
-        self.entries, self.edges, self.leaves = _walk(tensor)
-        self._next = tuple((entry.edge.node, entry.edge.output_nr) for entry in self.entries)
+        self.crossings, self.leaves = _walk(tensor)
+        super().__init__("TorchBackward", [node.entry.edge for node in self.crossings])
 
     def pull(
         self, gradients: Sequence[Any], needed: Any, create_graph: bool, later: list[Any]
     ) -> Sequence[Any]:
         """Pull a gradient through torch's graph, to the tape's values and torch's leaves."""
         gradient = to_torch(gradients[0]).to(self.tensor).reshape(self.tensor.shape)
-        inputs = [*self.edges, *self.leaves]
-        here = threading.get_ident()
-        for entry in self.entries:
-            entry.stopped_by = here
+        entries = [node.entry for node in self.crossings]
+        for entry in entries:
+            entry.stopped_by = threading.get_ident()
         try:
-            pulled: Any = autograd(
+            inputs: Any = [*(TorchEdge(node, 0) for node in self.crossings), *self.leaves]
+            pulled = torch.autograd.grad(
                 self.tensor, inputs, gradient, retain_graph=True, create_graph=create_graph,
                 allow_unused=True,
             )  # fmt: skip
         finally:
-            for entry in self.entries:
+            for entry in entries:
                 entry.stopped_by = None
-        cut = len(self.edges)
-        sent = [
-            None if each is None else from_torch(each, number=entry.space is NUMBER)
-            for each, entry in zip(pulled[:cut], self.entries, strict=True)
+        for leaf, each in zip(self.leaves, pulled[len(entries) :], strict=True):
+            if each is not None:  # added to its .grad, with its hooks
+                later.append(functools.partial(torch.autograd.backward, [leaf], [each]))
+        return [
+            None if each is None else from_torch(each, number=entry.number)
+            for each, entry in zip(pulled, entries, strict=False)
         ]
-        later.extend(
-            functools.partial(accumulate, leaf, each)
-            for leaf, each in zip(self.leaves, pulled[cut:], strict=True)
-            if each is not None
-        )
-        return sent
-
-    def push(self, tangents: Sequence[Any]) -> list[Any]:
-        """Push tangents through torch's graph: the transpose of its transpose."""
-        pairs = [(e, t) for e, t in zip(self.edges, tangents, strict=True) if t is not None]
-        with torch.enable_grad():
-            probe = torch.zeros_like(self.tensor, requires_grad=True)
-            try:
-                pulled: Any = autograd(
-                    self.tensor, [edge for edge, _ in pairs], probe, create_graph=True,
-                    allow_unused=True,
-                )  # fmt: skip
-                flowing = [(p, to_torch(t).to(p)) for p, (_, t) in zip(pulled, pairs, strict=True)
-                           if p is not None and p.requires_grad]  # fmt: skip
-                (change,) = autograd(
-                    [p for p, _ in flowing], probe, [t for _, t in flowing],
-                    create_graph=mode.get().grad, allow_unused=True,
-                )  # fmt: skip
-            except RuntimeError as error:
-                raise UnsupportedError(
-                    "torch cannot differentiate a part of its graph twice, which forward mode of "
-                    f"the tape needs: {error}"
-                ) from error
-        number = self.outputs[0].space is NUMBER
-        return [None if change is None else from_torch(change, number=number)]
 
 
-# Its annotations leave out the edges that it takes as inputs.
-autograd: Any = torch.autograd.grad
-
-
-def accumulate(leaf: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add to the ``.grad`` of a leaf of torch, with its hooks."""
-    torch.autograd.backward([leaf], [gradient])
-
-
-def _walk(tensor: torch.Tensor) -> tuple[list[_Entry], list[TorchEdge], list[torch.Tensor]]:
+def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor]]:
     """What torch's graph of a tensor begins with: values of the tape, and torch's own leaves."""
     if tensor.grad_fn is None:
-        return [], [], [tensor]
-    entries: list[_Entry] = []
-    edges: list[TorchEdge] = []
-    leaves: list[torch.Tensor] = []
+        return [], [tensor]
 
-    def below(node: Any) -> Any:
-        return () if isinstance(getattr(node, "entry", None), _Entry) else node.next_functions
+    def crosses(node: Any) -> bool:
+        return isinstance(getattr(node, "entry", None), _Entry)
 
-    for node in _reached(tensor.grad_fn, below):
-        leaf = getattr(node, "variable", None)
-        if isinstance(getattr(node, "entry", None), _Entry):
-            entries.append(node.entry)
-            edges.append(TorchEdge(node, 0))
-        elif isinstance(leaf, torch.Tensor) and not node.next_functions:
-            leaves.append(leaf)
-    return entries, edges, leaves
+    below = lambda node: () if crosses(node) else node.next_functions  # noqa: E731
+    nodes = list(_reached(tensor.grad_fn, below))
+    ends = [getattr(node, "variable", None) for node in nodes if not node.next_functions]
+    leaves = [leaf for leaf in ends if isinstance(leaf, torch.Tensor)]
+    return [node for node in nodes if crosses(node)], leaves

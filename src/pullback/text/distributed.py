@@ -32,10 +32,9 @@ from pullback.errors import (
     PullbackError,
 )
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Feedback, Variable
+from pullback.tape import Feedback, Origin, Variable
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, place, run, within
-from pullback.tape._hooks import Origin
 from pullback.tape._node import count
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
@@ -315,7 +314,7 @@ class _Office:
     ) -> dict[str, Any]:
         try:
             with within(("worker", *where, occurrence)):
-                asking = call_within_limit(self._models[model].ask, (_read_request(request),), True)
+                asking = call_within_limit(self._models[model].ask, (_read_request(request),))
                 return run(asking).to_dict()
         except Exception as error:
             return {"error": _write_error(error)}

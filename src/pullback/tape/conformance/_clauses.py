@@ -8,27 +8,26 @@ unseen, and is reported as such.
 import copy
 import gc
 import random
-import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from operator import mul
 from typing import Any
 
 from pullback.errors import ArgumentTypeError, DefinitionError, PullbackError, UnsupportedError
-from pullback.tape import Feedback, Function, Variable, grad, jvp, no_grad, vjp, vmap
-from pullback.tape._layout import find, replace
+from pullback.tape import Feedback, Function, Variable, grad, jvp, no_grad, space_of, vjp, vmap
+from pullback.tape._layout import below, find, replace
 from pullback.tape.conformance._probe import (
     Breach,
-    Gradients,
     Probe,
     Skip,
-    Trial,
     agree,
     another,
-    mix,
-    move,
+    changed,
+    moved,
     numbers_in,
     plain_data,
-    require,
 )
 
 __all__ = ["judge", "takes"]
@@ -41,23 +40,19 @@ def _derivative(probe: Probe) -> str:
     gradients = trial.back()
     draw = random.Random(probe.seed)  # noqa: S311  # not a secret
     along = [[draw.gauss(0, 1) for _ in numbers_in(leaf.data)] for leaf in trial.leaves]
-    weights = [n for seed in trial.seeds for n in numbers_in(seed.data)]
+    weights = numbers_in([seed.data for seed in trial.seeds])
     if not any(along) or not weights:
         raise Skip("No number among the inputs and outputs.")
 
     def value(step: float) -> float:
-        moved, leaves = probe.fresh()
-        with no_grad():
-            for leaf, change in zip(leaves, along, strict=True):
-                leaf.data = move(leaf.data, iter([step * c for c in change]))
-        results = [n for output in probe.run(moved) for n in numbers_in(output.data)]
-        return sum(w * n for w, n in zip(weights, results, strict=True))
+        changes = iter([step * change for each in along for change in each])
+        args, _ = probe.fresh(lambda data: moved(data, changes))
+        results = numbers_in([output.data for output in probe.run(args)])
+        return sum(map(mul, weights, results))
 
     coarse, fine = ((value(h) - value(-h)) / (2 * h) for h in (2e-5, 1e-5))
     slope = sum(
-        a * g
-        for change, gradient in zip(along, gradients, strict=True)
-        for a, g in zip(change, numbers_in(gradient) or [0.0] * len(change), strict=True)
+        sum(map(mul, *pair)) for pair in zip(along, map(numbers_in, gradients), strict=True)
     )
     scale = max(1.0, abs(fine), abs(slope))
     if abs(coarse - fine) > 1e-3 * scale:
@@ -74,15 +69,13 @@ def _linear(probe: Probe) -> str:
     if not any(numbers_in(output.data) for output in trial.outputs):
         raise Skip("No output is a number.")
     first, second = probe.seeds(trial.outputs, 1), probe.seeds(trial.outputs, 2)
-    mixed = [
-        Variable(mix(a.data, b.data)) if numbers_in(a.data) else a
-        for a, b in zip(first, second, strict=True)
-    ]
-    a, b, both = (trial.back(seeds=each, retain_graph=True) for each in (first, second, mixed))
-    for x, y, z in zip(a, b, both, strict=True):
-        pairs = zip(numbers_in(x), numbers_in(y), numbers_in(z), strict=True)
-        if any(abs(2.5 * p - 1.5 * q - r) > 1e-9 * max(1.0, abs(r)) for p, q, r in pairs):
-            raise Breach("B(2.5 a - 1.5 b) is not 2.5 B(a) - 1.5 B(b).")
+    others = iter(numbers_in([seed.data for seed in second]))
+    mixed = [changed(seed.data, lambda n: 2.5 * n - 1.5 * next(others)) for seed in first]
+    rows = [first, second, list(map(Variable, mixed))]
+    a, b, both = (numbers_in(trial.back(seeds=row, retain_graph=True)) for row in rows)
+    triples = zip(a, b, both, strict=True)
+    if any(abs(2.5 * p - 1.5 * q - r) > 1e-9 * max(1.0, abs(r)) for p, q, r in triples):
+        raise Breach("B(2.5 a - 1.5 b) is not 2.5 B(a) - 1.5 B(b).")
     return "B(2.5 a - 1.5 b) = 2.5 B(a) - 1.5 B(b)."
 
 
@@ -91,8 +84,7 @@ def _saved(probe: Probe) -> str:
     leaves, seeds = trial.leaves, trial.seeds
     for seed in seeds:
         seed.requires_grad = True
-    found = grad(trial.outputs, leaves, seeds, create_graph=True, allow_unused=True)
-    for gradient in found:
+    for gradient in grad(trial.outputs, leaves, seeds, create_graph=True, allow_unused=True):
         for part in gradient or () if isinstance(gradient, Feedback) else (gradient,):
             if part is not None and part.requires_grad:  # refused by name, if it cannot be right
                 again = probe.seeds([part])
@@ -105,11 +97,10 @@ def _leak(probe: Probe) -> str:
     gc.disable()
     try:
         trial = probe.trial()
-        references = [weakref.ref(output) for output in trial.outputs]
-        references.append(weakref.ref(trial.outputs[0].grad_fn))
+        references = list(map(weakref.ref, [*trial.outputs, trial.outputs[0].grad_fn]))
         trial.back()
         del trial
-        alive = sum(reference() is not None for reference in references)
+        alive = any(reference() is not None for reference in references)
     finally:
         if was:
             gc.enable()
@@ -134,9 +125,9 @@ def _stale(probe: Probe) -> str:
 
 def _mutation(probe: Probe) -> str:
     trial = probe.trial()
-    given = copy.deepcopy([plain_data(seed) for seed in trial.seeds])
+    given = copy.deepcopy([seed.data for seed in trial.seeds])
     trial.back()
-    if not agree(given, [plain_data(seed) for seed in trial.seeds]):
+    if not agree(given, [seed.data for seed in trial.seeds]):
         raise Breach("backward changes the gradient that it is given.")
     before, variables = ([v.data for v in find(args)[0]] for args in (probe.args, trial.args))
     dirty = any(v is output for v in find(trial.args)[0] for output in trial.outputs)
@@ -155,8 +146,8 @@ def _undefined(probe: Probe) -> str:
         for output, seed in zip(trial.outputs, trial.seeds, strict=True)
     ]
     for index, whole in enumerate(joint):
-        sums = [sum(column) for column in zip(*[numbers_in(p[index]) for p in parts if p[index]
-                is not None], strict=True)]  # fmt: skip
+        there = [numbers_in(part[index]) for part in parts if part[index] is not None]
+        sums = list(map(sum, zip(*there, strict=True)))
         if not agree(numbers_in(whole), sums or [0.0] * len(numbers_in(whole))):
             raise Breach(f"The products of single outputs do not add up, for leaf {index}.")
     return "The products of single outputs add up."
@@ -167,8 +158,7 @@ def _needs(probe: Probe) -> str:
     if len(whole) < 2:
         raise Skip("One input is differentiated.")
     for index, gradient in enumerate(whole):
-        [alone] = probe.trial(only=index).back()
-        if not agree(alone, gradient):
+        if not agree(probe.trial(only=index).back(), [gradient]):
             raise Breach(f"Wanted alone, the gradient of leaf {index} is another.")
     return "Each gradient is the same when it alone is wanted."
 
@@ -182,29 +172,18 @@ def _retain(probe: Probe) -> str:
 
 def _state(probe: Probe) -> str:
     alone, trial = probe.trial().back(), probe.trial()
-    args, leaves = probe.fresh()
-    with no_grad():
-        for leaf in leaves:
-            leaf.data = another(leaf.data)
-    outputs = probe.run(args)
-    Trial(args, leaves, outputs, probe.seeds(outputs)).back()
+    probe.trial(another).back()
     if not agree(alone, trial.back()):
         raise Breach("Another call between forward and backward changes the gradient.")
-    results: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(probe.trial().back())) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(results) != 4 or not all(agree(alone, result) for result in results):
+    with ThreadPoolExecutor(4) as threads:
+        runs = [threads.submit(lambda: probe.trial().back()) for _ in range(4)]
+    if any(run.exception() is not None or not agree(alone, run.result()) for run in runs):
         raise Breach("Four threads at once do not give what one gives.")
     return "Calls in between and beside do not disturb it."
 
 
 def _structure(probe: Probe) -> str:
-    if not any(isinstance(arg, list | tuple | dict) and find((arg,))[0] for arg in probe.args):
+    if not any(below(arg) and find((arg,))[0] for arg in probe.args):
         raise Skip("No argument is nested.")
     if all(gradient is None for gradient in probe.trial().back()):
         raise Breach("No gradient comes back to the nested arguments.")
@@ -217,29 +196,27 @@ def _transforms(probe: Probe) -> str:
     if len(leaves) == len(trial.args) and len(trial.outputs) == 1:
         plain = [leaf.detach() for leaf in leaves]
         out, pull = vjp(probe.function.apply, *plain)
-        if not agree(whole, [plain_data(g) for g in pull(*probe.seeds([out]))]):
+        if not agree(whole, list(map(plain_data, pull(*probe.seeds([out]))))):
             raise Breach("vjp does not agree with backward.")
         batch = vmap(probe.function.apply)(*[[leaf, leaf] for leaf in plain])
         if not agree([out.data] * 2, list(batch.data)):
             raise Breach("vmap does not agree with a loop.")
-        _push(probe, leaves, whole)
+        if (
+            probe.gradient != "nonlinear"
+            and all(numbers_in(leaf.data) for leaf in leaves)
+            and numbers_in(out.data)
+        ):
+            _push(probe, plain, whole)
     return "vjp, vmap and jvp agree with backward."
 
 
-def _push(probe: Probe, leaves: list[Variable], whole: Gradients) -> None:
-    numbers = [numbers_in(leaf.data) for leaf in leaves]
-    out = probe.run(tuple(leaves))[0]
-    if probe.gradient == "nonlinear" or not all(numbers) or not numbers_in(out.data):
-        return
-    tangents = tuple(Variable(move(leaf.data, iter(lambda: 0.5, None))) for leaf in leaves)
-    _, change = jvp(probe.function.apply, tuple(leaf.detach() for leaf in leaves), tangents)
+def _push(probe: Probe, leaves: list[Variable], whole: list[Any]) -> None:
+    tangents = [Variable(moved(leaf.data, repeat(0.5))) for leaf in leaves]
+    out, change = jvp(probe.function.apply, leaves, tangents)
     [seed] = probe.seeds([out])
-    pushed = sum(a * b for a, b in zip(numbers_in(seed.data), numbers_in(change.data), strict=True))
-    pulled = sum(
-        a * b
-        for gradient, tangent in zip(whole, tangents, strict=True)
-        for a, b in zip(numbers_in(gradient), numbers_in(tangent.data), strict=False)
-    )
+    pushed = sum(map(mul, numbers_in(seed.data), numbers_in(change.data)))
+    pairs = zip(whole, tangents, strict=True)
+    pulled = sum(sum(map(mul, numbers_in(g), numbers_in(t.data))) for g, t in pairs)
     if abs(pushed - pulled) > 1e-9 * max(1.0, abs(pulled)):
         raise Breach(f"<w, J v> = {pushed:.6g} and <J'w, v> = {pulled:.6g}.")
 
@@ -248,8 +225,7 @@ def _deterministic(probe: Probe) -> str:
     if probe.function.random:
         raise Skip("It is declared random.")
     trials = [probe.trial() for _ in range(2)]
-    runs = [[[output.data for output in each.outputs], each.back()] for each in trials]
-    if not agree(*runs):
+    if not agree(*[[[output.data for output in each.outputs], each.back()] for each in trials]):
         raise Breach("Two runs with the same inputs differ.")
     return "Two runs with the same inputs are the same."
 
@@ -310,17 +286,23 @@ def judge(
         ArgumentTypeError: nothing among the inputs is a Variable.
     """
     owner: Any = _owner(function)
-    variables, layout = find(inputs)
+    variables, _ = find(inputs)
     if not variables:
         raise ArgumentTypeError(
             f"{owner.__name__} was given no Variable.", given=f"{len(inputs)} inputs",
             mend="Pass pullback.tape.Variable(value).",
         )  # fmt: skip
     if not any(variable.requires_grad for variable in variables):
-        inputs = replace(layout, inputs, [require(variable) for variable in variables])
+        inputs = replace(inputs, map(_required, variables))
     probe = Probe(owner, inputs, gradient or owner.gradient, seed)
     name = f"{owner.__module__}:{owner.__qualname__}"
     return name, probe.gradient, [_verdict(probe, clause) for clause in clauses]
+
+
+def _required(value: Variable) -> Variable:
+    """The same value as a leaf that requires a gradient, if it can."""
+    leaf = value.detach()
+    return leaf.requires_grad_(space_of(leaf.data).differentiable)
 
 
 def _verdict(probe: Probe, clause: str) -> tuple[str, str, str]:

@@ -4,108 +4,81 @@ import cmath
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from pullback.errors import PullbackError
 from pullback.tape import Feedback, Function, Variable, grad
-from pullback.tape import _layout as layouts
+from pullback.tape._layout import find, mapped, replace
 
 __all__ = [
     "Breach",
-    "Gradients",
     "Probe",
     "Skip",
     "Trial",
     "agree",
     "another",
     "changed",
-    "drawn",
-    "mix",
-    "move",
+    "moved",
     "numbers_in",
     "plain_data",
-    "require",
 ]
 
 
-def require(value: Variable) -> Variable:
-    """The same value as a leaf that requires a gradient, if it can."""
-    try:
-        return Variable(value.data, value.role, requires_grad=True)
-    except PullbackError:
-        return value
+class Breach(Exception):
+    """A clause is broken."""
+
+
+class Skip(Exception):
+    """A clause does not apply."""
+
+
+def _is_tensor(data: Any) -> Any:
+    """Whether it is a tensor, where torch is."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
 
 
 def plain_data(gradient: Any) -> Any:
     """A gradient as data that can be compared: feedback as the texts of its notes."""
     if isinstance(gradient, Feedback):
         return [note.data for note in gradient]
-    if isinstance(gradient, Variable):
-        return plain_data(gradient.data)
-    if isinstance(gradient, dict):
-        return {key: plain_data(value) for key, value in gradient.items()}
-    if isinstance(gradient, list | tuple):
-        return [plain_data(value) for value in gradient]
-    return gradient
+    data = gradient.data if isinstance(gradient, Variable) else gradient
+    return mapped(Variable, plain_data, data)
 
 
-def _is_tensor(data: Any) -> bool:
-    """Whether it is a tensor, where torch is."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(data, torch.Tensor)
+def changed(data: Any, number: Callable[[float], float], text: Callable[[str], Any] = str) -> Any:
+    """Data of the same structure with other numbers and texts."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, str):
+            return text(value)
+        if _is_tensor(value) and value.is_floating_point():
+            numbers = [number(each) for each in value.flatten().tolist()]
+            return value.new_tensor(numbers).reshape(value.shape)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return number(float(value))
+        return value
+
+    return mapped(object, leaf, data)
 
 
 def numbers_in(data: Any) -> list[float]:
     """The numbers in data, in order."""
     found: list[float] = []
-
-    def keep(number: float) -> float:
-        found.append(number)
-        return number
-
-    changed(data, keep, str)
+    changed(data, lambda number: found.append(number) or number)
     return found
 
 
-def changed(data: Any, number: Callable[[float], float], text: Callable[[str], Any]) -> Any:
-    """Data of the same structure with other numbers and texts."""
-    if isinstance(data, bool) or data is None:
-        return data
-    if isinstance(data, int | float):
-        return number(float(data))
-    if isinstance(data, str):
-        return text(data)
-    if _is_tensor(data) and data.is_floating_point():
-        values = [number(value) for value in data.flatten().tolist()]
-        return data.new_tensor(values).reshape(data.shape)
-    if isinstance(data, dict):
-        return {key: changed(value, number, text) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return type(data)(changed(value, number, text) for value in data)
-    return data
-
-
-def drawn(data: Any, draw: random.Random, index: int) -> Any:
-    """A gradient for data: numbers drawn at random, and a note to each text."""
-    return changed(data, lambda _: draw.gauss(0, 1), lambda _: f"note {index}")
-
-
-def move(data: Any, changes: Iterator[float]) -> Any:
+def moved(data: Any, changes: Iterable[float]) -> Any:
     """The data with something added to each number, in order."""
-    return changed(data, lambda value: value + next(changes), lambda text: text)
+    each = iter(changes)
+    return changed(data, lambda number: number + next(each))
 
 
 def another(data: Any) -> Any:
     """Data of the same structure that differs in each number and text."""
-    return changed(data, lambda value: value + 1.25, lambda text: f"{text} and more")
-
-
-def mix(a: Any, b: Any) -> Any:
-    """The combination 2.5 a - 1.5 b."""
-    others = iter(numbers_in(b))
-    return changed(a, lambda value: 2.5 * value - 1.5 * next(others), lambda text: text)
+    return changed(data, lambda number: number + 1.25, lambda text: f"{text} and more")
 
 
 def agree(a: Any, b: Any) -> bool:
@@ -122,19 +95,7 @@ def agree(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-Gradients = list[Any]
-
-
-class Breach(Exception):
-    """A clause is broken."""
-
-
-class Skip(Exception):
-    """A clause does not apply."""
-
-
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One forward, and what backward may be given.
 
     Arguments:
@@ -149,12 +110,12 @@ class Trial:
     outputs: list[Variable]
     seeds: list[Any]
 
-    def back(self, outputs: Any = None, seeds: Any = None, **options: Any) -> Gradients:
+    def back(self, outputs: Any = None, seeds: Any = None, **options: Any) -> list[Any]:
         """The gradients of the leaves, as plain data; those given in place of its own."""
         outputs = self.outputs if outputs is None else outputs
         seeds = self.seeds if seeds is None else seeds
         found = grad(outputs, self.leaves, seeds, allow_unused=True, **options)
-        return [plain_data(gradient) for gradient in found]
+        return list(map(plain_data, found))
 
 
 @dataclass(frozen=True)
@@ -173,16 +134,25 @@ class Probe:
     gradient: str
     seed: int
 
-    def fresh(self, only: int | None = None) -> tuple[tuple[Any, ...], list[Variable]]:
-        """Copies of the arguments, and the leaves among them that require a gradient."""
-        given, layout = layouts.find(self.args)
-        places = [place for place, value in enumerate(given) if value.requires_grad]
-        wanted = places if only is None else [places[only]]
-        made = [
-            Variable(copy.deepcopy(value.data), value.role, requires_grad=place in wanted)
-            for place, value in enumerate(given)
-        ]
-        return layouts.replace(layout, self.args, made), [made[place] for place in wanted]
+    def fresh(
+        self, change: Callable[[Any], Any] = copy.deepcopy, only: int | None = None
+    ) -> tuple[tuple[Any, ...], list[Variable]]:
+        """Copies of the arguments, and the leaves among them that require a gradient.
+
+        Arguments:
+            change: gives the data of a leaf from that given.
+            only: the number of the one leaf that is to require a gradient.
+        """
+        made, leaves = [], []
+        for value in find(self.args)[0]:
+            make = change if value.requires_grad else copy.deepcopy
+            made.append(Variable(make(value.data), value.role))
+            if value.requires_grad:
+                leaves.append(made[-1])
+        wanted = leaves if only is None else [leaves[only]]
+        for leaf in wanted:
+            leaf.requires_grad_()
+        return replace(self.args, made), wanted
 
     def run(self, args: tuple[Any, ...]) -> list[Variable]:
         """The outputs that carry a gradient."""
@@ -191,12 +161,15 @@ class Probe:
         return [v for v in outputs if isinstance(v, Variable) and v.requires_grad]
 
     def seeds(self, outputs: Sequence[Variable], number: int = 0) -> list[Any]:
-        """A gradient for each output, drawn from the seed."""
+        """A gradient for each output: numbers drawn from the seed, and a note to each text."""
         draw = random.Random(self.seed * 7919 + number)  # noqa: S311  # not a secret
-        return [Variable(drawn(output.data, draw, i)) for i, output in enumerate(outputs)]
+        return [
+            Variable(changed(each.data, lambda _: draw.gauss(0, 1), lambda _, n=n: f"note {n}"))
+            for n, each in enumerate(outputs)
+        ]
 
-    def trial(self, only: int | None = None) -> Trial:
+    def trial(self, change: Callable[[Any], Any] = copy.deepcopy, only: int | None = None) -> Trial:
         """One forward on fresh arguments."""
-        args, leaves = self.fresh(only)
+        args, leaves = self.fresh(change, only)
         outputs = self.run(args)
         return Trial(args, leaves, outputs, self.seeds(outputs))

@@ -220,7 +220,7 @@ class TGD(Optimizer):
         self.steps += 1
 
     async def _propose(self, work: list[Any]) -> list[str]:
-        tasks = [asyncio.ensure_future(call_within_limit(self._ask, each, True)) for each in work]
+        tasks = [asyncio.ensure_future(call_within_limit(self._ask, each)) for each in work]
         try:
             return await asyncio.gather(*tasks)
         finally:
