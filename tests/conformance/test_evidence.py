@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance._evidence import Estimate, compare, inner, slopes
+from pullback.conformance._evidence import Estimate, compare, slopes
+from pullback.conformance._vectors import inner
 
 ONE = torch.ones(1, dtype=torch.float64)
 

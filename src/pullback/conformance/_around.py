@@ -15,14 +15,13 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import aligned
-from pullback.conformance._evidence import inner
 from pullback.conformance._held import context_tensors
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._pair import CLOSE, Difference, is_same
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
-from pullback.conformance._vectors import scale
+from pullback.conformance._vectors import inner, scale
 
 __all__ = ["EVERY", "Around", "at_hand", "slopes_along", "step_of"]
 

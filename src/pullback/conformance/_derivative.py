@@ -142,21 +142,32 @@ def try_derivative(
         return _terms(probe.backward(points, given), step)
 
     along, grain = probe.along(outputs, step, points), _grain_of(base)
-    trial = _witnessed(
-        lambda size: _compare(probe, _slopes(along, grain, size), weights, answer, coherent)
+    trial = _trial(
+        probe, lambda size: _slopes(along, grain, size), weights, answer, coherent=coherent
     )
     if trial.is_wrong and has_basis(base):
         return try_derivative(spans(probe), number, only)
     return replace(trial, step=step, points=points)
 
 
-def _witnessed(compare: Callable[[float], Trial]) -> Trial:
-    """A comparison by steps of a size; a mismatch only where another size agrees on it."""
-    trial = compare(FIRST_STEP)
-    if not trial.is_wrong:
-        return trial
-    other = compare(OTHER_STEP)
-    return trial if other.is_wrong else other
+def _trial(
+    probe: Probe, slopes_by: Callable[[float], Slopes | None], weights: Tensors,
+    answer: Callable[[Tensors], torch.Tensor], *, coherent: bool = False,
+) -> Trial:  # fmt: skip
+    """What backward answers for weights, by two sizes of steps where the first disagrees.
+
+    Arguments:
+        probe: the subject.
+        slopes_by: finite differences, by the largest step.
+        weights: the cotangents.
+        answer: the terms of <gradient, direction> for cotangents.
+        coherent: whether the direction was chosen so that these add up.
+    """
+    first = _compare(probe, slopes_by(FIRST_STEP), weights, answer, coherent)
+    if not first.is_wrong:
+        return first
+    other = _compare(probe, slopes_by(OTHER_STEP), weights, answer, coherent)
+    return first if other.is_wrong else other
 
 
 def _compare(
@@ -166,18 +177,24 @@ def _compare(
     """Finite differences against what backward answers for weights, where these are settled."""
     if found is None:
         return _UNCLEAR
-    settled = _masked(weights, found)
+    settled = unflatten(flatten(weights) * found.settled, weights)
     terms = answer(settled)
-    trial = replace(_judge(probe, found, settled, terms, coherent), weights=settled)
-    if trial.match == "match" and not terms.any() and not found.settled.all():
+    estimate, value = found.weigh(flatten(settled), coherent=coherent), float(terms.sum())
+    trial = Trial("unclear", value, estimate, settled)
+    if not (math.isfinite(value) or found.settled.all()):
+        return trial  # zero times a slope that is infinite at an entry that is left out
+    magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
+    match = compare(estimate, value, magnitude, _precision(probe, settled), probe.grain)
+    if match == "match" and not terms.any() and not found.settled.all():
         # Zeros agree, but all that backward does is where differences are not settled.
-        return replace(trial, match="unclear") if answer(weights).any() else trial
-    if trial.is_wrong:
+        return trial if answer(weights).any() else replace(trial, match=match)
+    if match == "mismatch":
         # Nor does what disagrees with itself tell a wrong derivative from noise.
-        apart = abs(float(answer(settled).sum()) - trial.value)
-        noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
-        return replace(trial, match="unclear") if noisy else trial
-    return trial
+        apart = abs(float(answer(settled).sum()) - value)
+        return (
+            trial if apart > _ITSELF * abs(value - estimate.value) else replace(trial, match=match)
+        )
+    return replace(trial, match=match)
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
@@ -206,15 +223,13 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(_second(probe, start, given), step)
 
-    judged = replace(probe, rough=probe.rough or probe.grain > 0)
-
-    def compare(size: float) -> Trial:
+    def slopes_by(size: float) -> Slopes | None:
         found = second_slopes(probe, start, step, size)
         if found is None:
             answer(weights)  # a refusal is told all the same
-        return _compare(judged, found, weights, answer, coherent=False)
+        return found
 
-    trial = _witnessed(compare)
+    trial = _trial(replace(probe, rough=probe.rough or probe.grain > 0), slopes_by, weights, answer)
     if trial.is_wrong and has_basis(base):
         return try_second(spans(probe), number, only)
     return replace(trial, step=step, points=points, cotangents=cotangents)
@@ -279,8 +294,7 @@ def second_estimate(probe: Probe, only: int) -> Estimate:
     found = second_slopes(probe, [*points, *cotangents], step)
     if found is None:
         return _UNCLEAR.estimate
-    weights = _masked(probe.spread(points, "second weights"), found)
-    return found.weigh(flatten(weights))
+    return found.weigh(flatten(probe.spread(points, "second weights")) * found.settled)
 
 
 # How far a backward may be from itself, beside how far it is from the truth.
@@ -302,29 +316,9 @@ def _slopes(
         return None
 
 
-def _judge(
-    probe: Probe, found: Slopes, weights: Tensors, terms: torch.Tensor, coherent: bool
-) -> Trial:
-    """Finite differences, weighted, against the sum of the terms of <J'w, v>."""
-    estimate = found.weigh(flatten(weights), coherent=coherent)
-    value = float(terms.sum())
-    if not (math.isfinite(value) or found.settled.all()):
-        # Zero times a slope that is infinite at an entry that is left out.
-        return Trial("unclear", value, estimate)
-    magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
-    match = compare(estimate, value, magnitude, _precision(probe, weights), probe.grain)
-    return Trial(match, value, estimate)
-
-
 def _terms(gradients: Tensors, step: Tensors) -> torch.Tensor:
     """The real terms of <gradient, step>, as one vector in float64."""
     return flatten(gradients).double() * flatten(step).double()
-
-
-def _masked(weights: Tensors, found: Slopes) -> Tensors:
-    """The weights with zeros where finite differences are not settled."""
-    flat = flatten(weights)
-    return unflatten(flat * found.settled.to(flat.dtype), weights)
 
 
 def _uphill(

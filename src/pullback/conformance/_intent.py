@@ -24,7 +24,6 @@ from typing import NamedTuple
 import torch
 
 from pullback.conformance._derivative import try_derivative
-from pullback.conformance._evidence import inner
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import (
@@ -37,7 +36,7 @@ from pullback.conformance._steps import (
     motions,
     scan_line,
 )
-from pullback.conformance._vectors import are_finite, flatten, unflatten
+from pullback.conformance._vectors import are_finite, flatten, inner, unflatten
 
 __all__ = ["infer_intent", "linearity_gap"]
 

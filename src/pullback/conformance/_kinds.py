@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._evidence import wide
+from pullback.conformance._vectors import wide
 
 __all__ = ["OF_MATRICES", "Structure", "of_rows"]
 

@@ -17,7 +17,7 @@ from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite
 from pullback.report import Finding
 
-__all__ = ["REPRO", "at_the_ends", "specials"]
+__all__ = ["REPRO", "at_the_ends", "judge_end", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -112,30 +112,24 @@ REPRO = [
 ]
 
 
-def at_the_ends(probe: Probe) -> Iterator[tuple[str, Finding | None]]:
-    """Each precision with large and with small numbers, and what is wrong there."""
-    for level in (torch.float32, torch.bfloat16, torch.float16):
-        for name, inputs in _scaled(probe, level):
-            yield name, _compare(probe.at(inputs), name)
-
-
-def _scaled(probe: Probe, level: torch.dtype) -> Iterator[tuple[str, Arguments]]:
-    """The arguments in a precision, with numbers near the ends of its range."""
-    arguments, limits = probe.inputs, torch.finfo(level)
+def at_the_ends(probe: Probe) -> Iterator[tuple[str, Arguments]]:
+    """The arguments in each precision, with numbers near the ends of its range."""
+    arguments = probe.inputs
     plain = not (probe.draws or probe.rough) and probe.dtype == torch.float64
     if not plain or any(x.is_complex() for x in arguments.points()):
         return
-    name = str(level).removeprefix("torch.")
-    for what, size in (("large", limits.max**0.75), ("small", limits.tiny**0.75)):
-        for chosen in dict.fromkeys((arguments.differentiable, arguments.differentiable[:1])):
+    for level in (torch.float32, torch.bfloat16, torch.float16):
+        limits, named = torch.finfo(level), str(level).removeprefix("torch.")
+        for what, size in (("large", limits.max**0.75), ("small", limits.tiny**0.75)):
+            for chosen in dict.fromkeys((arguments.differentiable, arguments.differentiable[:1])):
 
-            def change(value: torch.Tensor, size: float = size) -> torch.Tensor:
-                return value / max(_typical(value), 1e-300) * size
+                def change(value: torch.Tensor, size: float = size) -> torch.Tensor:
+                    return value / max(_typical(value), 1e-300) * size
 
-            yield f"{what} numbers in {name}", _changed(arguments, chosen, change).cast(level)
+                yield f"{what} numbers in {named}", _changed(arguments, chosen, change).cast(level)
 
 
-def _compare(low: Probe, name: str, given: Tensors | None = None) -> Finding | None:
+def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | None:
     """Near the ends of a precision, with the same numbers computed in float64.
 
     Two witnesses: an iteration may come upon a zero, and divide by it, for one cotangent by luck.
@@ -172,7 +166,7 @@ def _compare(low: Probe, name: str, given: Tensors | None = None) -> Finding | N
         off = name.startswith("large") and float((one.double() - exact).abs().max()) > allowed
         if off or not bool(one.isfinite().all()):
             others = low.cotangents(run.outputs, "another")
-            if given is None and _compare(low, name, others) is None:
+            if given is None and judge_end(low, name, others) is None:
                 return None
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",

@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pullback.conformance._evidence import inner
-
 __all__ = [
     "KINDS",
     "Tensors",
     "are_finite",
     "filled",
     "flatten",
+    "inner",
     "normal",
     "products",
     "scale",
     "spread",
     "unflatten",
+    "wide",
 ]
 
 Tensors = list[torch.Tensor]
@@ -59,6 +59,18 @@ def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
         else:
             found.append(part.reshape(tensor.shape))
     return found
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64, or its complex partner."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def inner(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The real inner product Re(sum(conj(first) * second)) in float64."""
+    if first.numel() == 0:
+        return 0.0
+    return float((wide(first).conj() * wide(second)).sum().real)
 
 
 def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:
