@@ -25,6 +25,7 @@ from pullback.conformance._resize import resizings, together
 from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
+from pullback.conformance._vectors import inner
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
@@ -256,10 +257,10 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
         there = replace(at, probe=probe, points=points, base=probe.output_values(points))
         for label in ("one", "other"):
             step = probe.direction(label, only)[only]
-            found = there.weighed(only, at.size * step)
+            found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
             close = _APART[torch.float64] * float(terms.square().sum().sqrt())
-            if found is None or not abs(found / at.size - float(terms.sum())) <= close:
+            if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
         return False
@@ -273,10 +274,17 @@ def _lone_place(at: Around, only: int) -> int:
         return 0
     step = at.probe.direction("lone entry", only)[only].reshape(-1)
     gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+
+    def gap(low: int, high: int) -> float:
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        slope = at.slope(only, moved.view(at.points[only].shape))
+        return 0.0 if slope is None else abs(slope - inner(gradient, moved))
+
     while high - low > 1 and time.process_time() < at.until:
         middle = (low + high) // 2
-        left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
-        low, high = (low, middle) if left >= right else (middle, high)
+        left = gap(low, middle) >= gap(middle, high)
+        low, high = (low, middle) if left else (middle, high)
     return low
 
 
@@ -306,9 +314,10 @@ def _difference(
         part = at.whole(only, alone)
         if part is not None:
             parts[f"output {k}"] = part
-    pushed = at.pushed(only)
-    if pushed is not None:
-        others["the derivative times the cotangent, where its transpose is asked for"] = pushed
+    point, alone = at.points[only], at.weights[0]
+    if len(at.weights) == 1 and alone.shape == point.shape and not point.is_complex():
+        for pushed in at.pushed(only, alone.to(point.dtype)) or ():
+            others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"the cotangent of output {k}": w for k, w in enumerate(at.weights)}
     found = at_hand(at.probe, at.points, at.base, cotangents)
     return replace(
