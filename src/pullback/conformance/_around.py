@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._changes import CLOSE, Difference, is_same
 from pullback.conformance._derivative import aligned
 from pullback.conformance._held import context_tensors
 from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._pair import CLOSE, Difference, is_same
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk

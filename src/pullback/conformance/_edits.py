@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import NAMELESS, changes
+from pullback.conformance._changes import NAMELESS, Difference, Pair, changes, is_alike, is_same
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
-from pullback.conformance._pair import Difference, Pair, is_alike, is_same
 from pullback.internal.torch import pytree
 
 __all__ = ["right_edit"]

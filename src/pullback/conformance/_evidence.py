@@ -88,18 +88,18 @@ _CLOSER = 10  # steps of one side that are closer than these
 _FINE = 3
 # How many times its estimated error an estimate may be off, and the relative part beside it.
 _ERRORS = 6
-_RELATIVE = {torch.float64: 1e-5, torch.float32: 5e-3}
+_RELATIVE = {2.0**-52: 1e-5, 2.0**-23: 5e-3}  # by the precision of float64 and of float32
 _ROUGHEST = 0.1  # in less than float32
 
 
-def agreement(dtype: torch.dtype, grain: float = 0.0) -> float:
+def agreement(eps: float = 2.0**-52, grain: float = 0.0) -> float:
     """The relative agreement that is asked of a right derivative.
 
     Arguments:
-        dtype: the precision that the function computes in.
+        eps: the precision that the function computes in.
         grain: the precision of the derivative, where that is less.
     """
-    return max(_RELATIVE.get(dtype, _ROUGHEST), 16 * grain)
+    return max(_RELATIVE.get(eps, _ROUGHEST), 16 * grain)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _settled(  # noqa: PLR0917 - the parts of one tableau
 
 
 def compare(
-    estimate: Estimate, value: float, magnitude: float, dtype: torch.dtype, grain: float = 0.0
+    estimate: Estimate, value: float, magnitude: float, eps: float = 2.0**-52, grain: float = 0.0
 ) -> Match:
     """Whether a derivative agrees with its estimate.
 
@@ -267,14 +267,14 @@ def compare(
         estimate: by finite differences.
         value: the derivative to be judged.
         magnitude: the scale of a cancellation among its terms.
-        dtype: the precision the function computes in.
+        eps: the precision the function computes in.
         grain: the precision of the derivative, where that is less.
 
     Returns:
         ``"match"``, ``"mismatch"``, or ``"unclear"`` at a kink or where the estimate is too rough.
 
     Example:
-        >>> compare(Estimate(1.0, 1e-12, 1.0, True), 1.5, 1.5, torch.float64)
+        >>> compare(Estimate(1.0, 1e-12, 1.0, True), 1.5, 1.5)
         'mismatch'
     """
     # An infinite derivative is no scale: it would agree with everything.
@@ -283,7 +283,7 @@ def compare(
         return "unclear"
     if estimate.error > max(1e-2 * scale, estimate.noise):
         return "unclear"
-    tolerance = agreement(dtype, grain) * scale + _ERRORS * estimate.error
+    tolerance = agreement(eps, grain) * scale + _ERRORS * estimate.error
     if abs(value - estimate.value) <= tolerance:
         return "match"
     if not estimate.smooth or estimate.error > 1e-2 * scale:
@@ -363,7 +363,7 @@ def look(
     apart = limits.amax(0) - limits.amin(0)
     told = apart <= 1e-4 * limit.abs() + 1e-6 * largest + 10 * least
     told &= (least <= 1e-9) | (least <= 1e-3 * largest) | (largest == 0)
-    near = _RELATIVE[torch.float64] * limit.abs() + (found[-1] - limit).abs()
+    near = agreement() * limit.abs() + (found[-1] - limit).abs()
     for h, close in zip(seen, closer, strict=bool(seen)):
         told &= (noise(h) > 0.1 * largest) | ((close - limit).abs() <= near + 3 * noise(h))
     # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated: at all steps,

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.conformance._changes import NAMELESS, Change, changes, factors
-from pullback.conformance._pair import (
+from pullback.conformance._changes import (
     CLOSE,
+    NAMELESS,
+    Change,
     Difference,
     Pair,
     Rule,
     Said,
     are_close,
+    changes,
+    factors,
     first_true,
     ratio_of,
 )

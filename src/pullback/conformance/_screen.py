@@ -139,7 +139,7 @@ class Sweep(Generic[_Name]):
                 try:
                     ran = run(made)
                 except Exception as error:
-                    self.said[name] = f"refused ({describe(error, 60)})"
+                    self.said[name] = f"refused ({describe(error, 80)})"
                     if isinstance(error, NoEnd):
                         raise
                     continue
@@ -161,8 +161,8 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
     none is left, nothing agrees.
     """
-    rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
-    h = 2.0**-6 if rough else 2.0**-10
+    eps = 2.0**-23 if torch.finfo(probe.dtype).eps > 2.0**-52 else 2.0**-52
+    h = 2.0**-6 if eps > 2.0**-52 else 2.0**-10
     line, base = probe.line(step), flatten(run.outputs).double()
     try:
         up, down = (line(t).double() for t in (h, -h))
@@ -177,8 +177,7 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     given = unflatten(weights, run.cotangents)
     value, magnitude = products(probe.backward(probe.inputs.points(), given), step)
     terms = weights * (up - down) / (2 * h)
-    dtype = torch.float32 if rough else torch.float64
-    tolerance = agreement(dtype, probe.grain) * max(magnitude, float(terms.abs().sum()))
+    tolerance = agreement(eps, probe.grain) * max(magnitude, float(terms.abs().sum()))
     return abs(value - float(terms.sum())) <= tolerance
 
 

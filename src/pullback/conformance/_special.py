@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._changes import is_alike
 from pullback.conformance._limits import NoEnd
-from pullback.conformance._pair import is_alike
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
-from pullback.conformance._vectors import are_finite
+from pullback.conformance._vectors import are_finite, coarsest
 from pullback.report import Finding
 
 __all__ = ["REPRO", "at_the_ends", "judge_end", "specials"]
@@ -139,7 +139,7 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
         run = Run.of(low, given)
         true = Run.of(wide, [g.double() for g in run.cotangents])
         points = wide.inputs.points()
-        eps = max(torch.finfo(x.dtype).eps for x in low.inputs.points())
+        eps = coarsest(low.inputs.points())
         nudged = [x * (1 + eps * v) for x, v in zip(points, low.direction("eps"), strict=True)]
         nudged = [x.double() for x in nudged]
         shaken = wide.backward(nudged, true.cotangents)

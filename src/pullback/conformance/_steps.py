@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import coarsest
 
 __all__ = ["REACHES", "Motion", "Scan", "is_flat", "jump", "jumps", "jumps_along", "motions",
            "scan_line"]  # fmt: skip
@@ -135,8 +136,7 @@ def scan_line(
 
 def _precision(probe: Probe) -> float:
     """The unit of rounding that the outputs are computed with."""
-    kinds = [y.dtype for y in probe.output_values()] + [probe.dtype]
-    return max(torch.finfo(kind).eps for kind in kinds)
+    return max(coarsest(probe.output_values()), torch.finfo(probe.dtype).eps)
 
 
 Interval = tuple[int, float, float]  # an entry, and where it changes

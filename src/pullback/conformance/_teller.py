@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._repro import Given, write_repro
-from pullback.conformance._shown import compared
 from pullback.conformance._subject import Subject
-from pullback.conformance._values import show
+from pullback.conformance._values import compared, show
 from pullback.report import Finding, Verdict
 
 __all__ = ["Teller"]

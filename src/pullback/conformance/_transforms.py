@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pullback.conformance._derivative import second_slopes
 from pullback.conformance._evidence import Slopes, compare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 
-__all__ = ["ALONE", "NESTED", "PAIRS", "Batch", "Transform", "grad", "jvp", "weigh"]
+__all__ = ["ALONE", "NESTED", "PAIRS", "Batch", "Transform", "grad", "jvp", "push", "weigh"]
 
 _BATCH = 3
 
@@ -81,6 +82,19 @@ class Batch:
         """The Function's own gradients, item by item."""
         every = [self.probe.backward(points, weights) for points, weights, *_ in self.items]
         return [torch.stack(parts) for parts in zip(*every, strict=True)]
+
+
+def push(
+    probe: Probe, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor | None]
+) -> tuple[Tensors, list[torch.Tensor | None]]:
+    """Outputs and tangents, detached from forward mode; a step of ``None`` is no tangent at all."""
+    with forward_ad.dual_level():
+        duals = [
+            x.clone() if v is None else forward_ad.make_dual(x.clone(), v)
+            for x, v in zip(points, step, strict=True)
+        ]
+        pairs = [forward_ad.unpack_dual(y) for y in probe.evaluate(duals)]
+        return [p.primal.detach() for p in pairs], [p.tangent for p in pairs]
 
 
 def weigh(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -259,13 +273,13 @@ def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
 def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wrong:
     """Against differences of B: wrong only where every item says so, for one may be at a kink."""
     wrong: Wrong = None
-    dtype = torch.float32 if batch.probe.grain else batch.probe.dtype
+    eps = torch.finfo(torch.float32 if batch.probe.grain else batch.probe.dtype).eps
     for k, item in enumerate(batch.items):
         got, found = at(k), batch.change(k)
         if found is None:
             return None
         estimate = found.weigh(flatten(item[onto]))
-        match = compare(estimate, got, abs(got), dtype, batch.probe.grain)
+        match = compare(estimate, got, abs(got), eps, batch.probe.grain)
         tiny = max(abs(got), abs(estimate.value)) < 1e-9 * estimate.magnitude
         if match != "mismatch" or tiny:
             return None

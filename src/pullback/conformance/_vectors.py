@@ -8,6 +8,7 @@ __all__ = [
     "KINDS",
     "Tensors",
     "are_finite",
+    "coarsest",
     "filled",
     "flatten",
     "inner",
@@ -30,10 +31,14 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     ]
     if not pieces:
         return torch.zeros(0, dtype=torch.float64)
-    eps = max(torch.finfo(piece.dtype).eps for piece in pieces)
     # Computed in float32, shown in float32: the precision decides how rough an estimate is.
-    dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
+    dtype = torch.float64 if coarsest(pieces) <= 2.0**-52 else torch.float32
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def coarsest(parts: Sequence[torch.Tensor]) -> float:
+    """The unit of rounding of the lowest precision among tensors; 0 for none."""
+    return max((torch.finfo(part.dtype).eps for part in parts), default=0.0)
 
 
 def are_finite(parts: Sequence[torch.Tensor]) -> bool:

@@ -6,7 +6,7 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,22 +14,24 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._around import EVERY, Around, at_hand, step_of
+from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
+from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
+from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
-from pullback.conformance._pair import Pair, ratio_of
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
-from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
+from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
-from pullback.conformance._vectors import inner
+from pullback.conformance._values import window
+from pullback.conformance._vectors import filled, inner
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
-__all__ = ["wrong_derivative"]
+__all__ = ["say_tangent", "wrong_derivative"]
 
 _SOME = 96
 _ENDS = 24
@@ -323,3 +325,53 @@ def _difference(
     return replace(
         found, expected=expected, got=got, known=known, others=others, parts=parts | cotangents
     )
+
+
+class _Jvp(Backward):
+    """As a backward, of tangents."""
+
+    called = "The tangent"
+
+    def around(self) -> Undo:
+        return around(jvp=self.run)
+
+    def ask(self) -> Tensors:
+        return filled(*push(self.probe, self.points, self.weights))
+
+
+def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
+    """One sentence on the tangent that is not the derivative of forward, by finite differences.
+
+    Arguments:
+        probe: the subject.
+        points: where.
+        step: the tangents of the inputs, ``None`` where there is none.
+
+    Returns:
+        The sentence, or an empty text where each tangent is right, or nothing is recognised.
+    """
+    if probe.intent != "exact":
+        return ""
+    outputs, tangents = push(probe, points, step)
+    whole = [x * 0 if v is None else v for x, v in zip(points, step, strict=True)]
+    alone = [[v if j == k else v * 0 for j, v in enumerate(whole)] for k in range(len(whole))]
+    names = [f"the tangent of {name}" for name in probe.inputs.names()]
+    moving = [k for k, v in enumerate(step) if v is not None]
+    hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
+    jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
+    expected = slopes_along(probe, points, whole, outputs)
+    terms = {
+        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
+    }
+    for k, got in enumerate(filled(outputs, tangents)):
+        parts = {name: term[k] for name, term in terms.items()}
+        difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
+        pair = Pair.of(difference)
+        if pair is None or pair.equal(pair.got):
+            continue
+        said = explain(difference, EXACT)
+        until = time.process_time() + _SECONDS
+        return f"Of Jv: {said[0].lower()}{said[1:]}" if said else right_edit(
+            jvp, k, difference, until
+        )  # fmt: skip
+    return ""

@@ -11,6 +11,7 @@ from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep
 from pullback.conformance._values import CANCELLED, close, largest
+from pullback.conformance._vectors import coarsest
 from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
@@ -42,8 +43,10 @@ def dtype(probe: Probe) -> Finding:
     if finding is not None and finding.verdict is not Verdict.UNTIDY:
         return finding
     sweep = Sweep[str](untidy=[finding] if finding is not None else [])
-    levels = ((_name(level), level) for level in _LEVELS if not _is_half_complex(probe, level))
-    found = sweep.over(levels, partial(_taken, probe), partial(_judge, probe))
+    whole = any(x.is_complex() for x in probe.inputs.points())  # there is no half of it
+    levels = [level for level in _LEVELS if not whole or torch.finfo(level).bits >= 32]
+    found = sweep.over(zip(map(_name, levels), levels, strict=True), partial(_taken, probe),
+                       partial(_judge, probe))  # fmt: skip
     if found is not None or sweep.untidy:
         return found or sweep.untidy[0]
     refused = [f"{n} {s.removeprefix('refused ')}" for n, s in sweep.said.items() if s != RIGHT]
@@ -51,10 +54,6 @@ def dtype(probe: Probe) -> Finding:
         said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
         return probe.lacking(said)
     return probe.holds("Gradients agree across precisions and have their input's dtype.")
-
-
-def _is_half_complex(probe: Probe, level: torch.dtype) -> bool:
-    return torch.finfo(level).bits < 32 and any(x.is_complex() for x in probe.inputs.points())
 
 
 def _taken(probe: Probe, level: torch.dtype) -> Probe:
@@ -147,7 +146,7 @@ def _reference(high: Probe, cotangents: Tensors) -> Tensors | None:
 def _beyond(high: Probe, run: Run, expected: Tensors, coarser: torch.dtype) -> int | None:
     """The first gradient off by more than rounding, which includes that of the inputs."""
     got = run.gradients
-    eps = max(_rounding(coarser), *(torch.finfo(g.dtype).eps for g in got))
+    eps = max(_rounding(coarser), coarsest(got))
     limit = min(torch.finfo(g.dtype).max for g in got)
     shaken: list[Tensors] | None = None
     cancelled = CANCELLED * eps * largest(expected)

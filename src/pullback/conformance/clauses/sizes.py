@@ -10,11 +10,10 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, decide, try_derivative
+from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign, is_wrong
-from pullback.conformance._spans import has_own_span
 from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite

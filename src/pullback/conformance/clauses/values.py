@@ -11,11 +11,11 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
+from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._special import REPRO, at_the_ends, judge_end, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
@@ -25,7 +25,7 @@ __all__ = ["values"]
 
 # Of work, after which no other value is tried: an iteration may converge slowly there.
 _SECONDS = 10.0
-_RELATIVE = agreement(torch.float64)
+_RELATIVE = agreement()
 _ENTRIES = 3  # looked at one by one, in each input
 # So many points are looked at before an accusation, so close; differences are as much closer.
 _BESIDE, _NEAR = 32, 2.0**-10
