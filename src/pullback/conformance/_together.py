@@ -157,18 +157,20 @@ class AllRanks:
 
     Arguments:
         group: the ranks.
-        told: draws numbers; what is checked is not run by it.
         timeout: seconds of work, or of sleep, that one pass may take, where that is less than some
             hundred times what a pass takes.
 
     Attributes:
+        told: draws numbers and writes findings; what is checked is not run by it.
         moving: the positions that are differentiated.
         places: where each tensor of all ranks is.
         probe: all ranks as one function, each tensor its own.
     """
 
-    def __init__(self, group: Group, told: Probe, timeout: float) -> None:
+    def __init__(self, group: Group, timeout: float) -> None:
         self.group, self.ranks, self.subject = group, group.ranks, group.subject
+        given = group.arguments
+        told = Probe(self.subject, given, given, seed=group.seed, clause="distributed")
         self.told = self.probe = told
         self.timeout, self.patience = timeout, min(timeout, _FIRST)
         self.moving: list[int] = []

@@ -246,17 +246,12 @@ def _judge(
             wanted=1, limit=4, singular=finite,
         )  # fmt: skip
         tried.looks -= not trial.is_told
-        if trial.is_wrong and _counts(trial):
+        # Squares of its numbers can be told from zero and from infinity.
+        told = 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
+        if trial.is_wrong and (told or not math.isfinite(trial.value)):
             return True, trial
         settled = settled or trial.is_told
     return settled, None
-
-
-def _counts(trial: Trial) -> bool:
-    """Whether the numbers are such that their squares can be told from zero and from infinity."""
-    if not math.isfinite(trial.value):
-        return True
-    return 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
 
 
 def _direction(
