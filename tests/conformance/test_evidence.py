@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance._evidence import Estimate, compare, slopes
+from pullback.conformance._evidence import Estimate, compare, look, slopes
 from pullback.conformance._vectors import inner
 
 ONE = torch.ones(1, dtype=torch.float64)
@@ -70,3 +70,20 @@ def test_an_infinite_derivative_agrees_with_nothing():
     estimate = Estimate(1.0, 1e-12, 1.0, smooth=True)
     for value in (math.inf, math.nan):
         assert compare(estimate, value, math.inf) == "mismatch"
+
+
+def test_one_sided_slopes_are_within_their_error_and_roots_have_none():
+    """Of 2,000 entries with a kink each side is told; an error is never more than is said."""
+    drawn = torch.Generator().manual_seed(0)
+    base, up, down, bend = torch.randn(4, 2000, generator=drawn, dtype=torch.float64)
+    power = 0.1 + 0.8 * torch.rand(2000, generator=drawn, dtype=torch.float64)
+
+    def kinked(t):
+        return base + (up if t > 0 else down) * t + bend * torch.tensor(t).double().sin().square()
+
+    for side, slope in ((1.0, up), (-1.0, down)):
+        found = look(kinked, side, 2.0**-6)
+        assert found.told.all()
+        assert ((found.slope - slope).abs() <= found.error).all()
+        root = look(lambda t: base + abs(t) ** power, side, 2.0**-6)
+        assert not root.told.any()
