@@ -320,7 +320,7 @@ class FreesItsOutput(Function):
 
 
 class LessOne(Function):
-    """A constant near one loses digits where it is rounded, and what it leaves of one nearly all."""
+    """A constant near one, less one: where it is rounded, nearly all digits are lost."""
 
     @staticmethod
     def forward(ctx, x, scale):
