@@ -119,14 +119,8 @@ def _every(probe: Probe) -> Iterator[_Made]:
             ])  # fmt: skip
             yield _Made(f"{more} more dimension{'s' * (more > 1)}", chosen, stacked, (given, other))
         if all(given.values[k].ndim and len(given.values[k]) for k in chosen):
-            row = changed(given, chosen, lambda v: v[:1])
-            yield _Made(
-                "1 dimension less",
-                chosen,
-                changed(given, chosen, lambda v: v[0]),
-                (row,),
-                less=True,
-            )
+            first, row = (changed(given, chosen, cut) for cut in (lambda v: v[0], lambda v: v[:1]))
+            yield _Made("1 dimension less", chosen, first, (row,), less=True)
 
 
 def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
@@ -191,14 +185,11 @@ def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
     them. Only a surrogate may: where forward treats rows apart, its derivative does. Which tensors
     have rows nobody says: those that have more dimensions, or all that have as many as the output.
     """
-    return probe.intent == "surrogate" and any(_is_scaled(probe, choice) for choice in choices)
-
-
-def _is_scaled(probe: Probe, chosen: tuple[int, ...]) -> bool:
-    with suppress(Exception):  # the rows are of something that has as many
-        whole = Batch.of(probe, chosen)
-        place, _ = whole.differs(torch.tensor([0]))
-        return place >= whole.outputs
+    for chosen in choices if probe.intent == "surrogate" else ():
+        with suppress(Exception):  # the rows are of something that has as many
+            whole = Batch.of(probe, chosen)
+            if whole.differs(torch.tensor([0]))[0] >= whole.outputs:
+                return True
     return False
 
 
@@ -239,11 +230,8 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
 
 def _as_few(probe: Probe, made: _Made) -> list[Arguments]:
     """What has the dimensions given, and as few entries along the first as what has more."""
-    if (
-        probe.intent != "exact"
-        or made.less
-        or any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
-    ):
+    numbers = any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
+    if probe.intent != "exact" or made.less or numbers:
         return []
     few = changed(probe.inputs, made.chosen, lambda v: v[:2])
     with suppress(Exception):  # refused

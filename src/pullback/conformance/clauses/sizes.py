@@ -94,16 +94,15 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
     """Try every size of one dimension; a finding where one is wrong."""
     shown = probe.output_values()
 
-    def run(made: tuple[int, Probe]) -> Run:
-        size, other = made
+    def run(other: Probe) -> tuple[Run, float]:
         started = time.process_time()  # what else the machine does is no fault of the code
         found = run_filled(partial(Run.of, other))
-        tried.runs[size] = other, found
-        tried.slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
-        return found
+        return found, time.process_time() - started
 
-    def judge(size: int, made: tuple[int, Probe], run: Run) -> Finding | str:
-        other, where = made[1], f"{size} of {tried.resizing.where}"
+    def judge(size: int, other: Probe, ran: tuple[Run, float]) -> Finding | str:
+        run, where = ran[0], f"{size} of {tried.resizing.where}"
+        tried.runs[size] = other, run
+        tried.slow = size >= 64 and ran[1] > _CALL_SECONDS
         place = _unwritten(other, run)
         if place is not None:
             return _tell_unwritten(probe, other, tried, f"{where}, {place}")
@@ -127,14 +126,14 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
     return _compare_parts(probe, tried)
 
 
-def _at_sizes(probe: Probe, tried: _Tried) -> Iterator[tuple[int, tuple[int, Probe]]]:
+def _at_sizes(probe: Probe, tried: _Tried) -> Iterator[tuple[int, Probe]]:
     given = tried.resizing.size
     for size in sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given}):
         if size > tried.resizing.largest or tried.slow or tried.foreign:
             return
         inputs = tried.resizing.at(size)
         if inputs is not None:
-            yield size, (size, probe.at(inputs))
+            yield size, probe.at(inputs)
 
 
 def _unwritten(probe: Probe, run: Run) -> str | None:
