@@ -84,19 +84,12 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
 
 @dataclass(frozen=True)
 class _Search:
-    """What edits are made of.
+    """What edits are made of."""
 
-    Arguments:
-        backward: runs with a step edited.
-        steps: those of backward as it is.
-        only: the position of the input whose gradient is wrong.
-        pair: that gradient expected and got.
-    """
-
-    backward: Backward
-    steps: Sequence[Step]
-    only: int
-    pair: Pair
+    backward: Backward  # runs with a step edited
+    steps: Sequence[Step]  # those of backward as it is
+    only: int  # the position of the input whose gradient is wrong
+    pair: Pair  # that gradient expected and got
 
     @cached_property
     def first(self) -> Sequence[int]:

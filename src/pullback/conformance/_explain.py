@@ -207,23 +207,14 @@ def _signs(pair: Pair) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Along:
-    """Where along one dimension something is wrong.
+    """Where along one dimension something is wrong."""
 
-    Arguments:
-        said: the dimension, in words.
-        size: how many places it has.
-        wrong: the places with a wrong entry.
-        right: the places that are known to have none.
-        tail: what stands in the wrong part, where that has a name.
-        whole: whether all that is known there is wrong.
-    """
-
-    said: str
-    size: int
-    wrong: list[int]
-    right: list[int]
-    tail: str
-    whole: bool
+    said: str  # the dimension, in words
+    size: int  # how many places it has
+    wrong: list[int]  # the places with a wrong entry
+    right: list[int]  # the places that are known to have none
+    tail: str  # what stands in the wrong part, where that has a name
+    whole: bool  # whether all that is known there is wrong
 
     @property
     def named(self) -> str:

@@ -24,21 +24,13 @@ __all__ = ["rank"]
 
 @dataclass(frozen=True)
 class _Made:
-    """Arguments with another number of dimensions.
+    """Arguments with another number of dimensions."""
 
-    Arguments:
-        name: what was done, in words.
-        chosen: the tensors that have it.
-        inputs: the arguments.
-        items: the same one by one, each with the dimensions that were given.
-        less: whether a dimension was taken away.
-    """
-
-    name: str
-    chosen: tuple[int, ...]
-    inputs: Arguments
-    items: tuple[Arguments, ...]
-    less: bool = False
+    name: str  # what was done, in words
+    chosen: tuple[int, ...]  # the tensors that have it
+    inputs: Arguments  # the arguments
+    items: tuple[Arguments, ...]  # the same one by one, each with the dimensions that were given
+    less: bool = False  # whether a dimension was taken away
 
     def part(self, found: Tensors, k: int) -> Tensors:
         """What belongs to one item, where each has its part."""

@@ -129,19 +129,12 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
 
 @dataclass(frozen=True)
 class _Slopes:
-    """What the derivative of <weights, outputs> along a step has to lie between.
+    """What the derivative of <weights, outputs> along a step has to lie between."""
 
-    Arguments:
-        weights: cotangents, zeros at the entries of the outputs that are not looked at.
-        low: the smaller one-sided derivative, or the only one.
-        high: the larger one, or the only one.
-        noise: how far apart equal ones may be.
-    """
-
-    weights: Tensors
-    low: float
-    high: float
-    noise: float
+    weights: Tensors  # cotangents, zeros at the entries of the outputs that are not looked at
+    low: float  # the smaller one-sided derivative, or the only one
+    high: float  # the larger one, or the only one
+    noise: float  # how far apart equal ones may be
 
     @classmethod
     def of(cls, weights: torch.Tensor, like: Tensors, sides: Sequence[Side]) -> "_Slopes":
