@@ -56,22 +56,14 @@ def _relative(probe: Probe) -> float:
 
 @dataclass(frozen=True)
 class Around:
-    """<w, f> around one point.
+    """<w, f> around one point."""
 
-    Arguments:
-        probe: the subject.
-        points: the differentiated inputs.
-        weights: the cotangents.
-        base: the outputs there.
-        until: when time is over.
-        steps: what keeps the structure of each point.
-    """
-
-    probe: Probe
-    points: Tensors
-    weights: Tensors
-    base: Tensors
-    until: float
+    probe: Probe  # the subject
+    points: Tensors  # the differentiated inputs
+    weights: Tensors  # the cotangents
+    base: Tensors  # the outputs there
+    until: float  # when time is over
+    # what keeps the structure of each point
     steps: Sequence[Callable[[torch.Tensor], torch.Tensor]]
 
     def pushed(self, only: int, step: torch.Tensor, size: float | None = None) -> Tensors | None:

@@ -28,33 +28,27 @@ Said = str | tuple[torch.Tensor, str]
 
 @dataclass(frozen=True)
 class Difference:
-    """What was expected and what was got, and what may explain why they differ.
+    """What was expected and what was got, and what may explain why they differ."""
 
-    Arguments:
-        expected: the right numbers.
-        got: the numbers seen, or ``None`` where backward returned no gradient.
-        known: where ``expected`` is known, a mask; ``None`` for everywhere.
-        sizes: numbers that a factor may be, by what they are.
-        others: tensors of the same shape that may be taken for it, missing or one too many.
-        parts: the terms that what is expected is the sum of.
-        hand: what backward has at hand, arguments, outputs, cotangents, what was saved.
-        numbers: numbers among the arguments, that may be such factors too.
-        counts: how many entries of an argument are used, and of how many, by what these are.
-        lowered: dtypes of what backward reads in a lower precision than that of the arguments.
-        close: how far apart equal numbers may be, beside the largest.
-    """
-
-    expected: torch.Tensor
-    got: torch.Tensor | None
+    expected: torch.Tensor  # the right numbers
+    got: torch.Tensor | None  # the numbers seen, or ``None`` where backward returned no gradient
+    # where ``expected`` is known, a mask; ``None`` for everywhere
     known: torch.Tensor | None = None
+    # numbers that a factor may be, by what they are
     sizes: Mapping[str, int] = field(default_factory=dict)
+    # tensors of the same shape that may be taken for it, missing or one too many
     others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    # the terms that what is expected is the sum of
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    # what backward has at hand, arguments, outputs, cotangents, what was saved
     hand: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    # numbers among the arguments, that may be such factors too
     numbers: Mapping[str, float] = field(default_factory=dict)
+    # how many entries of an argument are used, and of how many, by what these are
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # dtypes of what backward reads in a lower precision than that of the arguments
     lowered: Mapping[str, torch.dtype] = field(default_factory=dict)
-    close: float = CLOSE
+    close: float = CLOSE  # how far apart equal numbers may be, beside the largest
 
     @property
     def sharp(self) -> "Difference":
@@ -164,19 +158,13 @@ _ALONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Change(NamedTuple):
-    """What is done with a tensor.
+    """What is done with a tensor."""
 
-    Arguments:
-        rank: those of a lower rank are likelier.
-        apply: the tensor as it is meant, of the tensor as it is.
-        edit: that in words, as what follows "it".
-        said: what is wrong with a gradient that is right then.
-    """
-
-    rank: int
+    rank: int  # those of a lower rank are likelier
+    # the tensor as it is meant, of the tensor as it is
     apply: Callable[[torch.Tensor], torch.Tensor]
-    edit: str
-    said: str = ""
+    edit: str  # that in words, as what follows "it"
+    said: str = ""  # what is wrong with a gradient that is right then
 
 
 def changes(pair: Pair, tensor: torch.Tensor, share: torch.Tensor) -> Iterator[Change]:

@@ -49,25 +49,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Trial:
-    """One comparison of a derivative with finite differences.
+    """One comparison of a derivative with finite differences."""
 
-    Arguments:
-        match: whether they agree.
-        value: the derivative by the function's own rule.
-        estimate: by finite differences.
-        weights: the cotangents compared with.
-        step: the direction; of a second derivative, that of the cotangents too.
-        points: where it was made.
-        cotangents: those of a second derivative.
-    """
-
-    match: Match
-    value: float
-    estimate: Estimate
-    weights: Tensors = field(default_factory=list)
+    match: Match  # whether they agree
+    value: float  # the derivative by the function's own rule
+    estimate: Estimate  # by finite differences
+    weights: Tensors = field(default_factory=list)  # the cotangents compared with
+    # the direction; of a second derivative, that of the cotangents too
     step: Tensors = field(default_factory=list)
-    points: Tensors = field(default_factory=list)
-    cotangents: Tensors = field(default_factory=list)
+    points: Tensors = field(default_factory=list)  # where it was made
+    cotangents: Tensors = field(default_factory=list)  # those of a second derivative
 
     @property
     def is_wrong(self) -> bool:

@@ -104,40 +104,24 @@ def agreement(eps: float = 2.0**-52, grain: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A directional derivative by finite differences.
+    """A directional derivative by finite differences."""
 
-    Arguments:
-        value: the estimate of d/dt sum(weights * function(t)) at t = 0.
-        error: its estimated absolute error.
-        magnitude: the scale of a cancellation among its terms.
-        smooth: whether the entries it is made of are settled.
-        noise: an error that rounding alone explains, whatever the derivative.
-    """
-
-    value: float
-    error: float
-    magnitude: float
-    smooth: bool
-    noise: float = 0.0
+    value: float  # the estimate of d/dt sum(weights * function(t)) at t = 0
+    error: float  # its estimated absolute error
+    magnitude: float  # the scale of a cancellation among its terms
+    smooth: bool  # whether the entries it is made of are settled
+    noise: float = 0.0  # an error that rounding alone explains, whatever the derivative
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """The derivative of each entry of a real vector by finite differences.
+    """The derivative of each entry of a real vector by finite differences."""
 
-    Arguments:
-        value: the estimates, shape ``(n,)``, float64.
-        error: their estimated absolute errors; infinite where nothing is finite.
-        settled: where the estimate can be relied upon: no kink, no jump, little noise.
-        noise: the errors that rounding alone explains, whatever the step.
-        rounding: how much of the error is rounding, at the step that was chosen.
-    """
-
-    value: torch.Tensor
-    error: torch.Tensor
-    settled: torch.Tensor
-    noise: torch.Tensor
-    rounding: torch.Tensor
+    value: torch.Tensor  # the estimates, shape ``(n,)``, float64
+    error: torch.Tensor  # their estimated absolute errors; infinite where nothing is finite
+    settled: torch.Tensor  # where the estimate can be relied upon: no kink, no jump, little noise
+    noise: torch.Tensor  # the errors that rounding alone explains, whatever the step
+    rounding: torch.Tensor  # how much of the error is rounding, at the step that was chosen
 
     def weigh(self, weights: torch.Tensor, *, coherent: bool = False) -> Estimate:
         """The derivative of ``sum(weights * function)``, with weights that are random.
@@ -301,20 +285,13 @@ def _root(terms: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """What lies on one side of zero, for each entry.
+    """What lies on one side of zero, for each entry."""
 
-    Arguments:
-        slope: the one-sided derivative, shape ``(n,)``, float64.
-        error: how far it may be off, by rounding and by what was extrapolated.
-        told: where there is one.
-        change: how far the entry changes within the largest step.
-        jumps: whether a tenth of all that changes does so within the smallest of the eight steps.
-    """
-
-    slope: torch.Tensor
-    error: torch.Tensor
-    told: torch.Tensor
-    change: torch.Tensor
+    slope: torch.Tensor  # the one-sided derivative, shape ``(n,)``, float64
+    error: torch.Tensor  # how far it may be off, by rounding and by what was extrapolated
+    told: torch.Tensor  # where there is one
+    change: torch.Tensor  # how far the entry changes within the largest step
+    # whether a tenth of all that changes does so within the smallest of the eight steps
     jumps: bool
 
 

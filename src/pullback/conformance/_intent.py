@@ -164,23 +164,14 @@ def _is_identity(probe: Probe) -> bool:
 
 
 class Gap(NamedTuple):
-    """Where a backward is not linear.
+    """Where a backward is not linear."""
 
-    Arguments:
-        place: the position of the input.
-        expected: 2.5 B(a) - 1.5 B(b), or zeros.
-        got: B(2.5a - 1.5b), or B(0).
-        points: where.
-        a: cotangents, zeros where B(0) is not zero.
-        b: cotangents, or zeros.
-    """
-
-    place: int
-    expected: Tensors
-    got: Tensors
-    points: Tensors
-    a: Tensors
-    b: Tensors
+    place: int  # the position of the input
+    expected: Tensors  # 2.5 B(a) - 1.5 B(b), or zeros
+    got: Tensors  # B(2.5a - 1.5b), or B(0)
+    points: Tensors  # where
+    a: Tensors  # cotangents, zeros where B(0) is not zero
+    b: Tensors  # cotangents, or zeros
 
     @property
     def size(self) -> float:

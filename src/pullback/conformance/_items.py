@@ -48,21 +48,13 @@ def changed(
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows for a batch, and what is asked of each.
+    """Rows for a batch, and what is asked of each."""
 
-    Arguments:
-        probe: the subject, at all the rows.
-        chosen: the tensors that have them.
-        weights: the cotangent of each row of each output.
-        answers: the rows of outputs and gradients, all rows together.
-        outputs: how many of these are outputs.
-    """
-
-    probe: Probe
-    chosen: tuple[int, ...]
-    weights: Tensors
-    answers: Tensors
-    outputs: int = 0
+    probe: Probe  # the subject, at all the rows
+    chosen: tuple[int, ...]  # the tensors that have them
+    weights: Tensors  # the cotangent of each row of each output
+    answers: Tensors  # the rows of outputs and gradients, all rows together
+    outputs: int = 0  # how many of these are outputs
 
     @classmethod
     def of(cls, probe: Probe, chosen: tuple[int, ...]) -> "Batch":

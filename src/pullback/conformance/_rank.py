@@ -45,16 +45,12 @@ Lay = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run gave.
+    """What a run gave."""
 
-    Arguments:
-        found: every output tensor; the gradient of each tensor of the arguments, or ``None``.
-        needs: which outputs require a gradient.
-        written: the tensors handed over that hold other numbers now, by position.
-    """
-
+    # every output tensor; the gradient of each tensor of the arguments, or ``None``
     found: tuple[Any, ...] = ()
-    needs: tuple[bool, ...] = ()
+    needs: tuple[bool, ...] = ()  # which outputs require a gradient
+    # the tensors handed over that hold other numbers now, by position
     written: tuple[int, ...] = ()
 
 

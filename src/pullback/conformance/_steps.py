@@ -35,15 +35,10 @@ Line = Callable[[float], torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Motion:
-    """How the entries of one output move with one input.
+    """How the entries of one output move with one input."""
 
-    Arguments:
-        moves: whether any entry moves smoothly somewhere.
-        jumps: whether any entry jumps somewhere.
-    """
-
-    moves: bool
-    jumps: bool
+    moves: bool  # whether any entry moves smoothly somewhere
+    jumps: bool  # whether any entry jumps somewhere
 
     @property
     def is_stepped(self) -> bool:
@@ -53,23 +48,14 @@ class Motion:
 
 @dataclass(frozen=True)
 class Scan:
-    """A line, looked at: places and the values there.
+    """A line, looked at: places and the values there."""
 
-    Arguments:
-        line: the function along it; ``None`` where it is not defined.
-        places: increasing, shape ``(n,)``.
-        values: shape ``(n, entries)``.
-        rounding: the change of each entry that rounding explains.
-        least: the shortest interval that floating-point numbers resolve.
-        reach: how far the line goes to either side.
-    """
-
-    line: Line
-    places: list[float]
-    values: torch.Tensor
-    rounding: torch.Tensor
-    least: float
-    reach: float
+    line: Line  # the function along it; ``None`` where it is not defined
+    places: list[float]  # increasing, shape ``(n,)``
+    values: torch.Tensor  # shape ``(n, entries)``
+    rounding: torch.Tensor  # the change of each entry that rounding explains
+    least: float  # the shortest interval that floating-point numbers resolve
+    reach: float  # how far the line goes to either side
 
 
 def motions(probe: Probe, only: int | None = None) -> list[Motion]:
