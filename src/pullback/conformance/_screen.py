@@ -38,19 +38,12 @@ _Ran = TypeVar("_Ran")
 
 @dataclass(frozen=True)
 class Run:
-    """A forward and a backward at the probe's own inputs.
+    """A forward and a backward at the probe's own inputs."""
 
-    Arguments:
-        outputs: the differentiated outputs, without history.
-        cotangents: what backward was given.
-        answered: what it answered.
-        gradients: the same, with zeros for ``None``.
-    """
-
-    outputs: Tensors
-    cotangents: Tensors
-    answered: Sequence[torch.Tensor | None]
-    gradients: Tensors
+    outputs: Tensors  # those that are differentiated, without history
+    cotangents: Tensors  # what backward was given
+    answered: Sequence[torch.Tensor | None]  # what it answered
+    gradients: Tensors  # the same, with zeros for ``None``
 
     @classmethod
     def of(
@@ -98,22 +91,14 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Sweep(Generic[_Name]):
-    """Variations of the arguments, one after the other, until one is wrong.
+    """Variations of the arguments, one after the other, until one is wrong."""
 
-    Arguments:
-        end: the time of the process, in seconds, after which nothing more is tried: a check stays
-            fast.
-
-    Attributes:
-        said: what was learnt of each variation, `RIGHT` or why it is not told.
-        untidy: what is no reason to end.
-        ended: why nothing more was tried, or an empty text.
-    """
-
+    # in seconds of the process, after which nothing more is tried: a check stays fast
     end: float = math.inf
+    # what was learnt of each variation, `RIGHT` or why it is not told
     said: dict[_Name, str] = field(default_factory=dict)
-    untidy: list[Finding] = field(default_factory=list)
-    ended: str = ""
+    untidy: list[Finding] = field(default_factory=list)  # no reason to end
+    ended: str = ""  # why nothing more was tried
 
     @property
     def right(self) -> list[_Name]:
