@@ -153,15 +153,7 @@ def _trial(
     probe: Probe, slopes_by: Callable[[float], Slopes | None], weights: Tensors,
     answer: Callable[[Tensors], torch.Tensor], *, coherent: bool = False,
 ) -> Trial:  # fmt: skip
-    """What backward answers for weights, by two sizes of steps where the first disagrees.
-
-    Arguments:
-        probe: the subject.
-        slopes_by: finite differences, by the largest step.
-        weights: the cotangents.
-        answer: the terms of <gradient, direction> for cotangents.
-        coherent: whether the direction was chosen so that these add up.
-    """
+    """What backward answers for weights, by two sizes of steps where the first disagrees."""
     first = _compare(probe, slopes_by(FIRST_STEP), weights, answer, coherent)
     if not first.is_wrong:
         return first

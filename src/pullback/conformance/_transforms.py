@@ -29,16 +29,11 @@ Wrong = tuple[object, object] | None
 
 @dataclass(frozen=True)
 class Batch:
-    """Items beside each other, each with cotangents and two directions.
+    """Items beside each other, each with cotangents and two directions."""
 
-    Arguments:
-        probe: the subject; its own inputs are the first item.
-        items: the four parts of each item.
-        changes: how B changes along the direction of an item, once that is known.
-    """
-
-    probe: Probe
-    items: tuple[Item, ...]
+    probe: Probe  # the subject; its own inputs are the first item
+    items: tuple[Item, ...]  # the four parts of each item
+    # how B changes along the direction of an item, once that is known
     changes: dict[int, Slopes | None] = field(default_factory=dict)
 
     @classmethod
@@ -290,19 +285,13 @@ def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wr
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform, or one of another.
+    """A transform, or one of another."""
 
-    Arguments:
-        ask: the function of a batch and of four parts.
-        judge: compares what it answers with the Function's own backward.
-        source: how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``.
-        parts: what it must give, where ``B`` is the Function's own backward.
-    """
-
-    ask: Callable[..., Any]
+    ask: Callable[..., Any]  # the function of a batch and of four parts
+    # compares what it answers with the Function's own backward
     judge: Callable[[Batch, Callable[..., Any]], Wrong]
-    source: str
-    parts: str
+    source: str  # how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``
+    parts: str  # what it must give, where ``B`` is the Function's own backward
 
     def wrong(self, batch: Batch) -> Wrong:
         """What is expected and what it gives, where these differ."""
