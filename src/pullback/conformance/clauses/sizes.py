@@ -52,6 +52,8 @@ class _Tried:
             parts.append(f"refused at {_list([*refused])} {first}")
         if self.foreign:
             parts.append("other arguments are of another kind at the given size already")
+        if self.sweep.ended:
+            parts.append(f"nothing more was tried: {self.sweep.ended}")
         given = f"{self.resizing.where} (given {self.resizing.size})"
         return f"{given}: {', '.join(parts) or 'not told at any size'}"
 
@@ -84,7 +86,6 @@ def sizes(probe: Probe) -> Finding:
     if not tried:
         return probe.skipped("No size may change: a number among the arguments may stand for each.")
     said = "; ".join(map(str, tried))
-    said += " (nothing more was tried: calls are slow)" if time.process_time() > end else ""
     if not any(found.sweep.right for found in tried):
         return probe.skipped(f"No other size could be judged: {said}.")
     return probe.holds(f"{said[:1].upper()}{said[1:]}.")
