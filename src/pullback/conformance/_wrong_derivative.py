@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -103,22 +103,16 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
         for k in inputs:
             found = _wrong(at, k)
             if found is not None:
-                return _told(at, k, found, detail, hint)
+                return _told(at, k, *found, detail=detail, hint=hint)
     return None
 
 
-class _Wrong(NamedTuple):
-    """A gradient by finite differences (NaN where not moved), by backward, and how they differ."""
-
-    expected: torch.Tensor
-    got: torch.Tensor | None
-    said: str
-
-
-def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Finding:
+def _told(
+    at: Around, only: int, expected: torch.Tensor, got: torch.Tensor | None, said: str, *,
+    detail: str, hint: str,
+) -> Finding:  # fmt: skip
     there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
-    got = torch.zeros_like(found.expected) if found.got is None else found.got
-    shown = window(found.expected, got)
+    shown = window(expected, torch.zeros_like(expected) if got is None else got)
     sizes = {k: step_of(at.probe, at.points[only], k) for k in shown}
     move, entry, ties = "x.view(-1)[i] += h", "got.reshape(-1)[i].item()", {}
     for k in shown:
@@ -127,12 +121,12 @@ def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Findi
     if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
         move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
-    if found.got is None:
+    if got is None:
         hint = "Return its gradient at its place: backward returns None there."
-    of_complex = found.expected.is_complex()
+    of_complex = expected.is_complex()
     slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
     return there.broken(
-        detail, expected=found.expected, got=found.got, said=found.said,
+        detail, expected=expected, got=got, said=said,
         place=there.path(only), hint=hint, given={"w": at.weights},
         repro=[
             f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{only}]",
@@ -154,7 +148,8 @@ def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Findi
     )  # fmt: skip
 
 
-def _wrong(at: Around, only: int) -> _Wrong | None:
+def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str] | None:
+    """A gradient by differences (NaN where not moved), by backward, and how they differ."""
     probe, points, point = at.probe, at.points, at.points[only]
     places = _places(point.numel())
     if not places:
@@ -189,7 +184,7 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
         mend = right_edit(backward, only, sharp, at.until)
         said = explain(difference, FACTS if mend else RULES)
         said = f"{mend or _neglected(at, only, answered)} {said}".strip()
-    return _Wrong(expected, got, said)
+    return expected, got, said
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:

@@ -306,7 +306,12 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             if slopes is None:
                 continue
             if slopes.high - slopes.low > slopes.noise or kink:
-                return _untidy(probe, name, str(slopes), got, k)
+                return probe.untidy(
+                    f"The gradient is not finite at a kink of forward, at {name}: anything between "
+                    "its one-sided slopes is right there.",
+                    expected=f"{slopes} (differences, one-sided)", got=f"{got:.8g} (backward)",
+                    place=probe.path(k),
+                )  # fmt: skip
             return _broken(probe, name, f"{slopes} (differences)", got, k)
     return None
 
@@ -341,15 +346,6 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     if not (math.isfinite(one) and math.isfinite(other)):
         return None
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
-
-
-def _untidy(probe: Probe, name: str, expected: str, got: float, k: int) -> Finding:
-    return probe.untidy(
-        f"The gradient is not finite at a kink of forward, at {name}: anything between its "
-        "one-sided slopes is right there.",
-        expected=f"{expected} (differences, one-sided)", got=f"{got:.8g} (backward)",
-        place=probe.path(k),
-    )  # fmt: skip
 
 
 def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = None) -> Finding:
