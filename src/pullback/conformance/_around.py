@@ -8,21 +8,21 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._changes import CLOSE, Difference, is_same
 from pullback.conformance._derivative import aligned
-from pullback.conformance._evidence import inner
 from pullback.conformance._held import context_tensors
 from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._pair import CLOSE, Difference, is_same
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
-from pullback.conformance._vectors import scale
+from pullback.conformance._vectors import inner, scale
 
 __all__ = ["EVERY", "Around", "at_hand", "slopes_along", "step_of"]
 
@@ -30,15 +30,18 @@ EVERY = 256
 """The entries of an input up to which each of them is moved."""
 
 
-def _relative(probe: Probe) -> float:
-    """A step as a part of what moves, where f computes in float32 or in float64."""
-    return 2.0**-6 if probe.rough else 2.0**-17
-
-
 def slopes_along(
     probe: Probe, points: Tensors, step: Tensors, base: Tensors, size: float | None = None
 ) -> Tensors:
-    """How each output changes along a step, by one central difference."""
+    """How each output changes along a step, by one central difference.
+
+    Arguments:
+        probe: the subject.
+        points: where.
+        step: the direction.
+        base: the outputs there.
+        size: how much of the step to go; as f in float32 or in float64 asks if ``None``.
+    """
     size = _relative(probe) if size is None else size
     with torch.no_grad():
         up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), base)
@@ -46,52 +49,47 @@ def slopes_along(
     return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
 
 
+def _relative(probe: Probe) -> float:
+    """A step as a part of what moves, where f computes in float32 or in float64."""
+    return 2.0**-6 if probe.rough else 2.0**-17
+
+
 @dataclass(frozen=True)
 class Around:
-    """<w, f> around one point.
+    """<w, f> around one point."""
 
-    Arguments:
-        probe: the subject.
-        points: the differentiated inputs.
-        weights: the cotangents.
-        base: the outputs there.
-        until: when time is over.
-        steps: what keeps the structure of each point.
-    """
-
-    probe: Probe
-    points: Tensors
-    weights: Tensors
-    base: Tensors
-    until: float
+    probe: Probe  # the subject
+    points: Tensors  # the differentiated inputs
+    weights: Tensors  # the cotangents
+    base: Tensors  # the outputs there
+    until: float  # when time is over
+    # what keeps the structure of each point
     steps: Sequence[Callable[[torch.Tensor], torch.Tensor]]
 
-    def change(self, only: int, step: torch.Tensor) -> Tensors | None:
-        """How much each output changes with one input along a step, half of it to either side."""
+    def pushed(self, only: int, step: torch.Tensor, size: float | None = None) -> Tensors | None:
+        """How each output changes with one input along a step; ``None`` where f is refused."""
         alone = [step if k == only else torch.zeros_like(x) for k, x in enumerate(self.points)]
-        try:
-            return slopes_along(self.probe, self.points, alone, self.base, 1.0)
-        except Exception:  # refused there
-            return None
+        with suppress(Exception):
+            return slopes_along(self.probe, self.points, alone, self.base, size)
+        return None
 
-    def weighed(self, only: int, step: torch.Tensor) -> float | None:
+    def slope(self, only: int, step: torch.Tensor, size: float | None = None) -> float | None:
         """The same, of <w, f>."""
-        found = self.change(only, step)
+        found = self.pushed(only, step, size)
         if found is None:
             return None
         return sum(inner(w, change) for w, change in zip(self.weights, found, strict=True))
 
-    def slope(self, only: int, place: int) -> complex | float | None:
+    def entry(self, only: int, place: int) -> complex | float | None:
         """d<w, f> by one entry; of a complex entry as autograd has it."""
         point = self.points[only]
         size = step_of(self.probe, point, place)
-        found = []
-        for unit in (1.0, 1j) if point.is_complex() else (1.0,):
-            change = self.weighed(only, self.unit(only, place, size * unit))
-            if change is None:
-                return None
-            found.append(change / size)
-        return complex(*found) if len(found) == 2 else found[0]
+        units = (1.0, 1j) if point.is_complex() else (1.0,)
+        found = [self.slope(only, self.unit(only, place, unit), size) for unit in units]
+        known = [slope for slope in found if slope is not None]
+        if len(known) < len(units):
+            return None
+        return complex(*known) if point.is_complex() else known[0]
 
     def unit(self, only: int, place: int, size: complex = 1.0) -> torch.Tensor:
         """A step of one entry, and of those that its structure ties to it."""
@@ -99,40 +97,18 @@ class Around:
         step.view(-1)[place] = torch.tensor(size, dtype=step.dtype)
         return self.steps[only](step)
 
-    def gap(
-        self, only: int, step: torch.Tensor, gradient: torch.Tensor, low: int, high: int
-    ) -> float:
-        """How far backward is off where one range of entries moves; 0 where f is refused."""
-        moved = torch.zeros_like(step)
-        moved[low:high] = step[low:high]
-        change = self.weighed(only, self.size * moved.view(self.points[only].shape))
-        return 0.0 if change is None else abs(change / self.size - inner(gradient, moved))
-
-    @property
-    def size(self) -> float:
-        """How far what moves as a whole does so, as a part of a step."""
-        return _relative(self.probe)
-
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
         found = torch.full_like(self.points[only], torch.nan).contiguous()
         known = torch.zeros(found.shape, dtype=torch.bool)
         for place in places:
-            value = self.slope(only, place)
+            value = self.entry(only, place)
             if value is not None:
                 found.view(-1)[place] = torch.as_tensor(value, dtype=found.dtype)
                 known.view(-1)[place] = True
             if time.process_time() > self.until:
                 break
         return found, known
-
-    def pushed(self, only: int) -> torch.Tensor | None:
-        """J w, where one output has the shape of the input."""
-        point = self.points[only]
-        if len(self.weights) != 1 or self.weights[0].shape != point.shape or point.is_complex():
-            return None
-        change = self.change(only, self.size * self.weights[0].to(point.dtype))
-        return None if change is None else change[0] / self.size
 
     def with_constants(self) -> "Around":
         """The same, with every floating input as one that is differentiated."""

@@ -21,19 +21,12 @@ __all__ = ["Way", "composed_ways", "has_compiler", "plain_ways", "refused_way"]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compile, and what eager code gives.
+    """One way to compile, and what eager code gives."""
 
-    Arguments:
-        name: as one would write it.
-        run: gives the answer of compiled code.
-        eager: gives what is expected.
-        source: a function of x that shows it, where ``f`` is the Function.
-    """
-
-    name: str
-    run: Callable[[], Tensors]
-    eager: Callable[[], Tensors]
-    source: str = "f"
+    name: str  # as one would write it
+    run: Callable[[], Tensors]  # gives the answer of compiled code
+    eager: Callable[[], Tensors]  # gives what is expected
+    source: str = "f"  # a function of x that shows it, where ``f`` is the Function
 
 
 def has_compiler() -> bool:

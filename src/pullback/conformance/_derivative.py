@@ -3,6 +3,12 @@
 Every second comparison is *coherent*: the direction is chosen so that all terms of <J'w, v> have
 one sign and add up, which shows an error that all gradients share. In the others the terms have
 random signs: their sum grows as the root of their number, so that one wrong entry stands out.
+
+A null space or an invariant subspace has no basis of its own: a Function that returns an
+orthonormal one, Y, is right where it is for every loss that sees the span alone, and its entries
+may turn from point to point. What such losses see is the projection P = Y Y', which is unique. So
+where a comparison of Y fails it is made again with P: the same Function, followed by a product
+that autograd differentiates (the cotangent W of P reaches the Function as (W + W') Y).
 """
 
 import math
@@ -12,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance import _tree
 from pullback.conformance._evidence import (
     FARTHER_STEP,
     FIRST_STEP,
@@ -23,17 +30,18 @@ from pullback.conformance._evidence import (
     slopes,
 )
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._vectors import flatten, unflatten
+from pullback.conformance._vectors import are_finite, coarsest, flatten, unflatten
 
 __all__ = [
     "Trial",
     "aligned",
     "ask_second",
     "decide",
+    "has_basis",
+    "has_own_span",
     "judge",
-    "second_estimate",
     "second_slopes",
+    "spans",
     "try_derivative",
     "try_second",
 ]
@@ -41,25 +49,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Trial:
-    """One comparison of a derivative with finite differences.
+    """One comparison of a derivative with finite differences."""
 
-    Arguments:
-        match: whether they agree.
-        value: the derivative by the function's own rule.
-        estimate: by finite differences.
-        weights: the cotangents compared with.
-        step: the direction; of a second derivative, that of the cotangents too.
-        points: where it was made.
-        cotangents: those of a second derivative.
-    """
-
-    match: Match
-    value: float
-    estimate: Estimate
-    weights: Tensors = field(default_factory=list)
+    match: Match  # whether they agree
+    value: float  # the derivative by the function's own rule
+    estimate: Estimate  # by finite differences
+    weights: Tensors = field(default_factory=list)  # the cotangents compared with
+    # the direction; of a second derivative, that of the cotangents too
     step: Tensors = field(default_factory=list)
-    points: Tensors = field(default_factory=list)
-    cotangents: Tensors = field(default_factory=list)
+    points: Tensors = field(default_factory=list)  # where it was made
+    cotangents: Tensors = field(default_factory=list)  # those of a second derivative
 
     @property
     def is_wrong(self) -> bool:
@@ -141,22 +140,25 @@ def try_derivative(
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(probe.backward(points, given), step)
 
-    along, grain = probe.along(outputs, step, points), _grain_of(base)
-    trial = _witnessed(
-        lambda size: _compare(probe, _slopes(along, grain, size), weights, answer, coherent)
+    along, grain = probe.along(outputs, step, points), _coarse(base)
+    trial = _trial(
+        probe, lambda size: _slopes(along, grain, size), weights, answer, coherent=coherent
     )
     if trial.is_wrong and has_basis(base):
         return try_derivative(spans(probe), number, only)
     return replace(trial, step=step, points=points)
 
 
-def _witnessed(compare: Callable[[float], Trial]) -> Trial:
-    """A comparison by steps of a size; a mismatch only where another size agrees on it."""
-    trial = compare(FIRST_STEP)
-    if not trial.is_wrong:
-        return trial
-    other = compare(OTHER_STEP)
-    return trial if other.is_wrong else other
+def _trial(
+    probe: Probe, slopes_by: Callable[[float], Slopes | None], weights: Tensors,
+    answer: Callable[[Tensors], torch.Tensor], *, coherent: bool = False,
+) -> Trial:  # fmt: skip
+    """What backward answers for weights, by two sizes of steps where the first disagrees."""
+    first = _compare(probe, slopes_by(FIRST_STEP), weights, answer, coherent)
+    if not first.is_wrong:
+        return first
+    other = _compare(probe, slopes_by(OTHER_STEP), weights, answer, coherent)
+    return first if other.is_wrong else other
 
 
 def _compare(
@@ -166,18 +168,25 @@ def _compare(
     """Finite differences against what backward answers for weights, where these are settled."""
     if found is None:
         return _UNCLEAR
-    settled = _masked(weights, found)
+    settled = unflatten(flatten(weights) * found.settled, weights)
     terms = answer(settled)
-    trial = replace(_judge(probe, found, settled, terms, coherent), weights=settled)
-    if trial.match == "match" and not terms.any() and not found.settled.all():
+    estimate, value = found.weigh(flatten(settled), coherent=coherent), float(terms.sum())
+    trial = Trial("unclear", value, estimate, settled)
+    if not (math.isfinite(value) or found.settled.all()):
+        return trial  # zero times a slope that is infinite at an entry that is left out
+    magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
+    eps = max(coarsest(settled), torch.finfo(probe.dtype).eps)
+    match = compare(estimate, value, magnitude, eps, probe.grain)
+    if match == "match" and not terms.any() and not found.settled.all():
         # Zeros agree, but all that backward does is where differences are not settled.
-        return replace(trial, match="unclear") if answer(weights).any() else trial
-    if trial.is_wrong:
+        return trial if answer(weights).any() else replace(trial, match=match)
+    if match == "mismatch":
         # Nor does what disagrees with itself tell a wrong derivative from noise.
-        apart = abs(float(answer(settled).sum()) - trial.value)
-        noisy = apart > _ITSELF * abs(trial.value - trial.estimate.value)
-        return replace(trial, match="unclear") if noisy else trial
-    return trial
+        apart = abs(float(answer(settled).sum()) - value)
+        return (
+            trial if apart > _ITSELF * abs(value - estimate.value) else replace(trial, match=match)
+        )
+    return replace(trial, match=match)
 
 
 def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
@@ -206,15 +215,13 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(_second(probe, start, given), step)
 
-    judged = replace(probe, rough=probe.rough or probe.grain > 0)
-
-    def compare(size: float) -> Trial:
+    def slopes_by(size: float) -> Slopes | None:
         found = second_slopes(probe, start, step, size)
         if found is None:
             answer(weights)  # a refusal is told all the same
-        return _compare(judged, found, weights, answer, coherent=False)
+        return found
 
-    trial = _witnessed(compare)
+    trial = _trial(replace(probe, rough=probe.rough or probe.grain > 0), slopes_by, weights, answer)
     if trial.is_wrong and has_basis(base):
         return try_second(spans(probe), number, only)
     return replace(trial, step=step, points=points, cotangents=cotangents)
@@ -260,27 +267,8 @@ def second_slopes(
     def backward(moved: Tensors) -> Tensors:
         return probe.backward(moved[:count], moved[count:])
 
-    grain = max(probe.grain, _grain_of(start))
+    grain = max(probe.grain, _coarse(start))
     return _slopes(probe.along(backward, list(step), list(start)), grain, first)
-
-
-def _grain_of(parts: Sequence[torch.Tensor]) -> float:
-    """The precision of what is shown in float32 and has fewer digits; else 0."""
-    eps = max((torch.finfo(part.dtype).eps for part in parts), default=0.0)
-    return eps if eps > torch.finfo(torch.float32).eps else 0.0
-
-
-def second_estimate(probe: Probe, only: int) -> Estimate:
-    """How the Function's own backward changes with one input, by finite differences alone."""
-    points = probe.inputs.points()
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
-    cotangents = probe.cotangents(outputs, "second")
-    step = [*probe.direction("second alone", only), *[g * 0 for g in cotangents]]
-    found = second_slopes(probe, [*points, *cotangents], step)
-    if found is None:
-        return _UNCLEAR.estimate
-    weights = _masked(probe.spread(points, "second weights"), found)
-    return found.weigh(flatten(weights))
 
 
 # How far a backward may be from itself, beside how far it is from the truth.
@@ -302,29 +290,9 @@ def _slopes(
         return None
 
 
-def _judge(
-    probe: Probe, found: Slopes, weights: Tensors, terms: torch.Tensor, coherent: bool
-) -> Trial:
-    """Finite differences, weighted, against the sum of the terms of <J'w, v>."""
-    estimate = found.weigh(flatten(weights), coherent=coherent)
-    value = float(terms.sum())
-    if not (math.isfinite(value) or found.settled.all()):
-        # Zero times a slope that is infinite at an entry that is left out.
-        return Trial("unclear", value, estimate)
-    magnitude = float(terms.abs().sum() if coherent else terms.square().sum().sqrt())
-    match = compare(estimate, value, magnitude, _precision(probe, weights), probe.grain)
-    return Trial(match, value, estimate)
-
-
 def _terms(gradients: Tensors, step: Tensors) -> torch.Tensor:
     """The real terms of <gradient, step>, as one vector in float64."""
     return flatten(gradients).double() * flatten(step).double()
-
-
-def _masked(weights: Tensors, found: Slopes) -> Tensors:
-    """The weights with zeros where finite differences are not settled."""
-    flat = flatten(weights)
-    return unflatten(flat * found.settled.to(flat.dtype), weights)
 
 
 def _uphill(
@@ -341,10 +309,10 @@ def _uphill(
     return turned
 
 
-def _precision(probe: Probe, weights: Tensors) -> torch.dtype:
-    eps = max((torch.finfo(w.dtype).eps for w in weights), default=0.0)
-    low = max(eps, torch.finfo(probe.dtype).eps)
-    return {2.0**-52: torch.float64, 2.0**-23: torch.float32}.get(low, torch.float16)
+def _coarse(parts: Sequence[torch.Tensor]) -> float:
+    """The precision of what is shown in float32 and has fewer digits; else 0."""
+    eps = coarsest(parts)
+    return eps if eps > torch.finfo(torch.float32).eps else 0.0
 
 
 def aligned(outputs: Tensors, base: Tensors) -> Tensors:
@@ -364,3 +332,52 @@ def _align(output: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
         if flipped.any():
             return torch.where(flipped, -output, output)
     return output
+
+
+def has_basis(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an output is an orthonormal basis of a span: defined up to a rotation of it."""
+    return any(is_basis(y.detach()) for y in outputs)
+
+
+def is_basis(y: torch.Tensor) -> bool:
+    """Whether the columns are orthonormal and fewer than the rows, or the rows than the columns."""
+    if y.ndim < 2 or y.shape[-2] == y.shape[-1] or not y.numel():
+        return False
+    columns = _upright(y)
+    eye = torch.eye(columns.shape[-1], dtype=y.dtype, device=y.device)
+    return bool((columns.mH @ columns - eye).abs().max() < 1e3 * torch.finfo(y.dtype).eps)
+
+
+def has_own_span(
+    given: Sequence[torch.Tensor], found: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> bool:
+    """Whether bases as given are bases elsewhere too, of spans that have derivatives there.
+
+    A basis of everything says nothing of its span; and where vectors of one singular value are on
+    both sides of it, the span is any of many, which backward says by a NaN.
+    """
+    pairs = zip(given, found, strict=True)
+    if not has_basis(given):
+        return True
+    whole = any(is_basis(y) and z.ndim > 1 and z.shape[-2] == z.shape[-1] for y, z in pairs)
+    return not whole and are_finite(gradients)
+
+
+def _upright(y: torch.Tensor) -> torch.Tensor:
+    """The vectors of a basis as columns."""
+    return y if y.shape[-2] > y.shape[-1] else y.mH
+
+
+def spans(probe: Probe) -> Probe:
+    """The probe with the projection on its span in place of each output that is a basis."""
+    every = probe.run(probe.leaves())
+    bases = {k for k in probe.outputs if is_basis(every[k].detach())}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = probe.subject.call(*args, **kwargs)
+        parts = _tree.tensors(found)
+        columns = [_upright(y) if k in bases else y for k, y in enumerate(parts)]
+        projected = (y @ y.mH if k in bases else y for k, y in enumerate(columns))
+        return _tree.replace(found, projected)
+
+    return replace(probe, subject=replace(probe.subject, call=call))

@@ -122,23 +122,15 @@ class _Way:
     without: Sequence[Place] = ()
 
 
-class _Judge:
+class _Judge(AllRanks):
     """What is known so far of one Function on its ranks.
 
-    Arguments:
-        group: the ranks.
-        timeout: seconds of work, or of sleep, that one pass may take.
-
     Attributes:
-        told: writes findings.
         held: the convention that holds, and whether each input is a rank's own or all have copies.
     """
 
     def __init__(self, group: Group, timeout: float) -> None:
-        self.group, self.ranks, self.subject = group, group.ranks, group.subject
-        given = group.arguments
-        self.told = Probe(self.subject, given, given, seed=group.seed, clause="distributed")
-        self.all = AllRanks(group, self.told, timeout)
+        super().__init__(group, timeout)
         self.intent: str = self.subject.gradient or "exact"
         self.held: tuple[str, dict[int, str]] = ("sum", {})
 
@@ -147,10 +139,10 @@ class _Judge:
     def finding(self) -> Finding:
         """The first fault, or what holds."""
         try:
-            self.all.look()
+            self.look()
         except Failed as failure:
             return self._failed(failure)
-        if not self.all.moving:
+        if not self.moving:
             return self.told.skipped("No floating tensor among the arguments gets a gradient.")
         if not self.group.speaks:
             return self.told.skipped("It enters no collective: what it does on one rank is all.")
@@ -177,11 +169,11 @@ class _Judge:
     def _unlike(self, got: Run, way: "_Way") -> Finding | None:
         """The finding that a pass gives other numbers; but for the gradients left out."""
         names = [f"output {k} of all" for k in range(len(got.outputs))]
-        names += self.all.probe.inputs.names()
-        left_out = [self.all.path(place) for place in way.without]
+        names += self.probe.inputs.names()
+        left_out = [self.path(place) for place in way.without]
         every = [k for k, name in enumerate(names) if name not in left_out]
         pairs = [[run.every[k] for k in every] for run in (got, way.expected)]
-        place = self.all.probe.differ(*pairs, looser=1e3)
+        place = self.probe.differ(*pairs, looser=1e3)
         if place is None:
             return None
         one, other = (part[place] for part in pairs)
@@ -192,11 +184,11 @@ class _Judge:
 
     def _written(self) -> Finding | None:
         written: list[tuple[str, int, int]] = []
-        self.all.run(written=written)
+        self.run(written=written)
         for what, rank, k in written[:1]:
             if what == "forward":
                 return self.told.broken(
-                    f"Forward writes {self.all.path((rank, k))}, which it was handed, and does not "
+                    f"Forward writes {self.path((rank, k))}, which it was handed, and does not "
                     "mark it dirty.",
                     hint="A collective writes its tensor: hand it a copy.",
                 )
@@ -214,12 +206,12 @@ class _Judge:
         if self.intent != "exact":
             return f"The gradient is declared as {self.intent}: it is compared with itself alone."
         losses = [self.ranks.loss] if self.ranks.loss else ["sum", "replicated"]
-        values = self.all.probe.inputs.values
+        values = self.probe.inputs.values
         missed = []
         for loss in losses:
-            if missed and not self.all.shared(values):
+            if missed and not self.shared(values):
                 break  # no output is there for all ranks
-            found = self.all.holding(values, loss)
+            found = self.holding(values, loss)
             if isinstance(found, dict) and (
                 set(found.values()) != {"unsettled"} or loss == losses[-1]
             ):
@@ -241,14 +233,14 @@ class _Judge:
 
     def _is_surrogate(self, own: Probe, position: int) -> str:
         """Why a gradient that is no derivative may be meant so, or an empty text."""
-        alone = self.all.alone(own, position)
+        alone = self.alone(own, position)
         if any(motion.is_stepped for motion in motions(alone, 0)):
             return f"forward moves by jumps with {alone.path(0)}, backward is not zero"
         return ""
 
     def _not_derivative(self, own: Probe, position: int, detail: str) -> Finding | None:
         """Which rank's input it is, by moving that of each alone, once two trials agree."""
-        whole = self.all.alone(own, position)
+        whole = self.alone(own, position)
         trial = judge(whole)
         if not trial.is_wrong:
             return None
@@ -274,7 +266,7 @@ class _Judge:
         """The same numbers whichever way it is run."""
         for way in ways:
             try:
-                got = self.all.run(**way.how)
+                got = self.run(**way.how)
             except Failed as failure:
                 return self._failed(failure, f"{way.where}, ")
             finding = self._unlike(got, way)
@@ -285,7 +277,7 @@ class _Judge:
     def _waits(self) -> Finding | None:
         """Whichever rank comes late, as where each collective has its time."""
         ranks = range(self.ranks.count)
-        expected = self.all.run(linger=[_LINGER for _ in ranks])
+        expected = self.run(linger=[_LINGER for _ in ranks])
         return self._same(*(
             _Way(f"where rank {rank} comes {_LATE * 1000:.0f} ms late", expected,
                  {"late": [_LATE * (k == rank) for k in ranks]},
@@ -296,8 +288,8 @@ class _Judge:
 
     def _laid_out(self) -> Finding | None:
         """Shards and cotangents that are not contiguous."""
-        plain, even = self.all.run(), self.all.run(back=_even)
-        has_rows = any(value.ndim > 1 for value in self.all.probe.inputs.values)
+        plain, even = self.run(), self.run(back=_even)
+        has_rows = any(value.ndim > 1 for value in self.probe.inputs.values)
         ways = [
             (f"{what} that are {name}", plain, {side: lay})
             for name, lay in (*[("transposed", transposed)] * has_rows,
@@ -315,15 +307,15 @@ class _Judge:
 
     def _needed(self) -> Finding | None:
         """Where one input needs no gradient, on all ranks or on one, the others keep theirs."""
-        if len(self.all.moving) < 2:
+        if len(self.moving) < 2:
             return None
-        expected, ways = self.all.run(), list[_Way]()
-        for k in self.all.moving:
-            every = [place for place in self.all.places if place[1] == k]
+        expected, ways = self.run(), list[_Way]()
+        for k in self.moving:
+            every = [place for place in self.places if place[1] == k]
             for without in (every, *([place] for place in every)):
                 where = "any rank" if len(without) > 1 else f"rank {without[0][0]} alone"
-                path = self.all.path(without[0]).rpartition(" on rank")[0]
-                how = {"moving": self.all.probe.subject.target.moving - {*without}}
+                path = self.path(without[0]).rpartition(" on rank")[0]
+                how = {"moving": self.probe.subject.target.moving - {*without}}
                 ways.append(_Way(
                     f"where {path} needs no gradient on {where}", expected, how,
                     "Compute each gradient that is needed, whichever others are.",
@@ -335,9 +327,9 @@ class _Judge:
         """Shards of other sizes on each rank, and a rank that has none, where it takes them."""
         if self.ranks.inputs is not None or self.intent != "exact":
             return ""
-        first = [v for v, place in zip(self.all.probe.inputs.values, self.all.places, strict=True)
+        first = [v for v, place in zip(self.probe.inputs.values, self.places, strict=True)
                  if not place[0]]  # fmt: skip
-        given = self.told.inputs.with_values(first).with_differentiable(self.all.moving)
+        given = self.told.inputs.with_values(first).with_differentiable(self.moving)
         last, taken = self.ranks.count - 1, list[str]()
         copies = {k for k, how in self.held[1].items() if how == "copies"}
         for resizing in resizings(given, _LARGEST, _ENTRIES, self.told.generator("shards")):
@@ -347,7 +339,7 @@ class _Judge:
             uneven = [resizing.size - rank for rank in range(self.ranks.count)]
             for name, sizes in (("uneven", uneven), ("empty on a rank", [*uneven[:-1], 0])):
                 parts = [part for size in sizes if (part := resizing.at(size)) is not None]
-                values = [v for r, p in enumerate(parts) for v in self.all.others(p.values, r)]
+                values = [v for r, p in enumerate(parts) for v in self.others(p.values, r)]
                 if len(parts) < len(sizes) or not self._takes(values):
                     break
                 finding = self._judged(values, f"Where {resizing.where} is {name} ({sizes})")
@@ -358,9 +350,9 @@ class _Judge:
             "Shards of unequal sizes are refused.")  # fmt: skip
 
     def _takes(self, values: Tensors) -> bool:
-        patience = min(self.all.timeout, _TRIED)
+        patience = min(self.timeout, _TRIED)
         try:
-            replace(self.all.probe.subject.target, patience=patience).forward(values)
+            replace(self.probe.subject.target, patience=patience).forward(values)
         except Failed:
             self.group.start()
             return False
@@ -368,10 +360,10 @@ class _Judge:
 
     def _judged(self, values: Tensors, where: str) -> Finding | None:
         try:
-            self.all.run(values)
+            self.run(values)
         except Failed as failure:
             return self._failed(failure, f"{where}: ")
-        found = self.all.holding(values, self.held[0])
+        found = self.holding(values, self.held[0])
         if isinstance(found, dict):
             return None
         own, position, _ = found

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import NAMELESS, changes
+from pullback.conformance._changes import NAMELESS, Difference, Pair, changes, is_alike, is_same
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
-from pullback.conformance._pair import Difference, Pair, is_alike, is_same
 from pullback.internal.torch import pytree
 
 __all__ = ["right_edit"]
@@ -85,19 +84,12 @@ def right_edit(backward: Backward, only: int, difference: Difference, until: flo
 
 @dataclass(frozen=True)
 class _Search:
-    """What edits are made of.
+    """What edits are made of."""
 
-    Arguments:
-        backward: runs with a step edited.
-        steps: those of backward as it is.
-        only: the position of the input whose gradient is wrong.
-        pair: that gradient expected and got.
-    """
-
-    backward: Backward
-    steps: Sequence[Step]
-    only: int
-    pair: Pair
+    backward: Backward  # runs with a step edited
+    steps: Sequence[Step]  # those of backward as it is
+    only: int  # the position of the input whose gradient is wrong
+    pair: Pair  # that gradient expected and got
 
     @cached_property
     def first(self) -> Sequence[int]:

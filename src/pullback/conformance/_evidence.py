@@ -37,6 +37,17 @@ common with it; both must disagree with backward, at two points or along two dir
 simulation one comparison with one first step is never wrong in thousands (tests/conformance/
 test_error_rates.py), that is in less than one of a thousand; two that are independent, in less than
 one of a million.
+
+**At a special value** a function may have a kink, a jump, a root, or a feature as small as what its
+author adds to a denominator, so that nothing is taken for granted there: each side is looked at by
+itself (`look`), at eight steps h, each a quarter of the one before, then ten times closer each
+time. q(h) = (f(h) - f(0)) / h = f' + h f''/2 + ..., so that (4 q(h / 4) - q(h)) / 3 is f' up to
+h^2. Only where the last three of these agree is there a limit: a root or a logarithm has none. A
+limit of zero has no digits to agree in: it is told beside the largest quotient. f is rounded at 0
+and at h, and so is what moves: 4 eps (|f| + |x f'|) / h is noise; where both are zero steps of any
+size can be told from none. At all smaller steps whose noise is less than a tenth of the largest
+quotient the quotient stays within 1e-5 of the limit, as is asked of a derivative elsewhere; else
+there is none: the sine of a large number's square swings within the eighth step.
 """
 
 import math
@@ -53,12 +64,12 @@ __all__ = [
     "OTHER_STEP",
     "Estimate",
     "Match",
+    "Side",
     "Slopes",
     "agreement",
     "compare",
-    "inner",
+    "look",
     "slopes",
-    "wide",
 ]
 
 FIRST_STEP = 2.0**-6
@@ -72,60 +83,45 @@ FARTHER_STEP = 2.0**-3
 
 _STEPS = 8
 _RATIO = 4.0
+_CLOSER = 10  # steps of one side that are closer than these
 # How many of the finest steps must agree with the estimate.
 _FINE = 3
 # How many times its estimated error an estimate may be off, and the relative part beside it.
 _ERRORS = 6
-_RELATIVE = {torch.float64: 1e-5, torch.float32: 5e-3}
+_RELATIVE = {2.0**-52: 1e-5, 2.0**-23: 5e-3}  # by the precision of float64 and of float32
 _ROUGHEST = 0.1  # in less than float32
 
 
-def agreement(dtype: torch.dtype, grain: float = 0.0) -> float:
+def agreement(eps: float = 2.0**-52, grain: float = 0.0) -> float:
     """The relative agreement that is asked of a right derivative.
 
     Arguments:
-        dtype: the precision that the function computes in.
+        eps: the precision that the function computes in.
         grain: the precision of the derivative, where that is less.
     """
-    return max(_RELATIVE.get(dtype, _ROUGHEST), 16 * grain)
+    return max(_RELATIVE.get(eps, _ROUGHEST), 16 * grain)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A directional derivative by finite differences.
+    """A directional derivative by finite differences."""
 
-    Arguments:
-        value: the estimate of d/dt sum(weights * function(t)) at t = 0.
-        error: its estimated absolute error.
-        magnitude: the scale of a cancellation among its terms.
-        smooth: whether the entries it is made of are settled.
-        noise: an error that rounding alone explains, whatever the derivative.
-    """
-
-    value: float
-    error: float
-    magnitude: float
-    smooth: bool
-    noise: float = 0.0
+    value: float  # the estimate of d/dt sum(weights * function(t)) at t = 0
+    error: float  # its estimated absolute error
+    magnitude: float  # the scale of a cancellation among its terms
+    smooth: bool  # whether the entries it is made of are settled
+    noise: float = 0.0  # an error that rounding alone explains, whatever the derivative
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """The derivative of each entry of a real vector by finite differences.
+    """The derivative of each entry of a real vector by finite differences."""
 
-    Arguments:
-        value: the estimates, shape ``(n,)``, float64.
-        error: their estimated absolute errors; infinite where nothing is finite.
-        settled: where the estimate can be relied upon: no kink, no jump, little noise.
-        noise: the errors that rounding alone explains, whatever the step.
-        rounding: how much of the error is rounding, at the step that was chosen.
-    """
-
-    value: torch.Tensor
-    error: torch.Tensor
-    settled: torch.Tensor
-    noise: torch.Tensor
-    rounding: torch.Tensor
+    value: torch.Tensor  # the estimates, shape ``(n,)``, float64
+    error: torch.Tensor  # their estimated absolute errors; infinite where nothing is finite
+    settled: torch.Tensor  # where the estimate can be relied upon: no kink, no jump, little noise
+    noise: torch.Tensor  # the errors that rounding alone explains, whatever the step
+    rounding: torch.Tensor  # how much of the error is rounding, at the step that was chosen
 
     def weigh(self, weights: torch.Tensor, *, coherent: bool = False) -> Estimate:
         """The derivative of ``sum(weights * function)``, with weights that are random.
@@ -153,13 +149,6 @@ class Slopes:
 
 
 Match = str  # "match", "mismatch" or "unclear"
-
-
-def inner(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The real inner product Re(sum(conj(first) * second)) in float64."""
-    if first.numel() == 0:
-        return 0.0
-    return float((wide(first).conj() * wide(second)).sum().real)
 
 
 def slopes(
@@ -254,7 +243,7 @@ def _settled(  # noqa: PLR0917 - the parts of one tableau
 
 
 def compare(
-    estimate: Estimate, value: float, magnitude: float, dtype: torch.dtype, grain: float = 0.0
+    estimate: Estimate, value: float, magnitude: float, eps: float = 2.0**-52, grain: float = 0.0
 ) -> Match:
     """Whether a derivative agrees with its estimate.
 
@@ -262,14 +251,14 @@ def compare(
         estimate: by finite differences.
         value: the derivative to be judged.
         magnitude: the scale of a cancellation among its terms.
-        dtype: the precision the function computes in.
+        eps: the precision the function computes in.
         grain: the precision of the derivative, where that is less.
 
     Returns:
         ``"match"``, ``"mismatch"``, or ``"unclear"`` at a kink or where the estimate is too rough.
 
     Example:
-        >>> compare(Estimate(1.0, 1e-12, 1.0, True), 1.5, 1.5, torch.float64)
+        >>> compare(Estimate(1.0, 1e-12, 1.0, True), 1.5, 1.5)
         'mismatch'
     """
     # An infinite derivative is no scale: it would agree with everything.
@@ -278,7 +267,7 @@ def compare(
         return "unclear"
     if estimate.error > max(1e-2 * scale, estimate.noise):
         return "unclear"
-    tolerance = agreement(dtype, grain) * scale + _ERRORS * estimate.error
+    tolerance = agreement(eps, grain) * scale + _ERRORS * estimate.error
     if abs(value - estimate.value) <= tolerance:
         return "match"
     if not estimate.smooth or estimate.error > 1e-2 * scale:
@@ -294,6 +283,73 @@ def _root(terms: torch.Tensor) -> float:
     return float(terms.square().sum().sqrt())
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers in float64, or its complex partner."""
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+@dataclass(frozen=True)
+class Side:
+    """What lies on one side of zero, for each entry."""
+
+    slope: torch.Tensor  # the one-sided derivative, shape ``(n,)``, float64
+    error: torch.Tensor  # how far it may be off, by rounding and by what was extrapolated
+    told: torch.Tensor  # where there is one
+    change: torch.Tensor  # how far the entry changes within the largest step
+    # whether a tenth of all that changes does so within the smallest of the eight steps
+    jumps: bool
+
+
+def look(
+    function: Callable[[float], torch.Tensor], side: float, step: float, reach: float = 0.0
+) -> Side | None:
+    """Scan one side.
+
+    Arguments:
+        function: maps a real number to a real vector, shape ``(n,)``.
+        side: 1.0 for above, -1.0 for below.
+        step: the largest step.
+        reach: how large what moves is, beside a step of one; zero where it starts at zero.
+
+    Returns:
+        What is there; ``None`` where the function is not defined.
+
+    Example:
+        >>> found = look(lambda t: torch.tensor([abs(t), abs(t) ** 0.5]).double(), -1.0, 0.1)
+        >>> found.told.tolist(), found.slope[0].item()
+        ([True, False], -1.0)
+    """
+    eps, steps = torch.finfo(torch.float64).eps, [side * h for h in _steps(step)]
+    finer = [steps[-1] * 10.0**-level for level in range(1, _CLOSER + 1)]
+    base = function(0.0).double()
+
+    def quotients(places: list[float]) -> torch.Tensor | None:
+        try:
+            return torch.stack([(function(h).double() - base) / h for h in places])
+        except Exception:  # not defined there
+            return None
+
+    def noise(h: float) -> torch.Tensor:
+        return 4 * eps * (base.abs() + reach * limit.abs()) / abs(h)
+
+    found = quotients(steps)
+    if found is None or not bool(found[0].isfinite().all()):
+        return None
+    limits = (4 * found[1:] - found[:-1])[-3:] / 3
+    limit, largest = limits[-1], found.abs().amax(0)
+    least = noise(steps[-1])
+    seen = [h for h in finer if bool((noise(h) <= 0.1 * largest).any())]
+    closer = quotients(seen) if seen else found[-1:]
+    if closer is None:
+        return None
+    apart = limits.amax(0) - limits.amin(0)
+    told = apart <= 1e-4 * limit.abs() + 1e-6 * largest + 10 * least
+    told &= (least <= 1e-9) | (least <= 1e-3 * largest) | (largest == 0)
+    near = agreement() * limit.abs() + (found[-1] - limit).abs()
+    for h, close in zip(seen, closer, strict=bool(seen)):
+        told &= (noise(h) > 0.1 * largest) | ((close - limit).abs() <= near + 3 * noise(h))
+    # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated: at all steps,
+    # not at the smallest alone, where acosh(1 + x * x) is zero since rounding leaves it nothing.
+    shrinks = (found[-1].abs() < 0.25 * largest) & (closer[-1].abs() < 1e-5 * largest)
+    vanishes = (base == 0) & shrinks & (reach == 0)
+    moved = [(h * q).abs() for h, q in ((steps[0], found[0]), (steps[-1], found[-1]))]
+    first, last = (float(change.max()) if len(base) else 0.0 for change in moved)
+    return Side(
+        torch.where(vanishes, 0.0, limit), 10 * least + apart * ~vanishes, told | vanishes,
+        moved[0], last > 0.1 * first > 0,
+    )  # fmt: skip

@@ -9,17 +9,21 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from pullback.conformance._changes import NAMELESS, Change, changes, factors
-from pullback.conformance._pair import (
+from pullback.conformance._changes import (
     CLOSE,
+    NAMELESS,
+    Change,
     Difference,
     Pair,
     Rule,
     Said,
     are_close,
+    changes,
+    factors,
     first_true,
     ratio_of,
 )
@@ -204,23 +208,14 @@ def _signs(pair: Pair) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Along:
-    """Where along one dimension something is wrong.
+    """Where along one dimension something is wrong."""
 
-    Arguments:
-        said: the dimension, in words.
-        size: how many places it has.
-        wrong: the places with a wrong entry.
-        right: the places that are known to have none.
-        tail: what stands in the wrong part, where that has a name.
-        whole: whether all that is known there is wrong.
-    """
-
-    said: str
-    size: int
-    wrong: list[int]
-    right: list[int]
-    tail: str
-    whole: bool
+    said: str  # the dimension, in words
+    size: int  # how many places it has
+    wrong: list[int]  # the places with a wrong entry
+    right: list[int]  # the places that are known to have none
+    tail: str  # what stands in the wrong part, where that has a name
+    whole: bool  # whether all that is known there is wrong
 
     @property
     def named(self) -> str:
@@ -240,7 +235,8 @@ def _along(pair: Pair) -> Iterator[_Along]:
         if right and places:
             said = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
             whole = torch.equal(*(t.movedim(dim, 0)[places] for t in (wrong, pair.known)))
-            yield _Along(said, size, places, right, _what(pair, touched, dim), whole)
+            tail = _where(pair, (slice(None),) * dim + (places,))
+            yield _Along(said, size, places, right, tail, whole)
 
 
 def _repeated(pair: Pair) -> Iterator[Said]:
@@ -269,24 +265,17 @@ def _blocks(pair: Pair) -> Iterator[Said]:
 
 def _scattered(pair: Pair) -> Iterator[Said]:
     """Right but for some entries, all wrong in the same way, as beyond a threshold."""
-    wrong = pair.wrong
-    count, every = int(wrong.sum()), int(pair.known.sum())
+    count, every = int(pair.wrong.sum()), int(pair.known.sum())
     if 1 < count < every:
-        part = Pair(pair.expected[wrong], pair.got[wrong], pair.known[wrong], pair.difference)
-        said = first_true(part, (_zero, _factor, _signs, _offset))
-        if said:
-            yield f"Right but for {count} of {every} entries, where {said[0].lower()}{said[1:]}"
+        tail = _where(pair, pair.wrong, (_zero, _factor, _signs, _offset))
+        if tail:
+            yield f"Right but for {count} of {every} entries{tail}."
 
 
-def _what(pair: Pair, touched: torch.Tensor, dim: int) -> str:
-    """What stands in the wrong part, where that has a name."""
-    places = touched.nonzero().reshape(-1)
-    known = pair.known.index_select(dim, places)
-    if not known.any():
-        return ""
-    part = Pair(pair.expected.index_select(dim, places), pair.got.index_select(dim, places),
-                 known, pair.difference)  # fmt: skip
-    said = first_true(part, (_zero, _factor))
+def _where(pair: Pair, part: Any, rules: Sequence[Rule] = (_zero, _factor)) -> str:
+    """How one part differs, where that has a name."""
+    within = Pair(pair.expected[part], pair.got[part], pair.known[part], pair.difference)
+    said = first_true(within, rules) if within.known.any() else ""
     return f", where {said[0].lower()}{said[1:-1]}" if said else ""
 
 

@@ -30,17 +30,11 @@ _LARGER, _ENTRIES = 64, 2**12
 
 @dataclass(frozen=True)
 class Fresh:
-    """A call before all others, and what a copy of the process answers that does not make it.
+    """A call before all others, and what a copy of the process answers that does not make it."""
 
-    Arguments:
-        probe: the subject with its arguments, before anything is known of them.
-        copy: answers other calls first; ``None`` where there are no copies.
-        first: what the first call gave; ``None`` where forward refused.
-    """
-
-    probe: Probe
-    copy: Copy | None = None
-    first: Tensors | None = None
+    probe: Probe  # the subject with its arguments, before anything is known of them
+    copy: Copy | None = None  # answers other calls first; ``None`` where there are no copies
+    first: Tensors | None = None  # what the first call gave; ``None`` where forward refused
 
     @classmethod
     def of(cls, probe: Probe) -> "Fresh":

@@ -17,14 +17,12 @@ The rule, in order:
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._derivative import try_derivative
-from pullback.conformance._evidence import inner
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import (
@@ -37,7 +35,7 @@ from pullback.conformance._steps import (
     motions,
     scan_line,
 )
-from pullback.conformance._vectors import are_finite, flatten, unflatten
+from pullback.conformance._vectors import are_finite, flatten, inner, unflatten
 
 __all__ = ["infer_intent", "linearity_gap"]
 
@@ -64,7 +62,8 @@ def infer_intent(probe: Probe) -> Probe:
 
 def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
     """The intent, the reason, and what of a surrogate is still held to the derivative."""
-    if not _is_linear(probe):
+    # At the given point and at a second one.
+    if linearity_gap(probe) is not None or linearity_gap(probe, 2) is not None:
         return "nonlinear", "backward is not linear in the cotangent", (), ()
     trial = try_derivative(probe, 0)
     if trial.match == "match":
@@ -122,21 +121,16 @@ def _answers(probe: Probe, only: int, output: int) -> bool:
     for far in (0.0, *(side * reach for reach in REACHES for side in (-1, 1))):
         points = [x + far * v for x, v in zip(given, step, strict=True)]
         try:
-            gradient = _gradient(probe, points, only, output)
+            leaves = probe.leaves(points)
+            outputs = probe.evaluate(leaves)
+            alone = [g * (k == output) for k, g in enumerate(probe.spread(outputs, "answers"))]
+            if bool(probe.pull(leaves, alone, outputs)[only].ne(0).any()):
+                return True
         except Exception:
             if not far:
                 raise
             continue  # not defined there
-        if bool(gradient.ne(0).any()):
-            return True
     return False
-
-
-def _gradient(probe: Probe, points: Sequence[torch.Tensor], only: int, output: int) -> torch.Tensor:
-    leaves = probe.leaves(points)
-    outputs = probe.evaluate(leaves)
-    alone = [g * (k == output) for k, g in enumerate(probe.spread(outputs, "answers"))]
-    return probe.pull(leaves, alone, outputs)[only]
 
 
 def _constant(probe: Probe, moves: list[list[Motion]]) -> list[int]:
@@ -170,23 +164,22 @@ def _is_identity(probe: Probe) -> bool:
 
 
 class Gap(NamedTuple):
-    """Where a backward is not linear.
+    """Where a backward is not linear."""
 
-    Arguments:
-        place: the position of the input.
-        expected: 2.5 B(a) - 1.5 B(b), or zeros.
-        got: B(2.5a - 1.5b), or B(0).
-        points: where.
-        a: cotangents, zeros where B(0) is not zero.
-        b: cotangents, or zeros.
-    """
+    place: int  # the position of the input
+    expected: Tensors  # 2.5 B(a) - 1.5 B(b), or zeros
+    got: Tensors  # B(2.5a - 1.5b), or B(0)
+    points: Tensors  # where
+    a: Tensors  # cotangents, zeros where B(0) is not zero
+    b: Tensors  # cotangents, or zeros
 
-    place: int
-    expected: Tensors
-    got: Tensors
-    points: Tensors
-    a: Tensors
-    b: Tensors
+    @property
+    def size(self) -> float:
+        """The largest difference beside the largest entry."""
+        one, other = self.expected[self.place], self.got[self.place]
+        if not other.isfinite().all():
+            return math.inf
+        return float((other - one).abs().max()) / max(float(t.abs().max()) for t in (one, other))
 
 
 def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
@@ -201,16 +194,15 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
         Where, or ``None`` if linear.
     """
     points = probe.point(number)
-    outputs = [y.detach() for y in probe.evaluate(probe.leaves(points))]
+    outputs = probe.output_values(points)
     found = _combined(probe, points, outputs, 1.0)
-    if found is not None and _gap(found) < _SOLVED:
-        larger = (_combined(probe, points, outputs, size) for size in (1e3, 1e-3))
-        found = next((g for g in larger if g is not None and _gap(g) >= _SOLVED), None)
-    if found is None:
-        outlying = _combined(probe, points, outputs, 1.0, outlier=1e3)
-        found = outlying if outlying is not None and _gap(outlying) >= _SOLVED else None
-    if found is not None:
+    if found is not None and found.size >= _SOLVED:
         return found
+    others = ((1e3, 1.0), (1e-3, 1.0)) if found is not None else ()
+    for size, outlier in (*others, (1.0, 1e3)):
+        found = _combined(probe, points, outputs, size, outlier)
+        if found is not None and found.size >= _SOLVED:
+            return found
     still = [torch.zeros_like(y) for y in outputs]
     zeros = probe.backward(points, still)
     nothing = [torch.zeros_like(z) for z in zeros]
@@ -240,20 +232,6 @@ def _combined(
     if place is None or not are_finite(expected):
         return None
     return Gap(place, expected, got, points, a, b)
-
-
-def _gap(found: Gap) -> float:
-    """The largest difference beside the largest entry."""
-    place, expected, got = found[:3]
-    if not got[place].isfinite().all():
-        return math.inf
-    size = max(float(expected[place].abs().max()), float(got[place].abs().max()))
-    return float((got[place] - expected[place]).abs().max()) / size
-
-
-def _is_linear(probe: Probe) -> bool:
-    """Whether the backward is linear in the cotangent, at the given point and a second one."""
-    return linearity_gap(probe) is None and linearity_gap(probe, 2) is None
 
 
 # A quantiser that measures its range by single entries scales every output a little with the entry

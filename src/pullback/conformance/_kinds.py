@@ -11,32 +11,24 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._evidence import wide
+from pullback.conformance._vectors import wide
 
 __all__ = ["OF_MATRICES", "Structure", "of_rows"]
 
 
 @dataclass(frozen=True)
 class Structure:
-    """One thing that a tensor may fulfil.
+    """One thing that a tensor may fulfil."""
 
-    Arguments:
-        name: what such a tensor is called.
-        holds: whether a tensor is one.
-        restore: the nearest such tensor, or one close to it.
-        linear: whether sums of such tensors are such tensors, so that steps have it too.
-        along: makes a step at such a tensor one along which it stays such a tensor; ``None`` for a
-            linear one, whose steps are restored, and for one that has room to every side.
-        dim: what ties the entries along that dimension; 0 where it ties those of a matrix.
-        is_told: whether a tensor that fulfils it hardly does so by chance.
-    """
-
-    name: str
-    holds: Callable[[torch.Tensor], bool]
-    restore: Callable[[torch.Tensor], torch.Tensor]
-    linear: bool = False
+    name: str  # what such a tensor is called
+    holds: Callable[[torch.Tensor], bool]  # whether a tensor is one
+    restore: Callable[[torch.Tensor], torch.Tensor]  # the nearest such tensor, or one close to it
+    linear: bool = False  # whether sums of such tensors are such tensors, so that steps have it too
+    # makes a step at such a tensor one along which it stays such a tensor; ``None`` for a linear
+    # one, whose steps are restored, and for one that has room to every side
     along: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    dim: int = 0
+    dim: int = 0  # what ties the entries along that dimension; 0 where it ties those of a matrix
+    # whether a tensor that fulfils it hardly does so by chance
     is_told: Callable[[torch.Tensor], bool] = lambda tensor: True
 
 

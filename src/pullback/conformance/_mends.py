@@ -25,23 +25,16 @@ Undo = Callable[[_Kind], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Mend:
-    """How one breach is undone.
+    """How one breach is undone."""
 
-    Arguments:
-        clause: the clause whose breach it is.
-        undo: makes of a Function the methods of one without the breach, one step after the other.
-        hint: how the author mends it, where it says more than the clause.
-        said: what the Function does, where it says more than the clause.
-        of: the clauses whose breach may follow from this one; any, where none is named.
-        noticed: whether torch notices then what else is wrong, and refuses it.
-    """
-
-    clause: str
+    clause: str  # the clause whose breach it is
+    # makes of a Function the methods of one without the breach, one step after the other
     undo: Sequence[Undo]
-    hint: str = ""
-    said: str = ""
+    hint: str = ""  # how the author mends it, where it says more than the clause
+    said: str = ""  # what the Function does, where it says more than the clause
+    # the clauses whose breach may follow from this one; any, where none is named
     of: Sequence[str] = ()
-    noticed: bool = False
+    noticed: bool = False  # whether torch notices then what else is wrong, and refuses it
 
 
 def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:

@@ -172,16 +172,12 @@ def accumulated(
 
 @dataclass
 class Marks:
-    """The tensors that Functions marked on their contexts while they were watched.
+    """The tensors that Functions marked on their contexts while they were watched."""
 
-    Arguments:
-        dirty: tensors given to ``mark_dirty``.
-        non_differentiable: by context, tensors given to ``mark_non_differentiable`` last.
-        dropped: those of earlier calls on the same context: torch keeps what the last one is given.
-    """
-
-    dirty: list[torch.Tensor] = field(default_factory=list)
+    dirty: list[torch.Tensor] = field(default_factory=list)  # tensors given to ``mark_dirty``
+    # by context, tensors given to ``mark_non_differentiable`` last
     non_differentiable: dict[Any, list[torch.Tensor]] = field(default_factory=dict)
+    # those of earlier calls on the same context: torch keeps what the last one is given
     dropped: list[torch.Tensor] = field(default_factory=list)
 
 

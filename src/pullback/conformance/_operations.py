@@ -32,21 +32,13 @@ def edited(place: int, change: Callable[[Any], Any]) -> Edit:
 
 
 class Step(NamedTuple):
-    """An operation of backward.
+    """An operation of backward."""
 
-    Arguments:
-        leaves: those of its arguments.
-        found: its result.
-        said: how it is written.
-        place: where, as far as that is to be had.
-        changes: whether it writes its result into an argument.
-    """
-
-    leaves: Sequence[Any]
-    found: Any
-    said: str
-    place: str
-    changes: bool
+    leaves: Sequence[Any]  # those of its arguments
+    found: Any  # its result
+    said: str  # how it is written
+    place: str  # where, as far as that is to be had
+    changes: bool  # whether it writes its result into an argument
 
 
 @dataclass
@@ -55,24 +47,16 @@ class Backward:
 
     What a loop does again and again is written once: steps that are written at one place of the
     source are edited together.
-
-    Arguments:
-        probe: the subject.
-        points: the differentiated inputs.
-        weights: the cotangents.
-        within: what keeps the structure of each point, of its gradient too.
-        steps: what the latest run consisted of.
-        names: what the leaves of the first step are.
-        edited: the steps that run in another way, and how.
     """
 
-    probe: Probe
-    points: Tensors
-    weights: Tensors
+    probe: Probe  # the subject
+    points: Tensors  # the differentiated inputs
+    weights: Tensors  # the cotangents
+    # what keeps the structure of each point, of its gradient too
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
-    steps: list[Step] = field(default_factory=list)
-    names: Sequence[str] = ()
-    edited: tuple[Collection[int], Edit] | None = None
+    steps: list[Step] = field(default_factory=list)  # what the latest run consisted of
+    names: Sequence[str] = ()  # what the leaves of the first step are
+    edited: tuple[Collection[int], Edit] | None = None  # the steps that run in another way, and how
     called: ClassVar[str] = "Backward"
 
     def __post_init__(self) -> None:

@@ -29,45 +29,31 @@ class Probe(Teller):
     """A subject, its inputs and what was learnt about them before the clauses ran.
 
     The first of its fields are those of `Teller`.
-
-    Arguments:
-        intent: the gradient intent, declared or inferred.
-        inferred: whether it was inferred.
-        reason: why it was inferred so.
-        held: positions of the inputs that the derivative is asked of although another input is
-            passed straight through.
-        moving: positions among the output tensors by which these are held.
-        private: whether it draws from a generator of its own, which is put back before each run.
-        erratic: whether two runs differ all the same, beyond rounding.
-        unwritten: what holds memory that nothing has written, or an empty text.
-        rough: whether it computes in float32 although its outputs are float64.
-        grain: the precision of gradients, where that is less than forward computes in: one part
-            in how many; 0 where it is not.
-        frees: whether forward gives the memory of its inputs back.
-        fault: what plain backward raised, or ``None`` where it runs.
-        patience: the seconds of CPU time after which one call is taken never to end.
-        fresh: the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for.
-        thorough: whether what takes long is tried too.
-        kin: how the points and directions tried keep to those that forward accepts.
-        free: whether directions leave what inputs are (`tangent`), but for what is linear.
     """
 
-    intent: str = "exact"
-    inferred: bool = True
-    reason: str = ""
+    intent: str = "exact"  # the gradient intent, declared or inferred
+    inferred: bool = True  # whether it was inferred
+    reason: str = ""  # why it was inferred so
+    # positions of the inputs that the derivative is asked of although another input is passed
+    # straight through
     held: tuple[int, ...] = ()
-    moving: tuple[int, ...] = ()
+    moving: tuple[int, ...] = ()  # positions among the output tensors by which these are held
+    # whether it draws from a generator of its own, which is put back before each run
     private: bool = False
-    erratic: bool = False
-    unwritten: str = ""
-    rough: bool = False
+    erratic: bool = False  # whether two runs differ all the same, beyond rounding
+    unwritten: str = ""  # what holds memory that nothing has written, or an empty text
+    rough: bool = False  # whether it computes in float32 although its outputs are float64
+    # the precision of gradients, where that is less than forward computes in: one part in how many;
+    # 0 where it is not
     grain: float = 0.0
-    frees: bool = False
-    fault: Exception | None = None
-    patience: float = 120.0
+    frees: bool = False  # whether forward gives the memory of its inputs back
+    fault: Exception | None = None  # what plain backward raised, or ``None`` where it runs
+    patience: float = 120.0  # the seconds of CPU time after which one call is taken never to end
+    # the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for
     fresh: Any = None
-    thorough: bool = False
-    kin: str = "any"
+    thorough: bool = False  # whether what takes long is tried too
+    kin: str = "any"  # how the points and directions tried keep to those that forward accepts
+    # whether directions leave what inputs are (`tangent`), but for what is linear
     free: bool = False
 
     @property

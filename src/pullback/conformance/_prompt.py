@@ -16,17 +16,12 @@ __all__ = ["Typed", "typed_source"]
 
 @dataclass(frozen=True)
 class Typed:
-    """The source of something that no file holds.
+    """The source of something that no file holds."""
 
-    Arguments:
-        text: the definition.
-        place: the name of the input that it was typed in, and the line there.
-        needs: lines that bind the names of the prompt that it reads; ``None`` where one of them is
-            neither a module, something of a module, nor a plain number or text.
-    """
-
-    text: str
-    place: str
+    text: str  # the definition
+    place: str  # the name of the input that it was typed in, and the line there
+    # lines that bind the names of the prompt that it reads; ``None`` where one of them is neither a
+    # module, something of a module, nor a plain number or text
     needs: tuple[str, ...] | None
 
 

@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,16 +45,12 @@ Lay = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run gave.
+    """What a run gave."""
 
-    Arguments:
-        found: every output tensor; the gradient of each tensor of the arguments, or ``None``.
-        needs: which outputs require a gradient.
-        written: the tensors handed over that hold other numbers now, by position.
-    """
-
+    # every output tensor; the gradient of each tensor of the arguments, or ``None``
     found: tuple[Any, ...] = ()
-    needs: tuple[bool, ...] = ()
+    needs: tuple[bool, ...] = ()  # which outputs require a gradient
+    # the tensors handed over that hold other numbers now, by position
     written: tuple[int, ...] = ()
 
 
@@ -85,29 +81,20 @@ class Unmade(Exception):
     """The arguments of a rank cannot be made: no fault of what is checked."""
 
 
+@dataclass
 class Rank:
-    """One rank.
+    """One rank, with all that a copy of the process takes over."""
 
-    Arguments:
-        number: which one, from 0.
-        count: how many there are.
-        subject: what is checked.
-        make: its arguments, or ``None`` where it takes no part.
-        seed: seeds every run.
-        connection: to the process that asks.
-        folder: that of all ranks, in which each has one of its own by its number.
-    """
-
-    def __init__(  # noqa: PLR0917 - all that a copy takes over
-        self, number: int, count: int, subject: Subject,
-        make: Callable[[int], Arguments | None], seed: int, connection: Connection,
-        folder: Path,
-    ) -> None:  # fmt: skip
-        self._number, self._count, self._subject = number, count, subject
-        self._make, self._seed, self._connection = make, seed, connection
-        self._folder = folder
-        self._arguments: Arguments | None = None
-        self._graphs: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    number: int  # which one, from 0
+    count: int  # how many there are
+    subject: Subject  # what is checked
+    make: Callable[[int], Arguments | None]  # its arguments, or ``None`` where it takes no part
+    seed: int  # seeds every run
+    connection: Connection  # to the process that asks
+    folder: Path  # that of all ranks, in which each has one of its own by its number
+    arguments: Arguments | None = None
+    # the outputs and leaves of a run, by its number
+    graphs: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Join the group that meets in the folder, and answer until nobody asks any more.
@@ -116,17 +103,17 @@ class Rank:
         late, and how many it pauses after it has entered a collective.
         """
         torch.set_num_threads(1)
-        known = {"RANK": self._number, "WORLD_SIZE": self._count, "LOCAL_RANK": self._number,
-                 "LOCAL_WORLD_SIZE": self._count}  # fmt: skip
+        known = {"RANK": self.number, "WORLD_SIZE": self.count, "LOCAL_RANK": self.number,
+                 "LOCAL_WORLD_SIZE": self.count}  # fmt: skip
         os.environ.update({name: str(value) for name, value in known.items()})
-        store = dist.FileStore(str(self._folder / "store"), self._count)
-        dist.init_process_group("gloo", store=store, rank=self._number, world_size=self._count)
-        with (self._folder / str(self._number) / ENTERED).open("w") as entered:
+        store = dist.FileStore(str(self.folder / "store"), self.count)
+        dist.init_process_group("gloo", store=store, rank=self.number, world_size=self.count)
+        with (self.folder / str(self.number) / ENTERED).open("w") as entered:
             watch = _Watch(entered)
             self._reply(self._describe)
             while True:
                 try:
-                    asked = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own
+                    asked = pickle.loads(self.connection.recv_bytes())  # noqa: S301 - of our own
                 except EOFError:
                     return
                 name, given, late, watch.linger = asked
@@ -146,12 +133,12 @@ class Rank:
 
     def _say(self, kind: str, value: object) -> None:
         # Not by `send`: torch would hand over tensors as memory that ends with the copy.
-        self._connection.send_bytes(pickle.dumps((kind, value)))
+        self.connection.send_bytes(pickle.dumps((kind, value)))
 
     def _describe(self) -> Arguments:
         """The tensors among the arguments; what holds them, process groups too, stays here."""
         try:
-            found = self._arguments = self._make(self._number)
+            found = self.arguments = self.make(self.number)
         except Exception as error:
             raise Unmade(describe(error)) from error
         if found is None:
@@ -169,7 +156,7 @@ class Rank:
             needs: which of them require a gradient.
             lay: puts floating ones into memory, here: what comes from elsewhere is contiguous.
         """
-        arguments = self._arguments
+        arguments = self.arguments
         if arguments is None:
             return Answer()
         moving = [k for k, value in enumerate(values) if is_continuous(value)]
@@ -178,13 +165,13 @@ class Rank:
             for value, needed in zip(values, needs, strict=True)
         ]
         there = replace(arguments, values=tuple(values)).with_differentiable(moving)
-        reseed(self._seed)
+        reseed(self.seed)
         args, kwargs = there.build([lay(leaves[k].clone()) for k in moving])
         handed = tensors((args, kwargs))
-        outputs = tensors(self._subject.call(*args, **kwargs))
-        self._graphs[graph] = (outputs, leaves)
-        while len(self._graphs) > _GRAPHS:
-            del self._graphs[min(self._graphs)]
+        outputs = tensors(self.subject.call(*args, **kwargs))
+        self.graphs[graph] = (outputs, leaves)
+        while len(self.graphs) > _GRAPHS:
+            del self.graphs[min(self.graphs)]
         returned = {id(output) for output in outputs}  # an input marked dirty is
         written = [
             k for k, (tensor, value) in enumerate(zip(handed, values, strict=True))
@@ -197,9 +184,9 @@ class Rank:
         self, graph: int, cotangents: Sequence[torch.Tensor | None], lay: Lay = torch.clone
     ) -> Answer:
         """Run backward through one of the last forward runs, of a cotangent for each output."""
-        if self._arguments is None:
+        if self.arguments is None:
             return Answer()
-        outputs, leaves = self._graphs[graph]
+        outputs, leaves = self.graphs[graph]
         pairs = [
             (k, y, lay(g), lay(g.clone()))
             for k, (y, g) in enumerate(zip(outputs, cotangents, strict=True))

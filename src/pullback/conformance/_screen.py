@@ -1,42 +1,49 @@
-"""One run, one look that is enough for most of many points, and controls before an accusation.
+"""One run, a sweep over varied arguments, and what comes before an accusation.
 
+A sweep is the shape of every clause that varies the arguments: what makes others, how they are run,
+what judges a run, and what is said at the end. One central difference is enough for most of them.
 A Function that is wrong at ordinary numbers, at the given size or with the given dimensions has
 another fault, which another clause tells; and one that is wrong wherever arguments were made like
 those that accuse it takes arguments of a kind that nobody named.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import agreement
+from pullback.conformance._failure import describe
 from pullback.conformance._forked import ProcessDied, forked
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import filled, flatten, products, unflatten
-from pullback.report import Finding
+from pullback.report import Finding, Verdict
 
-__all__ = ["Run", "agrees", "already", "dies_in_a_copy", "is_foreign", "is_right", "is_wrong"]
+__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "dies_in_a_copy", "is_foreign", "is_right",
+           "is_wrong"]  # fmt: skip
+
+RIGHT = "right"
+
+_Name = TypeVar("_Name")
+_Made = TypeVar("_Made")
+_Ran = TypeVar("_Ran")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A forward and a backward at the probe's own inputs.
+    """A forward and a backward at the probe's own inputs."""
 
-    Arguments:
-        outputs: the differentiated outputs, without history.
-        cotangents: what backward was given.
-        answered: what it answered.
-        gradients: the same, with zeros for ``None``.
-    """
-
-    outputs: Tensors
-    cotangents: Tensors
-    answered: Sequence[torch.Tensor | None]
-    gradients: Tensors
+    outputs: Tensors  # those that are differentiated, without history
+    cotangents: Tensors  # what backward was given
+    answered: Sequence[torch.Tensor | None]  # what it answered
+    gradients: Tensors  # the same, with zeros for ``None``
 
     @classmethod
     def of(
@@ -82,14 +89,65 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if plain else tensor
 
 
+@dataclass
+class Sweep(Generic[_Name]):
+    """Variations of the arguments, one after the other, until one is wrong."""
+
+    # in seconds of the process, after which nothing more is tried: a check stays fast
+    end: float = math.inf
+    # what was learnt of each variation, `RIGHT` or why it is not told
+    said: dict[_Name, str] = field(default_factory=dict)
+    untidy: list[Finding] = field(default_factory=list)  # no reason to end
+    ended: str = ""  # why nothing more was tried
+
+    @property
+    def right(self) -> list[_Name]:
+        """The variations that are right."""
+        return [name for name, said in self.said.items() if said == RIGHT]
+
+    def over(
+        self, variations: Iterable[tuple[_Name, _Made]], run: Callable[[_Made], _Ran],
+        judge: Callable[[_Name, _Made, _Ran], Finding | str],
+    ) -> Finding | None:  # fmt: skip
+        """The first finding that is more than untidy.
+
+        Arguments:
+            variations: each with its name.
+            run: what may be refused: an error is loud, so nothing is silently wrong there.
+            judge: gives a finding, or what is said; nothing is where that is empty.
+        """
+        try:
+            for name, made in () if self.ended else variations:
+                if time.process_time() > self.end:
+                    self.ended = "calls are slow"
+                    break
+                try:
+                    ran = run(made)
+                except Exception as error:
+                    self.said[name] = f"refused ({describe(error, 80)})"
+                    if isinstance(error, NoEnd):
+                        raise
+                    continue
+                found = judge(name, made, ran)
+                if isinstance(found, str):
+                    self.said.update({name: found} if found else {})
+                elif found.verdict is not Verdict.UNTIDY:
+                    return found
+                else:
+                    self.untidy.append(found)
+        except NoEnd:  # nor will others end, and each takes as long
+            self.ended = "a call does not end"
+        return None
+
+
 def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     """Whether one central difference agrees with backward; what does not needs a closer look.
 
     Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
     none is left, nothing agrees.
     """
-    rough = torch.finfo(probe.dtype).eps > torch.finfo(torch.float64).eps
-    h = 2.0**-6 if rough else 2.0**-10
+    eps = 2.0**-23 if torch.finfo(probe.dtype).eps > 2.0**-52 else 2.0**-52
+    h = 2.0**-6 if eps > 2.0**-52 else 2.0**-10
     line, base = probe.line(step), flatten(run.outputs).double()
     try:
         up, down = (line(t).double() for t in (h, -h))
@@ -104,8 +162,7 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
     given = unflatten(weights, run.cotangents)
     value, magnitude = products(probe.backward(probe.inputs.points(), given), step)
     terms = weights * (up - down) / (2 * h)
-    dtype = torch.float32 if rough else torch.float64
-    tolerance = agreement(dtype, probe.grain) * max(magnitude, float(terms.abs().sum()))
+    tolerance = agreement(eps, probe.grain) * max(magnitude, float(terms.abs().sum()))
     return abs(value - float(terms.sum())) <= tolerance
 
 

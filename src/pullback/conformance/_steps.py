@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import coarsest
 
 __all__ = ["REACHES", "Motion", "Scan", "is_flat", "jump", "jumps", "jumps_along", "motions",
            "scan_line"]  # fmt: skip
@@ -34,15 +35,10 @@ Line = Callable[[float], torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Motion:
-    """How the entries of one output move with one input.
+    """How the entries of one output move with one input."""
 
-    Arguments:
-        moves: whether any entry moves smoothly somewhere.
-        jumps: whether any entry jumps somewhere.
-    """
-
-    moves: bool
-    jumps: bool
+    moves: bool  # whether any entry moves smoothly somewhere
+    jumps: bool  # whether any entry jumps somewhere
 
     @property
     def is_stepped(self) -> bool:
@@ -52,23 +48,14 @@ class Motion:
 
 @dataclass(frozen=True)
 class Scan:
-    """A line, looked at: places and the values there.
+    """A line, looked at: places and the values there."""
 
-    Arguments:
-        line: the function along it; ``None`` where it is not defined.
-        places: increasing, shape ``(n,)``.
-        values: shape ``(n, entries)``.
-        rounding: the change of each entry that rounding explains.
-        least: the shortest interval that floating-point numbers resolve.
-        reach: how far the line goes to either side.
-    """
-
-    line: Line
-    places: list[float]
-    values: torch.Tensor
-    rounding: torch.Tensor
-    least: float
-    reach: float
+    line: Line  # the function along it; ``None`` where it is not defined
+    places: list[float]  # increasing, shape ``(n,)``
+    values: torch.Tensor  # shape ``(n, entries)``
+    rounding: torch.Tensor  # the change of each entry that rounding explains
+    least: float  # the shortest interval that floating-point numbers resolve
+    reach: float  # how far the line goes to either side
 
 
 def motions(probe: Probe, only: int | None = None) -> list[Motion]:
@@ -135,8 +122,7 @@ def scan_line(
 
 def _precision(probe: Probe) -> float:
     """The unit of rounding that the outputs are computed with."""
-    kinds = [y.dtype for y in probe.output_values()] + [probe.dtype]
-    return max(torch.finfo(kind).eps for kind in kinds)
+    return max(coarsest(probe.output_values()), torch.finfo(probe.dtype).eps)
 
 
 Interval = tuple[int, float, float]  # an entry, and where it changes
@@ -162,16 +148,12 @@ def _close_by(probe: Probe, scan: Scan) -> tuple[torch.Tensor, list[Interval]]:
         same = changes.sign().sum(0).abs() == 3
         if width < widths[-1]:
             moving |= (small > scan.rounding) & (large <= 3 * small) & same
-        odd = (large > 64 * scan.rounding) & (large > 4 * _middle(changes.abs()))
+        a, b, c = changes.abs()  # whose median `torch.median` takes six times as long for
+        middle = torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
+        odd = (large > 64 * scan.rounding) & (large > 4 * middle)
         for entry in odd.nonzero().flatten()[:_BISECTED].tolist():
             outliers.setdefault(entry, (entry, place, place + 3 * width))
     return moving, list(outliers.values())
-
-
-def _middle(three: torch.Tensor) -> torch.Tensor:
-    """The median of three rows: `torch.median` takes six times as long along columns."""
-    a, b, c = three
-    return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c))
 
 
 def _motion(scan: Scan, inside: slice, moves: bool, odd: list[Interval]) -> Motion:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._repro import Given, write_repro
-from pullback.conformance._shown import compared
 from pullback.conformance._subject import Subject
-from pullback.conformance._values import show
+from pullback.conformance._values import compared, show
 from pullback.report import Finding, Verdict
 
 __all__ = ["Teller"]
@@ -15,28 +14,18 @@ __all__ = ["Teller"]
 
 @dataclass(frozen=True)
 class Teller:
-    """What every finding, and the script that shows it, needs to know.
+    """What every finding, and the script that shows it, needs to know."""
 
-    Arguments:
-        subject: what is checked.
-        inputs: the arguments, in float64 where the function allows it.
-        original: the arguments as they were given.
-        seed: the seed of every random choice.
-        outputs: positions among the output tensors that are differentiated.
-        random: whether the function draws from a global generator.
-        accumulates: whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that
-            runs forward again in backward cannot tell which gradients are asked for.
-        clause: the clause that is running.
-    """
-
-    subject: Subject
-    inputs: Arguments
-    original: Arguments
-    seed: int = 0
-    outputs: tuple[int, ...] = ()
-    random: bool = False
+    subject: Subject  # what is checked
+    inputs: Arguments  # the arguments, in float64 where the function allows it
+    original: Arguments  # the arguments as they were given
+    seed: int = 0  # the seed of every random choice
+    outputs: tuple[int, ...] = ()  # positions among the output tensors that are differentiated
+    random: bool = False  # whether the function draws from a global generator
+    # whether it refuses `torch.autograd.grad`, and takes ``.backward()``: one that runs forward
+    # again in backward cannot tell which gradients are asked for
     accumulates: bool = False
-    clause: str = ""
+    clause: str = ""  # the clause that is running
 
     def holds(self, detail: str) -> Finding:
         """A finding that the clause holds."""

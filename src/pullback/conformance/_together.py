@@ -40,31 +40,21 @@ class Apart(Exception):
 
 @dataclass(frozen=True)
 class Together:
-    """All ranks as one function of tensors, with the outputs of all, those that are shared once.
+    """All ranks as one function of tensors, with the outputs of all, those that are shared once."""
 
-    Arguments:
-        group: the ranks.
-        slots: for each tensor that it takes, where it goes.
-        moving: where a gradient is asked for, whichever of the tensors move.
-        patience: seconds that a pass may take.
-        shared: the outputs that all ranks share, by position: one stands for all.
-        forth: puts what is handed over into memory, on each rank.
-        back: puts cotangents into memory.
-        late: the seconds that each rank comes late.
-        linger: the seconds that each rank pauses after it has entered a collective.
-        written: takes what a pass writes of what it was handed: ``"forward"`` or ``"backward"``,
-            the rank and the position.
-    """
-
-    group: Group
-    slots: tuple[tuple[Place, ...], ...]
-    moving: frozenset[Place]
-    patience: float
+    group: Group  # the ranks
+    slots: tuple[tuple[Place, ...], ...]  # for each tensor that it takes, where it goes
+    moving: frozenset[Place]  # where a gradient is asked for, whichever of the tensors move
+    patience: float  # seconds that a pass may take
+    # the outputs that all ranks share, by position: one stands for all
     shared: frozenset[int] = frozenset()
-    forth: Lay = torch.clone
-    back: Lay = torch.clone
-    late: Sequence[float] = ()
+    forth: Lay = torch.clone  # puts what is handed over into memory, on each rank
+    back: Lay = torch.clone  # puts cotangents into memory
+    late: Sequence[float] = ()  # the seconds that each rank comes late
+    # the seconds that each rank pauses after it has entered a collective
     linger: Sequence[float] = ()
+    # takes what a pass writes of what it was handed: ``"forward"`` or ``"backward"``, the rank and
+    # the position
     written: list[tuple[str, int, int]] = field(default_factory=list)
 
     def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -157,18 +147,20 @@ class AllRanks:
 
     Arguments:
         group: the ranks.
-        told: draws numbers; what is checked is not run by it.
         timeout: seconds of work, or of sleep, that one pass may take, where that is less than some
             hundred times what a pass takes.
 
     Attributes:
+        told: draws numbers and writes findings; what is checked is not run by it.
         moving: the positions that are differentiated.
         places: where each tensor of all ranks is.
         probe: all ranks as one function, each tensor its own.
     """
 
-    def __init__(self, group: Group, told: Probe, timeout: float) -> None:
+    def __init__(self, group: Group, timeout: float) -> None:
         self.group, self.ranks, self.subject = group, group.ranks, group.subject
+        given = group.arguments
+        told = Probe(self.subject, given, given, seed=group.seed, clause="distributed")
         self.told = self.probe = told
         self.timeout, self.patience = timeout, min(timeout, _FIRST)
         self.moving: list[int] = []

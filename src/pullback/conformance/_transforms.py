@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pullback.conformance._derivative import second_slopes
 from pullback.conformance._evidence import Slopes, compare
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import flatten, products
 
-__all__ = ["ALONE", "NESTED", "PAIRS", "Batch", "Transform", "grad", "jvp", "weigh"]
+__all__ = ["ALONE", "NESTED", "PAIRS", "Batch", "Transform", "grad", "jvp", "push", "weigh"]
 
 _BATCH = 3
 
@@ -28,16 +29,11 @@ Wrong = tuple[object, object] | None
 
 @dataclass(frozen=True)
 class Batch:
-    """Items beside each other, each with cotangents and two directions.
+    """Items beside each other, each with cotangents and two directions."""
 
-    Arguments:
-        probe: the subject; its own inputs are the first item.
-        items: the four parts of each item.
-        changes: how B changes along the direction of an item, once that is known.
-    """
-
-    probe: Probe
-    items: tuple[Item, ...]
+    probe: Probe  # the subject; its own inputs are the first item
+    items: tuple[Item, ...]  # the four parts of each item
+    # how B changes along the direction of an item, once that is known
     changes: dict[int, Slopes | None] = field(default_factory=dict)
 
     @classmethod
@@ -81,6 +77,19 @@ class Batch:
         """The Function's own gradients, item by item."""
         every = [self.probe.backward(points, weights) for points, weights, *_ in self.items]
         return [torch.stack(parts) for parts in zip(*every, strict=True)]
+
+
+def push(
+    probe: Probe, points: Sequence[torch.Tensor], step: Sequence[torch.Tensor | None]
+) -> tuple[Tensors, list[torch.Tensor | None]]:
+    """Outputs and tangents, detached from forward mode; a step of ``None`` is no tangent at all."""
+    with forward_ad.dual_level():
+        duals = [
+            x.clone() if v is None else forward_ad.make_dual(x.clone(), v)
+            for x, v in zip(points, step, strict=True)
+        ]
+        pairs = [forward_ad.unpack_dual(y) for y in probe.evaluate(duals)]
+        return [p.primal.detach() for p in pairs], [p.tangent for p in pairs]
 
 
 def weigh(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -259,13 +268,13 @@ def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
 def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wrong:
     """Against differences of B: wrong only where every item says so, for one may be at a kink."""
     wrong: Wrong = None
-    dtype = torch.float32 if batch.probe.grain else batch.probe.dtype
+    eps = torch.finfo(torch.float32 if batch.probe.grain else batch.probe.dtype).eps
     for k, item in enumerate(batch.items):
         got, found = at(k), batch.change(k)
         if found is None:
             return None
         estimate = found.weigh(flatten(item[onto]))
-        match = compare(estimate, got, abs(got), dtype, batch.probe.grain)
+        match = compare(estimate, got, abs(got), eps, batch.probe.grain)
         tiny = max(abs(got), abs(estimate.value)) < 1e-9 * estimate.magnitude
         if match != "mismatch" or tiny:
             return None
@@ -276,19 +285,13 @@ def _wrong_everywhere(batch: Batch, at: Callable[[int], float], onto: int) -> Wr
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform, or one of another.
+    """A transform, or one of another."""
 
-    Arguments:
-        ask: the function of a batch and of four parts.
-        judge: compares what it answers with the Function's own backward.
-        source: how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``.
-        parts: what it must give, where ``B`` is the Function's own backward.
-    """
-
-    ask: Callable[..., Any]
+    ask: Callable[..., Any]  # the function of a batch and of four parts
+    # compares what it answers with the Function's own backward
     judge: Callable[[Batch, Callable[..., Any]], Wrong]
-    source: str
-    parts: str
+    source: str  # how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``
+    parts: str  # what it must give, where ``B`` is the Function's own backward
 
     def wrong(self, batch: Batch) -> Wrong:
         """What is expected and what it gives, where these differ."""

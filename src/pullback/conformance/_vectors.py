@@ -4,19 +4,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pullback.conformance._evidence import inner
-
 __all__ = [
     "KINDS",
     "Tensors",
     "are_finite",
+    "coarsest",
     "filled",
     "flatten",
+    "inner",
     "normal",
     "products",
     "scale",
     "spread",
     "unflatten",
+    "wide",
 ]
 
 Tensors = list[torch.Tensor]
@@ -30,10 +31,14 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     ]
     if not pieces:
         return torch.zeros(0, dtype=torch.float64)
-    eps = max(torch.finfo(piece.dtype).eps for piece in pieces)
     # Computed in float32, shown in float32: the precision decides how rough an estimate is.
-    dtype = torch.float64 if eps <= torch.finfo(torch.float64).eps else torch.float32
+    dtype = torch.float64 if coarsest(pieces) <= 2.0**-52 else torch.float32
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
+
+
+def coarsest(parts: Sequence[torch.Tensor]) -> float:
+    """The unit of rounding of the lowest precision among tensors; 0 for none."""
+    return max((torch.finfo(part.dtype).eps for part in parts), default=0.0)
 
 
 def are_finite(parts: Sequence[torch.Tensor]) -> bool:
@@ -59,6 +64,18 @@ def unflatten(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Tensors:
         else:
             found.append(part.reshape(tensor.shape))
     return found
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64, or its complex partner."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def inner(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The real inner product Re(sum(conj(first) * second)) in float64."""
+    if first.numel() == 0:
+        return 0.0
+    return float((wide(first).conj() * wide(second)).sum().real)
 
 
 def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> tuple[float, float]:

@@ -6,29 +6,32 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._around import EVERY, Around, at_hand, step_of
+from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
+from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
+from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
-from pullback.conformance._pair import Pair, ratio_of
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
-from pullback.conformance._shown import window
 from pullback.conformance._structure import stepping
+from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
+from pullback.conformance._values import window
+from pullback.conformance._vectors import filled, inner
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
-__all__ = ["wrong_derivative"]
+__all__ = ["say_tangent", "wrong_derivative"]
 
 _SOME = 96
 _ENDS = 24
@@ -100,22 +103,16 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
         for k in inputs:
             found = _wrong(at, k)
             if found is not None:
-                return _told(at, k, found, detail, hint)
+                return _told(at, k, *found, detail=detail, hint=hint)
     return None
 
 
-class _Wrong(NamedTuple):
-    """A gradient by finite differences (NaN where not moved), by backward, and how they differ."""
-
-    expected: torch.Tensor
-    got: torch.Tensor | None
-    said: str
-
-
-def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Finding:
+def _told(
+    at: Around, only: int, expected: torch.Tensor, got: torch.Tensor | None, said: str, *,
+    detail: str, hint: str,
+) -> Finding:  # fmt: skip
     there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
-    got = torch.zeros_like(found.expected) if found.got is None else found.got
-    shown = window(found.expected, got)
+    shown = window(expected, torch.zeros_like(expected) if got is None else got)
     sizes = {k: step_of(at.probe, at.points[only], k) for k in shown}
     move, entry, ties = "x.view(-1)[i] += h", "got.reshape(-1)[i].item()", {}
     for k in shown:
@@ -124,12 +121,12 @@ def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Findi
     if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
         move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
-    if found.got is None:
+    if got is None:
         hint = "Return its gradient at its place: backward returns None there."
-    of_complex = found.expected.is_complex()
+    of_complex = expected.is_complex()
     slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
     return there.broken(
-        detail, expected=found.expected, got=found.got, said=found.said,
+        detail, expected=expected, got=got, said=said,
         place=there.path(only), hint=hint, given={"w": at.weights},
         repro=[
             f"got = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{only}]",
@@ -151,7 +148,8 @@ def _told(at: Around, only: int, found: _Wrong, detail: str, hint: str) -> Findi
     )  # fmt: skip
 
 
-def _wrong(at: Around, only: int) -> _Wrong | None:
+def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str] | None:
+    """A gradient by differences (NaN where not moved), by backward, and how they differ."""
     probe, points, point = at.probe, at.points, at.points[only]
     places = _places(point.numel())
     if not places:
@@ -186,7 +184,7 @@ def _wrong(at: Around, only: int) -> _Wrong | None:
         mend = right_edit(backward, only, sharp, at.until)
         said = explain(difference, FACTS if mend else RULES)
         said = f"{mend or _neglected(at, only, answered)} {said}".strip()
-    return _Wrong(expected, got, said)
+    return expected, got, said
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
@@ -256,10 +254,10 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
         there = replace(at, probe=probe, points=points, base=probe.output_values(points))
         for label in ("one", "other"):
             step = probe.direction(label, only)[only]
-            found = there.weighed(only, at.size * step)
+            found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
             close = _APART[torch.float64] * float(terms.square().sum().sqrt())
-            if found is None or not abs(found / at.size - float(terms.sum())) <= close:
+            if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
         return False
@@ -273,10 +271,17 @@ def _lone_place(at: Around, only: int) -> int:
         return 0
     step = at.probe.direction("lone entry", only)[only].reshape(-1)
     gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+
+    def gap(low: int, high: int) -> float:
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        slope = at.slope(only, moved.view(at.points[only].shape))
+        return 0.0 if slope is None else abs(slope - inner(gradient, moved))
+
     while high - low > 1 and time.process_time() < at.until:
         middle = (low + high) // 2
-        left, right = (at.gap(only, step, gradient, *r) for r in ((low, middle), (middle, high)))
-        low, high = (low, middle) if left >= right else (middle, high)
+        left = gap(low, middle) >= gap(middle, high)
+        low, high = (low, middle) if left else (middle, high)
     return low
 
 
@@ -306,11 +311,62 @@ def _difference(
         part = at.whole(only, alone)
         if part is not None:
             parts[f"output {k}"] = part
-    pushed = at.pushed(only)
-    if pushed is not None:
-        others["the derivative times the cotangent, where its transpose is asked for"] = pushed
+    point, alone = at.points[only], at.weights[0]
+    if len(at.weights) == 1 and alone.shape == point.shape and not point.is_complex():
+        for pushed in at.pushed(only, alone.to(point.dtype)) or ():
+            others["the derivative times the cotangent, where its transpose is asked for"] = pushed
     cotangents = {f"the cotangent of output {k}": w for k, w in enumerate(at.weights)}
     found = at_hand(at.probe, at.points, at.base, cotangents)
     return replace(
         found, expected=expected, got=got, known=known, others=others, parts=parts | cotangents
     )
+
+
+class _Jvp(Backward):
+    """As a backward, of tangents."""
+
+    called = "The tangent"
+
+    def around(self) -> Undo:
+        return around(jvp=self.run)
+
+    def ask(self) -> Tensors:
+        return filled(*push(self.probe, self.points, self.weights))
+
+
+def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
+    """One sentence on the tangent that is not the derivative of forward, by finite differences.
+
+    Arguments:
+        probe: the subject.
+        points: where.
+        step: the tangents of the inputs, ``None`` where there is none.
+
+    Returns:
+        The sentence, or an empty text where each tangent is right, or nothing is recognised.
+    """
+    if probe.intent != "exact":
+        return ""
+    outputs, tangents = push(probe, points, step)
+    whole = [x * 0 if v is None else v for x, v in zip(points, step, strict=True)]
+    alone = [[v if j == k else v * 0 for j, v in enumerate(whole)] for k in range(len(whole))]
+    names = [f"the tangent of {name}" for name in probe.inputs.names()]
+    moving = [k for k, v in enumerate(step) if v is not None]
+    hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
+    jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
+    expected = slopes_along(probe, points, whole, outputs)
+    terms = {
+        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
+    }
+    for k, got in enumerate(filled(outputs, tangents)):
+        parts = {name: term[k] for name, term in terms.items()}
+        difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
+        pair = Pair.of(difference)
+        if pair is None or pair.equal(pair.got):
+            continue
+        said = explain(difference, EXACT)
+        until = time.process_time() + _SECONDS
+        return f"Of Jv: {said[0].lower()}{said[1:]}" if said else right_edit(
+            jvp, k, difference, until
+        )  # fmt: skip
+    return ""

@@ -10,7 +10,7 @@ from tests.specimens._specimen import normal
 from tests.specimens.wrong.values import PLACES, fault_at
 
 from pullback.conformance import check
-from pullback.conformance._sides import look
+from pullback.conformance._evidence import look
 
 # What torch 2.13 itself gets wrong, found by the clause; each is true by hand.
 FAULTS_OF_TORCH = {

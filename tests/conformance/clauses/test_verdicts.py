@@ -319,6 +319,26 @@ class FreesItsOutput(Function):
         return gradient
 
 
+class LessOne(Function):
+    """A constant near one, less one: where it is rounded, nearly all digits are lost."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(scale)
+        return x * (scale - 1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (scale,) = ctx.saved_tensors
+        return cotangent * (scale - 1), None
+
+
+def test_a_precision_is_compared_at_constants_that_are_rounded_too():
+    near_one = torch.tensor([1.001, 1.002, 1.003, 0.999], dtype=torch.float64)
+    report = check(LessOne, normal(3, 4), near_one, clauses="dtype")
+    assert report["dtype"].verdict == "holds", f"seed {report.seed}\n{report}"
+
+
 def test_a_backward_that_frees_its_output_gives_the_same_bits():
     report = check(FreesItsOutput, normal(3), clauses="deterministic")
     assert report["deterministic"].verdict is Verdict.HOLDS

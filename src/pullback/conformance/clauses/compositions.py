@@ -3,9 +3,8 @@
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe
-from pullback.conformance._transforms import PAIRS, Batch, Transform
+from pullback.conformance._transforms import PAIRS, Batch, Transform, push
 from pullback.conformance.clauses._hints import SCALAR
-from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["compositions"]

@@ -8,15 +8,15 @@ from itertools import combinations
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._changes import CLOSE
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, ask_second, decide, try_second
-from pullback.conformance._evidence import inner
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import is_once, lacks_rule
 from pullback.conformance._operations import Backward, edited
-from pullback.conformance._pair import CLOSE
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import motions
+from pullback.conformance._vectors import inner
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.report import Finding, Verdict
 

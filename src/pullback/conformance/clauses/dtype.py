@@ -1,16 +1,17 @@
 """`dtype`: every precision gives the same gradient, as exactly as it can, in its own dtype."""
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._failure import describe
-from pullback.conformance._limits import NoEnd
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run
+from pullback.conformance._screen import RIGHT, Run, Sweep
 from pullback.conformance._values import CANCELLED, close, largest
+from pullback.conformance._vectors import coarsest
 from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
@@ -41,34 +42,32 @@ def dtype(probe: Probe) -> Finding:
     finding = _of_another_default(probe)
     if finding is not None and finding.verdict is not Verdict.UNTIDY:
         return finding
-    refused: list[str] = []
-    untidy = [finding] if finding is not None else []
-    for level in _LEVELS:
-        if any(x.is_complex() for x in probe.inputs.points()) and torch.finfo(level).bits < 32:
-            continue
-        low = probe.at(probe.inputs.cast(level))
-        try:
-            low.evaluate(low.leaves())
-        except Exception as error:  # forward refuses this precision: loud, before any number
-            refused.append(f"{_name(level)} ({describe(error, 60)})")
-            if isinstance(error, NoEnd):
-                break
-            continue
-        try:
-            finding = _compare(probe, low, level)
-        except Exception as error:  # judged by its type
-            doing = f"Forward takes {_name(level)}, backward fails"
-            return probe.failed(error, doing, transform=False)
-        if finding is not None and finding.verdict is Verdict.UNTIDY:
-            untidy.append(finding)
-        elif finding is not None:
-            return finding
-    if untidy:
-        return untidy[0]
+    sweep = Sweep[str](untidy=[finding] if finding is not None else [])
+    whole = any(x.is_complex() for x in probe.inputs.points())  # there is no half of it
+    levels = [level for level in _LEVELS if not whole or torch.finfo(level).bits >= 32]
+    found = sweep.over(zip(map(_name, levels), levels, strict=True), partial(_taken, probe),
+                       partial(_judge, probe))  # fmt: skip
+    if found is not None or sweep.untidy:
+        return found or sweep.untidy[0]
+    refused = [f"{n} {s.removeprefix('refused ')}" for n, s in sweep.said.items() if s != RIGHT]
     if refused:
         said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
         return probe.lacking(said)
     return probe.holds("Gradients agree across precisions and have their input's dtype.")
+
+
+def _taken(probe: Probe, level: torch.dtype) -> Probe:
+    """The probe in a precision, where forward takes it."""
+    low = probe.at(probe.inputs.cast(level))
+    low.evaluate(low.leaves())
+    return low
+
+
+def _judge(probe: Probe, name: str, level: torch.dtype, low: Probe) -> Finding | str:
+    try:
+        return _compare(probe, low, level) or RIGHT
+    except Exception as error:  # judged by its type
+        return probe.failed(error, f"Forward takes {name}, backward fails", transform=False)
 
 
 def _of_another_default(probe: Probe) -> Finding | None:
@@ -110,20 +109,16 @@ def _rounding(level: torch.dtype) -> float:
 
 
 def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
-    points = low.inputs.points()
-    leaves = low.leaves()
-    outputs = low.evaluate(leaves)
-    cotangents = low.cotangents(outputs)
-    raw = returned(low.evaluate(low.leaves()))  # of another run: some backward runs once
+    raw = returned(low.evaluate(low.leaves()))  # of a run of its own: some backward runs once
     others = ((entry.dtype, getattr(value, "dtype", entry.dtype)) for _, _, entry, value in raw)
     wrong = next((_name(found) for wanted, found in others if found != wanted), "")
-    handed = [g.clone() for g in cotangents]  # which backward may write into
-    got = [g.detach() for g in low.pull(leaves, handed, outputs)]
-    wide = _widest(probe)
-    expected = _reference(probe, points, cotangents, wide)
+    run = Run.of(low)
+    wide = probe.dtype if probe.dtype in (torch.float32, torch.float64) else torch.float32
+    high = probe.at(low.inputs.cast(wide))
+    expected = _reference(high, run.cotangents)
     if expected is None:
         return None
-    place = _beyond(probe, points, cotangents, got, expected, max(level, wide, key=_rounding))
+    place = _beyond(high, run, expected, max(level, wide, key=_rounding))
     if place is None and wrong:
         return probe.untidy(
             f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
@@ -133,19 +128,13 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
         return None
     return probe.broken(
         f"The gradient in {_name(level)} is further from the one in {_name(wide)} than rounding.",
-        expected=expected[place], got=got[place], place=probe.path(place), repro=_repro(level),
+        expected=expected[place], got=run.gradients[place], place=probe.path(place),
+        repro=_repro(level),
     )  # fmt: skip
 
 
-def _widest(probe: Probe) -> torch.dtype:
-    return probe.dtype if probe.dtype in (torch.float32, torch.float64) else torch.float32
-
-
-def _reference(
-    probe: Probe, points: Tensors, cotangents: Tensors, wide: torch.dtype
-) -> Tensors | None:
-    """The gradient at the rounded inputs and cotangents, computed wide; ``None`` if they differ."""
-    high = probe.at(probe.inputs.with_points(points).cast(wide))
+def _reference(high: Probe, cotangents: Tensors) -> Tensors | None:
+    """The gradient at rounded inputs and cotangents, computed wide; ``None`` if outputs differ."""
     leaves = high.leaves()
     outputs = high.evaluate(leaves)
     if [y.shape for y in outputs] != [g.shape for g in cotangents]:
@@ -154,12 +143,10 @@ def _reference(
     return [g.detach() for g in high.pull(leaves, given, outputs)]
 
 
-def _beyond(  # noqa: PLR0917 - what one comparison takes
-    probe: Probe, points: Tensors, cotangents: Tensors, got: Tensors, expected: Tensors,
-    coarser: torch.dtype,
-) -> int | None:  # fmt: skip
+def _beyond(high: Probe, run: Run, expected: Tensors, coarser: torch.dtype) -> int | None:
     """The first gradient off by more than rounding, which includes that of the inputs."""
-    eps = max(_rounding(coarser), *(torch.finfo(g.dtype).eps for g in got))
+    got = run.gradients
+    eps = max(_rounding(coarser), coarsest(got))
     limit = min(torch.finfo(g.dtype).max for g in got)
     shaken: list[Tensors] | None = None
     cancelled = CANCELLED * eps * largest(expected)
@@ -177,26 +164,21 @@ def _beyond(  # noqa: PLR0917 - what one comparison takes
         off = float((one.to(true.dtype) - true).abs().max()) - 30 * eps * size - 1e-6 * limit**-0.5
         if off <= cancelled:
             continue
-        shaken = _shaken(probe, points, cotangents, eps) if shaken is None else shaken
+        shaken = _shaken(high, run.cotangents, eps) if shaken is None else shaken
         if off > 30 * max((float((other[k] - true).abs().max()) for other in shaken), default=0.0):
             return k
     return None
 
 
-def _shaken(probe: Probe, points: Tensors, cotangents: Tensors, eps: float) -> list[Tensors]:
+def _shaken(high: Probe, cotangents: Tensors, eps: float) -> list[Tensors]:
     """Gradients at inputs that rounding may have moved: where steps are, it moves them far."""
     found = []
-    wide = [x.to(p.dtype) for x, p in zip(points, probe.inputs.points(), strict=True)]
     for number in range(_NUDGES):
-        step = replace(probe, free=True).direction(f"eps {number}")  # rounding keeps no structure
-        nudged = [x + eps * v for x, v in zip(wide, step, strict=True)]
-        try:
-            gradients = _reference(probe, nudged, cotangents, _widest(probe))
-        except Exception:  # noqa: S112 - refused there
-            continue
-        if gradients is not None:
-            found.append(gradients)
-    return found
+        step = replace(high, free=True).direction(f"eps {number}")  # rounding keeps no structure
+        nudged = [x + eps * v for x, v in zip(high.inputs.points(), step, strict=True)]
+        with suppress(Exception):  # refused there
+            found.append(_reference(high.at(high.inputs.with_points(nudged)), cotangents))
+    return [gradients for gradients in found if gradients is not None]
 
 
 def _repro(level: torch.dtype) -> list[str]:

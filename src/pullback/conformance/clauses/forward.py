@@ -9,10 +9,11 @@ from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import slopes
 from pullback.conformance._probe import Probe
 from pullback.conformance._repro import Given
+from pullback.conformance._transforms import push
 from pullback.conformance._values import CANCELLED
 from pullback.conformance._vectors import filled, flatten, products
+from pullback.conformance._wrong_derivative import say_tangent
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
-from pullback.conformance.clauses._tangents import push, say_tangent
 from pullback.report import Finding
 
 __all__ = ["forward"]

@@ -1,11 +1,10 @@
 """`forward-over-forward`: nested forward mode is right, or refused."""
 
 from pullback.conformance._clause import clause
+from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._probe import Probe
-from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._transforms import NESTED, Batch
+from pullback.conformance._transforms import NESTED, Batch, push
 from pullback.conformance.clauses._hints import DERIVE, SCALAR
-from pullback.conformance.clauses._tangents import push
 from pullback.report import Finding
 
 __all__ = ["forward_over_forward"]

@@ -1,7 +1,6 @@
 """`layout`: any strides, expanded, empty and zero-dimensional tensors give the same numbers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._failure import raised
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
@@ -96,21 +96,17 @@ def _degenerate(probe: Probe) -> Finding | None:
     """Empty and zero-dimensional inputs, where the function itself is defined for them."""
     for what, small in _small(probe):
         there = replace(probe, inputs=probe.inputs.with_values(small))
-        leaves = there.leaves()
+        if raised(there.output_values) is not None:
+            continue  # not defined there, as for a matrix product of numbers
         try:
-            outputs = there.evaluate(leaves)
-        except Exception:  # noqa: S112 - not defined there, as for a matrix product of numbers
-            continue
-        cotangents = probe.cotangents(outputs)
-        try:
-            gradients = probe.pull(leaves, cotangents, outputs)
+            run = Run.of(there)
         except Exception as error:  # forward took it, so backward has to
             if _is_the_callers(there):
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
             return probe.failed(error, doing, transform=False)
         if what == "zero-dimensional":  # the last one
-            return _one_element(there, leaves, outputs, cotangents, gradients)
+            return _one_element(there, run)
     return None
 
 
@@ -135,10 +131,7 @@ def _is_the_callers(probe: Probe) -> bool:
         return call if isinstance(value, FunctionType) else value
 
     args = pytree.tree_map(heard, probe.inputs.args)
-    with suppress(Exception):
-        there = replace(probe, inputs=replace(probe.inputs, args=args))
-        leaves = there.leaves()
-        there.pull(leaves, there.cotangents(there.evaluate(leaves)))
+    raised(lambda: Run.of(replace(probe, inputs=replace(probe.inputs, args=args))))
     return bool(failed)
 
 
@@ -174,34 +167,27 @@ def _is_elementwise(probe: Probe) -> bool:
     )
 
 
-def _one_element(
-    probe: Probe, leaves: Tensors, outputs: Tensors, cotangents: Tensors, gradients: Tensors
-) -> Finding | None:
+def _one_element(probe: Probe, run: Run) -> Finding | None:
     """A number and a vector of one number have the same gradient where forward is the same."""
+    pair = [x.reshape(1) for x in probe.inputs.points()], [g.reshape(1) for g in run.cotangents]
     try:
-        vectors, given = ([t.detach().reshape(1) for t in part] for part in (leaves, cotangents))
-        expected = Run.laid(probe, vectors, given).every
+        vector = Run.laid(probe, *pair)
     except Exception:  # a vector is not accepted, or means something else
         return None
-    count = len(outputs)
-    if probe.differ([y.reshape(1) for y in outputs], expected[:count], looser=1e4) is not None:
+    if probe.differ([y.reshape(1) for y in run.outputs], vector.outputs, looser=1e4) is not None:
         return None
-    tail = [e.reshape(()) if e.numel() == 1 else e for e in expected[count:]]
-    place = probe.differ([g.detach() for g in gradients], tail, looser=1e4)
+    tail = [g.reshape(()) if g.numel() == 1 else g for g in vector.gradients]
+    place = probe.differ(run.gradients, tail, looser=1e4)
     if place is None:
         return None
-    return _broken(
-        probe, ("zero-dimensional", "inputs"), (tail[place], gradients[place]), place, cotangents
-    )
+    found = tail[place], run.gradients[place]
+    return _broken(probe, ("zero-dimensional", "inputs"), found, place, run.cotangents)
 
 
 def _broken(
-    probe: Probe,
-    which: tuple[str, str],
-    pair: tuple[torch.Tensor, torch.Tensor | None],
-    place: int,
-    cotangents: Tensors,
-) -> Finding:
+    probe: Probe, which: tuple[str, str], pair: tuple[torch.Tensor, torch.Tensor | None],
+    place: int, cotangents: Tensors,
+) -> Finding:  # fmt: skip
     (what, kind), (expected, got) = which, pair
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
     lay = "torch.stack([t * 0, t], -1)[..., 1]"

@@ -32,21 +32,16 @@ _LARGE = (
 
 @dataclass
 class _Kept:
-    """What one call keeps, and what backward is handed in its place.
+    """What one call keeps, and what backward is handed in its place."""
 
-    Arguments:
-        instead: for a number of a saved tensor, what backward reads instead of it.
-        tensors: what was saved, in order.
-        own: the numbers of those that a custom Function saved.
-        known: the memory of what goes in and out: its address and what it is.
-        bytes: how much goes in and out.
-    """
-
+    # for a number of a saved tensor, what backward reads instead of it
     instead: dict[int, torch.Tensor] = field(default_factory=dict)
-    tensors: Tensors = field(default_factory=list)
+    tensors: Tensors = field(default_factory=list)  # what was saved, in order
+    # the numbers of those that a custom Function saved
     own: list[int] = field(default_factory=list)
+    # the memory of what goes in and out: its address and what it is
     known: dict[int, torch.Tensor] = field(default_factory=dict)
-    bytes: int = 0
+    bytes: int = 0  # how much goes in and out
 
     def run(self, probe: Probe, *, second: bool = False) -> Tensors:
         """The gradients, of second order too, with every saved tensor noted."""

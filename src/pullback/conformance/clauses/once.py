@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import ask_second, second_estimate
+from pullback.conformance._derivative import ask_second, second_slopes
 from pullback.conformance._failure import raised
 from pullback.conformance._nodes import is_once
 from pullback.conformance._probe import Probe
+from pullback.conformance._vectors import flatten
 from pullback.conformance.clauses._hints import COMPLETE
 from pullback.report import Finding
 from pullback.tensor import Function
@@ -69,7 +70,13 @@ def _is_ours(probe: Probe) -> bool:
 
 def _bends(probe: Probe, only: int) -> bool:
     """Whether the Function's own backward changes with an input, by finite differences."""
-    estimate = second_estimate(probe, only)
+    points = probe.inputs.points()
+    cotangents = probe.cotangents(probe.output_values(points), "second")
+    step = [*probe.direction("second alone", only), *[g * 0 for g in cotangents]]
+    found = second_slopes(probe, [*points, *cotangents], step)
+    if found is None:
+        return False
+    estimate = found.weigh(flatten(probe.spread(points, "second weights")) * found.settled)
     return estimate.error < 1e-3 * estimate.magnitude and abs(estimate.value) > 1e-6 * max(
         estimate.magnitude, 1e-12
     )

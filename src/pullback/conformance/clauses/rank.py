@@ -1,8 +1,9 @@
 """`rank`: right at every number of dimensions that forward takes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -10,37 +11,51 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._failure import describe
-from pullback.conformance._items import changed, data, sharings
-from pullback.conformance._limits import NoEnd
+from pullback.conformance._items import Batch, changed, data, sharings
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import Run, agrees, is_foreign, is_right
+from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, is_foreign, is_right
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
 
 __all__ = ["rank"]
 
-_RIGHT = "right"
-
 
 @dataclass(frozen=True)
 class _Made:
-    """Arguments with another number of dimensions.
+    """Arguments with another number of dimensions."""
 
-    Arguments:
-        name: what was done, in words.
-        chosen: the tensors that have it.
-        inputs: the arguments.
-        items: the same one by one, each with the dimensions that were given.
-        less: whether a dimension was taken away.
-    """
+    name: str  # what was done, in words
+    chosen: tuple[int, ...]  # the tensors that have it
+    inputs: Arguments  # the arguments
+    items: tuple[Arguments, ...]  # the same one by one, each with the dimensions that were given
+    less: bool = False  # whether a dimension was taken away
 
-    name: str
-    chosen: tuple[int, ...]
-    inputs: Arguments
-    items: tuple[Arguments, ...]
-    less: bool = False
+    def part(self, found: Tensors, k: int) -> Tensors:
+        """What belongs to one item, where each has its part."""
+        if self.less:
+            return found
+        return [y[k] if y.ndim and len(y) == 2 else y.new_empty(0) for y in found]
+
+    def agreeing(self, probe: Probe, found: Tensors, alone: Sequence[Tensors]) -> list[bool]:
+        """Which items have in what was found for all the numbers that they have alone."""
+        return [_agree(probe, self.part(found, k), one) for k, one in enumerate(alone)]
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """The outputs of all items at once, the same of each alone, and a run of each."""
+
+    outputs: Tensors
+    alone: list[Tensors]
+    runs: list[Run]
+
+    @classmethod
+    def of(cls, probe: Probe, made: _Made) -> "_Ran":
+        items = [probe.at(item) for item in made.items]
+        outputs = _every_output(probe.at(made.inputs))
+        return cls(outputs, [*map(_every_output, items)], [*map(Run.of, items)])
 
 
 @clause(
@@ -58,25 +73,26 @@ def rank(probe: Probe) -> Finding:
     """Put dimensions before and take one away, where forward allows it, and compare there."""
     if probe.intent == "nonlinear":
         return probe.skipped("A nonlinear backward has no reference at another rank.")
-    said: dict[str, str] = {}
-    try:
-        for made in _every(probe):
-            if said.get(made.name) == _RIGHT:
-                continue
-            found = _judge(probe, made)
-            if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
-                found = "not told: so few are wrong with the dimensions that were given too"
-            if isinstance(found, Finding) and _depends_on_company(probe, made.chosen, data(probe)):
-                found = "not told: a row has another gradient alone than beside those given"
-            if isinstance(found, Finding):
-                return found
-            said[made.name] = found
-    except NoEnd:  # nor will others end, and each takes as long
-        said["others"] = "a call does not end"
-    told = "; ".join(f"{name}: {answer}" for name, answer in said.items())
-    if _RIGHT not in said.values():
+    sweep = Sweep[str]()
+    every = ((m.name, m) for m in _every(probe) if sweep.said.get(m.name) != RIGHT)
+    finding = sweep.over(every, partial(_Ran.of, probe), partial(_controlled, probe))
+    if finding is not None:
+        return finding
+    told = "; ".join(f"{name}: {answer}" for name, answer in sweep.said.items())
+    told += f"; others: {sweep.ended}" if sweep.ended else ""
+    if not sweep.right:
         return probe.skipped(f"No other number of dimensions could be judged: {told}.")
     return probe.holds(f"{told[:1].upper()}{told[1:]}.")
+
+
+def _controlled(probe: Probe, name: str, made: _Made, ran: _Ran) -> Finding | str:
+    """A finding that its controls do not take back, or what is said."""
+    found = _judge(probe, made, ran)
+    if isinstance(found, Finding) and is_foreign(probe, _as_few(probe, made)):
+        return "not told: so few are wrong with the dimensions that were given too"
+    if isinstance(found, Finding) and _depends_on_company(probe, made.chosen, data(probe)):
+        return "not told: a row has another gradient alone than beside those given"
+    return found
 
 
 def _every(probe: Probe) -> Iterator[_Made]:
@@ -95,35 +111,18 @@ def _every(probe: Probe) -> Iterator[_Made]:
             ])  # fmt: skip
             yield _Made(f"{more} more dimension{'s' * (more > 1)}", chosen, stacked, (given, other))
         if all(given.values[k].ndim and len(given.values[k]) for k in chosen):
-            row = changed(given, chosen, lambda v: v[:1])
-            yield _Made(
-                "1 dimension less",
-                chosen,
-                changed(given, chosen, lambda v: v[0]),
-                (row,),
-                less=True,
-            )
+            first, row = (changed(given, chosen, cut) for cut in (lambda v: v[0], lambda v: v[:1]))
+            yield _Made("1 dimension less", chosen, first, (row,), less=True)
 
 
-def _judge(probe: Probe, made: _Made) -> Finding | str:
+def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
     """A finding, or what is said of it."""
-    other = probe.at(made.inputs)
-    try:
-        outputs = _every_output(other)
-        items = [probe.at(item) for item in made.items]
-        alone = [_every_output(item) for item in items]
-        runs = [Run.of(item) for item in items]
-    except NoEnd:
-        raise
-    except Exception as error:  # loud, so not silently wrong
-        return f"refused ({describe(error, 60)})"
-    parts = [_part(outputs, k, made) for k in range(len(items))]
-    same = [_agree(probe, part, one) for part, one in zip(parts, alone, strict=True)]
+    other, same = probe.at(made.inputs), made.agreeing(probe, ran.outputs, ran.alone)
     cotangents = None
     if all(same):
-        given = [torch.stack(gs) for gs in zip(*(run.cotangents for run in runs), strict=True)]
-        shaped = (outputs[k] for k in probe.outputs)
-        cotangents = [g.reshape(y.shape) for g, y in zip(given, shaped, strict=True)]
+        given = zip(*(run.cotangents for run in ran.runs), strict=True)
+        shaped = (ran.outputs[k] for k in probe.outputs)
+        cotangents = [torch.stack(g).reshape(y.shape) for g, y in zip(given, shaped, strict=True)]
     try:
         run = Run.of(other, cotangents)
     except Exception as error:
@@ -132,10 +131,10 @@ def _judge(probe: Probe, made: _Made) -> Finding | str:
             return other.failed(error, doing, transform=False)
         return f"refused by backward ({describe(error, 60)})"
     if all(same):
-        return _by_items(other, made, run, runs)
-    if same[0] and _is_first_alone(probe, made):
+        return _by_items(other, made, run, ran.runs)
+    if same[0] and _is_first_alone(probe, made, ran.alone):
         return _broken(
-            other, made, alone[1][0], parts[1][0], "an output",
+            other, made, ran.alone[1][0], made.part(ran.outputs, 1)[0], "an output",
             repro=["print('at once', outs())", *_of_item(made, "1"), "print('alone  ', outs())"],
         )  # fmt: skip
     return _by_differences(probe, other, made, run)
@@ -144,11 +143,6 @@ def _judge(probe: Probe, made: _Made) -> Finding | str:
 def _every_output(probe: Probe) -> Tensors:
     """The outputs, those that are not differentiated too."""
     return [y.detach() for y in probe.run(probe.leaves())]
-
-
-def _part(found: Tensors, k: int, made: _Made) -> Tensors:
-    """What belongs to one item, where each has its part."""
-    return [y if made.less else y[k] if y.ndim and len(y) == 2 else y.new_empty(0) for y in found]
 
 
 def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
@@ -160,32 +154,20 @@ def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
 
 
 def _by_items(probe: Probe, made: _Made, run: Run, items: list[Run]) -> Finding | str:
-    """A finding where gradients are not those of the items."""
-    found = _another(probe, made.chosen, run, items, torch.stack)
-    if found is None or (probe.intent == "exact" and is_right(probe)):
-        return _RIGHT  # both may be so to a tolerance, as what solves all items together
-    n, expected = found
-    return _broken(
-        probe, made, expected, run.gradients[n], f"the gradient of {probe.path(n)}",
-        given={"w": run.cotangents}, repro=_item_by_item(made, n),
-    )  # fmt: skip
-
-
-def _another(
-    probe: Probe, chosen: tuple[int, ...], run: Run, items: list[Run],
-    join: Callable[[Tensors], torch.Tensor],
-) -> tuple[int, torch.Tensor] | None:  # fmt: skip
-    """Which gradient is not made of the items' own: those of data joined, of what is shared summed.
-
-    Returns:
-        Its number and what it should be.
-    """
+    """A finding where gradients are not the items' own: of data each its own, of others the sum."""
     for n, k in enumerate(probe.inputs.differentiable):
-        every = [item.gradients[n] for item in items]
-        expected = join(every) if k in chosen else sum(every[1:], every[0])
-        if probe.differ([run.gradients[n].reshape(expected.shape)], [expected], 1e4) is not None:
-            return n, expected
-    return None
+        every = torch.stack([item.gradients[n] for item in items])
+        expected = every if k in made.chosen else every.sum(0)
+        got = run.gradients[n]
+        if probe.differ([got.reshape(expected.shape)], [expected], 1e4) is None:
+            continue
+        if probe.intent == "exact" and is_right(probe):
+            break  # both may be so to a tolerance, as what solves all items together
+        return _broken(
+            probe, made, expected, got, f"the gradient of {probe.path(n)}",
+            given={"w": run.cotangents}, repro=_item_by_item(made, n),
+        )  # fmt: skip
+    return RIGHT
 
 
 def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
@@ -195,29 +177,15 @@ def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
     them. Only a surrogate may: where forward treats rows apart, its derivative does. Which tensors
     have rows nobody says: those that have more dimensions, or all that have as many as the output.
     """
-    return probe.intent == "surrogate" and any(_is_scaled(probe, choice) for choice in choices)
+    for chosen in choices if probe.intent == "surrogate" else ():
+        with suppress(Exception):  # the rows are of something that has as many
+            whole = Batch.of(probe, chosen)
+            if whole.differs(torch.tensor([0]))[0] >= whole.outputs:
+                return True
+    return False
 
 
-def _is_scaled(probe: Probe, chosen: tuple[int, ...]) -> bool:
-    values = [probe.inputs.values[k] for k in chosen]
-    if not values or any(not v.ndim or len(v) < 2 for v in values):
-        return False
-    cuts = [slice(1), slice(1, None)]
-    whole = Run.of(probe)
-    parts = []
-    for cut in cuts:
-        rows = changed(probe.inputs, chosen, lambda v, cut=cut: v[cut])
-        try:
-            part = Run.of(probe.at(rows), [w[cut] for w in whole.cotangents])
-        except Exception:  # the rows are of something that has as many
-            return False
-        if not _agree(probe, part.outputs, [y[cut] for y in whole.outputs]):
-            return False
-        parts.append(part)
-    return _another(probe, chosen, whole, parts, torch.cat) is not None
-
-
-def _is_first_alone(probe: Probe, made: _Made) -> bool:
+def _is_first_alone(probe: Probe, made: _Made, alone: list[Tensors]) -> bool:
     """Whether the first item is right wherever it comes from, and the next is not.
 
     Not so where an entry depends on those before it, as it then does with the given dimensions too.
@@ -226,18 +194,12 @@ def _is_first_alone(probe: Probe, made: _Made) -> bool:
         return False  # what is drawn may be the same by chance
     try:
         turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
-        outputs = _every_output(turned)
-        alone = [_every_output(probe.at(item)) for item in reversed(made.items)]
-        same = [_agree(probe, _part(outputs, k, made), alone[k]) for k in (0, 1)]
-        whole = _every_output(probe)
-        first, second = (
-            _every_output(probe.at(changed(probe.inputs, made.chosen, cut)))
-            for cut in (lambda v: v[:1], lambda v: v[1:2])
-        )
+        same = made.agreeing(probe, _every_output(turned), alone[::-1])
+        whole = Batch.of(probe, made.chosen)
+        places = [whole.differs(torch.tensor([k]))[0] for k in (0, 1)]
     except Exception:  # not known
         return False
-    rows = [_agree(probe, [y[k] for y in whole], one) for k, one in enumerate((first, second))]
-    return same == [True, False] and rows == [True, True]
+    return same == [True, False] and not any(0 <= place < whole.outputs for place in places)
 
 
 def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Finding | str:
@@ -245,10 +207,10 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
     if probe.intent != "exact":
         return "not told: forward is no longer that of each item"
     if agrees(other, run, other.direction("rank")):
-        return _RIGHT
+        return RIGHT
     trial = judge(other, wanted=1, limit=5, singular=are_finite(run.gradients))
     if not trial.is_wrong:
-        return _RIGHT if trial.is_told else "not told"
+        return RIGHT if trial.is_told else "not told"
     if is_foreign(probe, (probe.inputs, *made.items)):
         return "not told: backward is wrong with the dimensions that were given too"
     named = _named(other, made)
@@ -260,11 +222,8 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
 
 def _as_few(probe: Probe, made: _Made) -> list[Arguments]:
     """What has the dimensions given, and as few entries along the first as what has more."""
-    if (
-        probe.intent != "exact"
-        or made.less
-        or any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
-    ):
+    numbers = any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
+    if probe.intent != "exact" or made.less or numbers:
         return []
     few = changed(probe.inputs, made.chosen, lambda v: v[:2])
     with suppress(Exception):  # refused

@@ -8,9 +8,9 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
-from pullback.conformance._evidence import wide
 from pullback.conformance._failure import describe
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._vectors import wide
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 from pullback.tensor import reference_of

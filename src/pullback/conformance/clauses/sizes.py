@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,13 +10,10 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, decide, try_derivative
-from pullback.conformance._failure import describe
-from pullback.conformance._limits import NoEnd
+from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
-from pullback.conformance._screen import Run, agrees, already, is_foreign, is_wrong
-from pullback.conformance._spans import has_own_span
+from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign, is_wrong
 from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
@@ -41,21 +38,24 @@ class _Tried:
     """What was learnt at the sizes of one dimension."""
 
     resizing: Resizing
-    right: list[int] = field(default_factory=list)
+    sweep: Sweep[int]
     looks: int = 4  # close ones that may still tell nothing, as at a kink
-    refused: dict[int, str] = field(default_factory=dict)
+    runs: dict[int, tuple[Probe, Run]] = field(default_factory=dict)
+    slow: bool = False  # then nothing larger is tried
     foreign: bool = False  # other arguments of the given size are outside of the domain too
 
     def __str__(self) -> str:
-        parts = [f"{self.resizing.where} (given {self.resizing.size})"]
-        if self.right:
-            parts.append(f"right at {_list(self.right)}")
-        if self.refused:
-            first = next(iter(self.refused.values()))
-            parts.append(f"refused at {_list(list(self.refused))} ({first})")
+        refused = {size: said for size, said in self.sweep.said.items() if said != RIGHT}
+        parts = [f"right at {_list(self.sweep.right)}"] if self.sweep.right else []
+        if refused:
+            first = next(iter(refused.values())).removeprefix("refused ")
+            parts.append(f"refused at {_list([*refused])} {first}")
         if self.foreign:
             parts.append("other arguments are of another kind at the given size already")
-        return ": ".join([parts[0], ", ".join(parts[1:]) or "not told at any size"])
+        if self.sweep.ended:
+            parts.append(f"nothing more was tried: {self.sweep.ended}")
+        given = f"{self.resizing.where} (given {self.resizing.size})"
+        return f"{given}: {', '.join(parts) or 'not told at any size'}"
 
 
 @clause(
@@ -76,9 +76,8 @@ def sizes(probe: Probe) -> Finding:
     tried: list[_Tried] = []
     end = time.process_time() + _SECONDS
     for resizing in resizings(probe.inputs, max(_SIZES), _ENTRIES, probe.generator("sizes")):
-        found = _Tried(resizing)
-        tried.append(found)
-        finding = _vary(probe, found, end)
+        tried.append(_Tried(resizing, Sweep(end)))
+        finding = _vary(probe, tried[-1])
         if finding is not None:
             return finding
     finding = _vary_together(probe, tried, end)
@@ -87,53 +86,55 @@ def sizes(probe: Probe) -> Finding:
     if not tried:
         return probe.skipped("No size may change: a number among the arguments may stand for each.")
     said = "; ".join(map(str, tried))
-    said += " (nothing more was tried: calls are slow)" if time.process_time() > end else ""
-    if not any(found.right for found in tried):
+    if not any(found.sweep.right for found in tried):
         return probe.skipped(f"No other size could be judged: {said}.")
     return probe.holds(f"{said[:1].upper()}{said[1:]}.")
 
 
-def _vary(probe: Probe, tried: _Tried, end: float) -> Finding | None:
+def _vary(probe: Probe, tried: _Tried) -> Finding | None:
     """Try every size of one dimension; a finding where one is wrong."""
-    resizing = tried.resizing
-    given = resizing.size
-    wanted = sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given})
-    runs: dict[int, Run] = {}
     shown = probe.output_values()
-    slow = False
-    for size in wanted:
+
+    def run(other: Probe) -> tuple[Run, float]:
         started = time.process_time()  # what else the machine does is no fault of the code
-        if size > resizing.largest or slow or time.process_time() > end:
-            break
-        inputs = resizing.at(size)
-        if inputs is None:
-            continue
-        other = probe.at(inputs)
-        try:
-            runs[size] = run = run_filled(partial(Run.of, other))
-        except Exception as error:  # loud, so not silently wrong
-            tried.refused[size] = describe(error, 80)
-            slow = isinstance(error, NoEnd)
-            continue
-        slow = size >= 64 and time.process_time() - started > _CALL_SECONDS
+        found = run_filled(partial(Run.of, other))
+        return found, time.process_time() - started
+
+    def judge(size: int, other: Probe, ran: tuple[Run, float]) -> Finding | str:
+        run, where = ran[0], f"{size} of {tried.resizing.where}"
+        tried.runs[size] = other, run
+        tried.slow = size >= 64 and ran[1] > _CALL_SECONDS
         place = _unwritten(other, run)
         if place is not None:
-            return _tell_unwritten(probe, other, tried, f"{size} of {resizing.where}, {place}")
+            return _tell_unwritten(probe, other, tried, f"{where}, {place}")
         if sum(y.numel() for y in run.outputs) > _RESULTS:
-            break  # finite differences keep some twenty of each
-        if probe.intent == "exact" and has_own_span(shown, run.outputs, run.gradients):
-            settled, wrong = _judge(other, run, resizing.places, tried)
-            if wrong is not None and _wrong_as_given(probe, resizing, size):
-                tried.foreign = True
-                return None
-            if wrong is not None:
-                return already(probe, _GIVEN) or _broken(
-                    other, f"{size} of {resizing.where}", wrong,
-                    SINGLE if size == 1 and _is_right_at_two(probe, tried) else "",
-                )  # fmt: skip
-            if settled:
-                tried.right.append(size)
-    return _compare_parts(probe, tried, runs) if probe.intent == "surrogate" else None
+            tried.slow = True  # finite differences keep some twenty of each
+            return ""
+        if probe.intent != "exact" or not has_own_span(shown, run.outputs, run.gradients):
+            return ""
+        settled, wrong = _judge(other, run, tried.resizing.places, tried)
+        if wrong is None:
+            return RIGHT if settled else ""
+        if _wrong_as_given(probe, tried.resizing, size):
+            tried.foreign = True
+            return ""
+        hint = SINGLE if size == 1 and _is_right_at_two(probe, tried) else ""
+        return already(probe, _GIVEN) or _broken(other, where, wrong, hint)
+
+    finding = tried.sweep.over(_at_sizes(probe, tried), run, judge)
+    if finding is not None or tried.foreign or probe.intent != "surrogate":
+        return finding
+    return _compare_parts(probe, tried)
+
+
+def _at_sizes(probe: Probe, tried: _Tried) -> Iterator[tuple[int, Probe]]:
+    given = tried.resizing.size
+    for size in sorted({n for n in (*_SIZES, given - 1, given + 1) if 0 < n != given}):
+        if size > tried.resizing.largest or tried.slow or tried.foreign:
+            return
+        inputs = tried.resizing.at(size)
+        if inputs is not None:
+            yield size, probe.at(inputs)
 
 
 def _unwritten(probe: Probe, run: Run) -> str | None:
@@ -142,7 +143,7 @@ def _unwritten(probe: Probe, run: Run) -> str | None:
     return None if k is None else probe.place(k, len(run.outputs))
 
 
-def _tell_unwritten(probe: Probe, other: Probe, tried: _Tried, size: str) -> Finding | None:
+def _tell_unwritten(probe: Probe, other: Probe, tried: _Tried, size: str) -> Finding | str:
     """A finding, unless arguments made as these are leave some unwritten at the given size, too.
 
     So lengths do that were made too short.
@@ -151,7 +152,7 @@ def _tell_unwritten(probe: Probe, other: Probe, tried: _Tried, size: str) -> Fin
         with suppress(Exception):  # refused
             if _unwritten(there, run_filled(partial(Run.of, there))) is not None:
                 tried.foreign = True
-                return None
+                return ""
     return tell_unwritten(other, f"at size {size}", tried.resizing.where)
 
 
@@ -190,38 +191,36 @@ def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
 
 
 def _is_wrong(probe: Probe) -> bool:
-    try:
+    with suppress(Exception):  # refused: integers may point to what is not in a part
         return is_wrong(probe)
-    except Exception:  # refused: integers may point to what is not in a part
-        return False
+    return False
 
 
 def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding | None:
     """Change all sizes at once by one: a corner is ragged where two edges are."""
-    every = [found for found in tried if len(found.right) > 1]
-    if probe.intent != "exact" or len(every) < 2 or time.process_time() > end:
+    every = [found for found in tried if len(found.sweep.right) > 1]
+    if probe.intent != "exact" or len(every) < 2:
         return None
     places = tuple(sum(dims, ()) for dims in zip(*(f.resizing.places for f in every), strict=True))
-    for change in (1, -1):
-        sizes_there = [max(1, found.resizing.size + change) for found in every]
-        inputs = together([f.resizing for f in every], sizes_there, probe.generator("together"))
-        if inputs is None or sum(value.numel() for value in inputs.values) > 4 * _ENTRIES:
-            continue
-        other = probe.at(inputs)
-        try:
-            run = Run.of(other)
-        except Exception:  # noqa: S112 - loud, so not silently wrong
-            continue
+
+    def judge(name: str, other: Probe, run: Run) -> Finding | str:
         if sum(y.numel() for y in run.outputs) > _RESULTS:
-            continue
+            return ""
         _, wrong = _judge(other, run, places, every[0])
         if wrong is None or any(is_foreign(probe, found.resizing.control()) for found in every):
-            continue
-        named = "; ".join(
-            f"{size} of {f.resizing.where}" for f, size in zip(every, sizes_there, strict=True)
-        )
-        return already(probe, _GIVEN) or _broken(other, named, wrong)
-    return None
+            return ""
+        return already(probe, _GIVEN) or _broken(other, name, wrong)
+
+    return Sweep[str](end).over(_all_at_once(probe, every), Run.of, judge)
+
+
+def _all_at_once(probe: Probe, every: Sequence[_Tried]) -> Iterator[tuple[str, Probe]]:
+    for change in (1, -1):
+        wanted = [max(1, found.resizing.size + change) for found in every]
+        inputs = together([f.resizing for f in every], wanted, probe.generator("together"))
+        if inputs is not None and sum(value.numel() for value in inputs.values) <= 4 * _ENTRIES:
+            pairs = zip(wanted, every, strict=True)
+            yield "; ".join(f"{n} of {f.resizing.where}" for n, f in pairs), probe.at(inputs)
 
 
 def _judge(
@@ -247,17 +246,12 @@ def _judge(
             wanted=1, limit=4, singular=finite,
         )  # fmt: skip
         tried.looks -= not trial.is_told
-        if trial.is_wrong and _counts(trial):
+        # Squares of its numbers can be told from zero and from infinity.
+        told = 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
+        if trial.is_wrong and (told or not math.isfinite(trial.value)):
             return True, trial
         settled = settled or trial.is_told
     return settled, None
-
-
-def _counts(trial: Trial) -> bool:
-    """Whether the numbers are such that their squares can be told from zero and from infinity."""
-    if not math.isfinite(trial.value):
-        return True
-    return 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
 
 
 def _direction(
@@ -269,57 +263,45 @@ def _direction(
         return step
     kept = []
     for v, k in zip(step, probe.inputs.differentiable, strict=True):
-        mask = torch.ones_like(v)
-        for dim in places[k]:
-            index = torch.arange(v.shape[dim], device=v.device) >= v.shape[dim] - 3
-            mask = mask * index.view([-1 if d == dim else 1 for d in range(v.ndim)]).to(v.dtype)
-        kept.append(v * mask)
+        last = [slice(-3, None) if dim in places[k] else slice(None) for dim in range(v.ndim)]
+        kept.append(torch.zeros_like(v))
+        kept[-1][last] = v[last]
     return [tangent(x, v) for x, v in zip(probe.inputs.points(), kept, strict=True)]
 
 
-def _compare_parts(probe: Probe, tried: _Tried, runs: dict[int, Run]) -> Finding | None:
+def _compare_parts(probe: Probe, tried: _Tried) -> Finding | None:
     """Find entries of a surrogate's gradient that depend on how many others there are.
 
     Only where forward gives the same leading entries at both sizes, and only if the gradient does
     so at three sizes: then the function treats each entry by itself, and the others are wrong.
     """
+    runs = tried.runs
     if probe.draws or len(runs) < 3:
         return None
     largest = max(runs)
-    whole = runs[largest]
-    same: list[int] = []
-    differ: list[tuple[int, int, torch.Tensor, torch.Tensor]] = []
-    for size, run in runs.items():
+    large, whole = runs[largest]
+    same, unlike = list[int](), list[tuple[int, int, torch.Tensor, Run]]()
+    for size, (other, run) in runs.items():
         if size == largest or not _is_part(probe, run.outputs, whole.outputs, size, largest):
             continue
-        inputs = tried.resizing.at(size)
-        if inputs is None:
-            continue
-        other = probe.at(inputs)
-        cut = [_cut(g, y) for g, y in zip(whole.cotangents, run.outputs, strict=True)]
-        again = Run.of(other, cut)
+        pairs = zip(whole.cotangents, run.outputs, strict=True)
+        again = Run.of(other, [_cut(g, y) for g, y in pairs])
         parts = [_cut(g, x) for g, x in zip(whole.gradients, again.gradients, strict=True)]
-        scaled = [k for k, g in enumerate(whole.gradients) if g.shape != again.gradients[k].shape]
+        scaled = [k for k, g in enumerate(whole.gradients) if g.shape != parts[k].shape]
         place = probe.differ([again.gradients[k] for k in scaled], [parts[k] for k in scaled], 1e4)
         if place is None:
             same.append(size)
         else:
-            k = scaled[place]
-            differ.append((size, k, parts[k], again.gradients[k]))
-    tried.right.extend(same)
-    if not differ or len(same) < min(3, len(runs) // 2):
+            unlike.append((size, scaled[place], parts[scaled[place]], again))
+    tried.sweep.said.update(dict.fromkeys(same, RIGHT))
+    if not unlike or len(same) < min(3, len(runs) // 2):
         return None
-    size, k, expected, got = differ[0]
-    inputs = tried.resizing.at(size) or probe.inputs
-    return probe.at(inputs).broken(
+    size, k, expected, again = unlike[0]
+    return runs[size][0].broken(
         f"At size {size} of {tried.resizing.where} the gradient of an entry is another than beside "
         f"more entries, where forward is the same; at size {same[0]} it is not.",
-        expected=expected, got=got, place=probe.path(k),
-        given={
-            "w": [_cut(g, y) for g, y in zip(whole.cotangents, runs[size].outputs, strict=True)],
-            "beside": (tried.resizing.at(largest) or probe.inputs).values,
-            "v": whole.cotangents,
-        },
+        expected=expected, got=again.gradients[k], place=probe.path(k),
+        given={"w": again.cotangents, "beside": large.inputs.values, "v": whole.cotangents},
         repro=_alone_and_beside(k, expected),
     )  # fmt: skip
 

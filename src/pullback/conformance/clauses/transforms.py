@@ -1,9 +1,9 @@
 """`transforms`: `torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd."""
 
 from pullback.conformance._clause import clause
+from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
-from pullback.conformance._spans import has_basis, spans
 from pullback.conformance._transforms import ALONE, Batch
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR
 from pullback.report import Finding, Verdict

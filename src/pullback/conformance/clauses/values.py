@@ -11,13 +11,12 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
-from pullback.conformance._limits import NoEnd
+from pullback.conformance._derivative import has_basis, spans
+from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run, agrees, already, is_foreign
-from pullback.conformance._sides import RELATIVE, Side, look
-from pullback.conformance._spans import has_basis, spans
-from pullback.conformance._special import REPRO, at_the_ends, specials
+from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
+from pullback.conformance._special import REPRO, at_the_ends, judge_end, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
@@ -26,6 +25,7 @@ __all__ = ["values"]
 
 # Of work, after which no other value is tried: an iteration may converge slowly there.
 _SECONDS = 10.0
+_RELATIVE = agreement()
 _ENTRIES = 3  # looked at one by one, in each input
 # So many points are looked at before an accusation, so close; differences are as much closer.
 _BESIDE, _NEAR = 32, 2.0**-10
@@ -47,54 +47,37 @@ _MOST = 1e120  # whose square can be told from infinity, as its inverse's from z
 )
 def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
-    right: list[str] = []
-    untidy: list[Finding] = []
-    ended = ""
-    end = time.process_time() + _SECONDS
-    try:
-        for name, finding in _look(probe, end):
-            if finding is None:
-                right.append(name)
-            elif finding.verdict is not Verdict.UNTIDY:
-                return finding
-            else:
-                untidy.append(finding)
-    except NoEnd:  # nor will others end, and each takes as long
-        ended = " Nothing more was tried: a call does not end there."
-    if time.process_time() > end:
-        ended = " Nothing more was tried: calls are slow."
-    if untidy:
-        return untidy[0]
-    if not right:
+    sweep = Sweep[str](time.process_time() + _SECONDS)
+    finding = sweep.over(
+        specials(probe.inputs), lambda inputs: Run.of(replace(probe, inputs=inputs)),
+        partial(_at, probe),
+    ) or sweep.over(
+        at_the_ends(probe), probe.at, lambda name, _, low: judge_end(low, name) or RIGHT
+    )  # fmt: skip
+    if finding is not None or sweep.untidy:
+        return finding or sweep.untidy[0]
+    ended = f" Nothing more was tried: {sweep.ended}." if sweep.ended else ""
+    if not sweep.right:
         return probe.skipped(f"The function is not defined at any special value.{ended}")
-    names = list(dict.fromkeys(name.removesuffix(" in every input") for name in right))
+    names = list(dict.fromkeys(name.removesuffix(" in every input") for name in sweep.right))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.{ended}")
 
 
-def _look(probe: Probe, end: float) -> Iterator[tuple[str, Finding | None]]:
-    """Each special value that the function takes, and what is wrong there; none after ``end``."""
-    for name, inputs in specials(probe.inputs):
-        if time.process_time() > end:
-            return
-        other = replace(probe, inputs=inputs)
-        try:
-            run = Run.of(other)
-        except NoEnd:
-            raise
-        except Exception:  # noqa: S112 - loud, so not silently wrong
-            continue
-        if not are_finite(run.outputs) or not _has_limit(other, run):
-            continue
-        if has_basis(run.outputs):  # which may turn from one point to the next
-            other = spans(other)
-            run = Run.of(other)
-        finding = _judge(other, run, name)
-        if finding is None or finding.verdict is Verdict.UNTIDY:
-            yield name, finding
-        elif not is_foreign(probe, _controls(probe, inputs)):
-            yield name, already(probe, "at ordinary values") or finding
-    yield from at_the_ends(probe)
+def _at(probe: Probe, name: str, inputs: Arguments, run: Run) -> Finding | str:
+    """What is wrong at a special value that the function takes."""
+    other = replace(probe, inputs=inputs)
+    if not are_finite(run.outputs) or not _has_limit(other, run):
+        return ""
+    if has_basis(run.outputs):  # which may turn from one point to the next
+        other = spans(other)
+        run = Run.of(other)
+    finding = _judge(other, run, name)
+    if finding is None or finding.verdict is Verdict.UNTIDY:
+        return finding or RIGHT
+    if is_foreign(probe, _controls(probe, inputs)):
+        return ""
+    return already(probe, "at ordinary values") or finding
 
 
 def _controls(probe: Probe, inputs: Arguments) -> Iterator[Arguments]:
@@ -146,26 +129,19 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
 
 @dataclass(frozen=True)
 class _Slopes:
-    """What the derivative of <weights, outputs> along a step has to lie between.
+    """What the derivative of <weights, outputs> along a step has to lie between."""
 
-    Arguments:
-        weights: cotangents, zeros at the entries of the outputs that are not looked at.
-        low: the smaller one-sided derivative, or the only one.
-        high: the larger one, or the only one.
-        noise: how far apart equal ones may be.
-    """
-
-    weights: Tensors
-    low: float
-    high: float
-    noise: float
+    weights: Tensors  # cotangents, zeros at the entries of the outputs that are not looked at
+    low: float  # the smaller one-sided derivative, or the only one
+    high: float  # the larger one, or the only one
+    noise: float  # how far apart equal ones may be
 
     @classmethod
     def of(cls, weights: torch.Tensor, like: Tensors, sides: Sequence[Side]) -> "_Slopes":
         """Of one real vector of weights, and what was seen on the sides where it is defined."""
         found = [float((weights * one.slope).sum()) for one in sides]
         error = max(float((weights * one.error).norm()) for one in sides)
-        noise = 1e-9 + RELATIVE * max(map(abs, found)) + error
+        noise = 1e-9 + _RELATIVE * max(map(abs, found)) + error
         return cls(unflatten(weights, like), min(found), max(found), noise)
 
     def __str__(self) -> str:
@@ -220,7 +196,7 @@ def _along(probe: Probe, run: Run, step: Tensors, *, within: bool) -> _Slopes | 
 def _bend(up: Side, down: Side) -> torch.Tensor:
     """The entries whose slopes differ from side to side."""
     gap = (up.slope - down.slope).abs()
-    return gap > RELATIVE * torch.maximum(up.slope.abs(), down.slope.abs()) + up.error + down.error
+    return gap > _RELATIVE * torch.maximum(up.slope.abs(), down.slope.abs()) + up.error + down.error
 
 
 def _by_entry(probe: Probe, run: Run, k: int, step: Tensors) -> _Slopes | None:
@@ -243,7 +219,7 @@ def _sides(probe: Probe, step: Tensors, size: float, reach: float = 1.0) -> list
 
 def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.Tensor) -> bool:
     """Whether slopes along three pairs of steps that make up a step add up to that along it."""
-    near = RELATIVE * float(slope[smooth].abs().max())
+    near = _RELATIVE * float(slope[smooth].abs().max())
     for k in range(3):
         drawn = probe.generator(f"values {k}")
         shares = [3 * torch.rand(v.shape, generator=drawn).to(v) - 1 for v in step]
@@ -330,7 +306,12 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
             if slopes is None:
                 continue
             if slopes.high - slopes.low > slopes.noise or kink:
-                return _untidy(probe, name, str(slopes), got, k)
+                return probe.untidy(
+                    f"The gradient is not finite at a kink of forward, at {name}: anything between "
+                    "its one-sided slopes is right there.",
+                    expected=f"{slopes} (differences, one-sided)", got=f"{got:.8g} (backward)",
+                    place=probe.path(k),
+                )  # fmt: skip
             return _broken(probe, name, f"{slopes} (differences)", got, k)
     return None
 
@@ -365,15 +346,6 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     if not (math.isfinite(one) and math.isfinite(other)):
         return None
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
-
-
-def _untidy(probe: Probe, name: str, expected: str, got: float, k: int) -> Finding:
-    return probe.untidy(
-        f"The gradient is not finite at a kink of forward, at {name}: anything between its "
-        "one-sided slopes is right there.",
-        expected=f"{expected} (differences, one-sided)", got=f"{got:.8g} (backward)",
-        place=probe.path(k),
-    )  # fmt: skip
 
 
 def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = None) -> Finding:
