@@ -63,7 +63,6 @@ class Fresh:
         return found
 
     def _apart(self) -> Answers:
-        torch.set_num_threads(1)  # the threads of the original are not in the copy
         return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
 
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:

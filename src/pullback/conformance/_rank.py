@@ -102,7 +102,6 @@ class Rank:
         What is asked is the name of a method and its arguments, how many seconds the rank comes
         late, and how many it pauses after it has entered a collective.
         """
-        torch.set_num_threads(1)
         known = {"RANK": self.number, "WORLD_SIZE": self.count, "LOCAL_RANK": self.number,
                  "LOCAL_WORLD_SIZE": self.count}  # fmt: skip
         os.environ.update({name: str(value) for name, value in known.items()})

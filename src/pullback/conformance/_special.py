@@ -137,7 +137,7 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
     wide = low.at(low.inputs.cast(torch.float64))
     try:
         run = Run.of(low, given)
-        true = Run.of(wide, [g.double() for g in run.cotangents])
+        true = Run.of(wide, [_wide(g) for g in run.cotangents])
         points = wide.inputs.points()
         eps = coarsest(low.inputs.points())
         steps = zip(points, low.direction("eps"), strict=True)
@@ -161,7 +161,7 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
         allowed = 0.3 * size + 30 * float((moved - exact).abs().max().nan_to_num())
         allowed += _saturated(run) * eps
         # Near zero rounding may take every digit of a difference; what is not finite is a mistake.
-        off = name.startswith("large") and float((one.double() - exact).abs().max()) > allowed
+        off = name.startswith("large") and float((_wide(one) - exact).abs().max()) > allowed
         if off or not bool(one.isfinite().all()):
             others = low.cotangents(run.outputs, "another")
             if given is None and judge_end(low, name, others) is None:
@@ -188,4 +188,8 @@ def _near(one: torch.Tensor, true: torch.Tensor, eps: float) -> bool:
     if not true.numel():
         return True
     size = float(true.abs().max())
-    return float((one.double() - true.double()).abs().max()) <= 30 * eps * size
+    return float((_wide(one) - _wide(true)).abs().max()) <= 30 * eps * size
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)

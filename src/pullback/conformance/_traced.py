@@ -90,7 +90,6 @@ def _ends(probe: Probe) -> bool:
 
 def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
     """In a copy, which has none of the threads of the original."""
-    torch.set_num_threads(1)
     compile_in_one_thread()
     return test(probe)
 

@@ -22,20 +22,13 @@ class Slow(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call gave.
-
-    Arguments:
-        outputs: the tensors in what it returned, in order.
-        gradients: for each differentiated input its gradient, zeros where it was ``None``; empty
-            where no gradients were asked for.
-        history: whether some output could be differentiated.
-        fault: why there is no answer, or an empty text.
-    """
+    """What one call gave."""
 
     outputs: tuple[torch.Tensor, ...] = ()
+    # Zeros where one was None; none where none were asked for.
     gradients: tuple[torch.Tensor, ...] = ()
-    history: bool = False
-    fault: str = ""
+    history: bool = False  # whether some output could be differentiated
+    fault: str = ""  # why there is no answer
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Each tensor with a name for a report."""
@@ -72,21 +65,13 @@ class Subject:
 
 @dataclass(kw_only=True)
 class Runner:
-    """Calls a kernel or its reference on copies of arguments.
-
-    Arguments:
-        kernel: what is judged.
-        reference: plain torch of the same signature.
-        seed: of everything random, before each call, and of the cotangents.
-        gradients: whether gradients are asked for.
-        cotangents: what becomes of the cotangent of an output before it is handed over.
-    """
+    """Calls a kernel or its reference on copies of arguments."""
 
     kernel: Subject
     reference: Subject
-    seed: int
-    gradients: bool = True
-    cotangents: Placing = lambda tensor: tensor
+    seed: int  # of everything random, before each call, and of the cotangents
+    gradients: bool = True  # whether they are asked for
+    cotangents: Placing = lambda tensor: tensor  # before they are handed over
 
     def run(
         self, function: Callable[..., Any], arguments: Arguments, place: Placing = torch.clone

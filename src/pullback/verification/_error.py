@@ -40,28 +40,16 @@ _AROUND = 0.05  # of the typical movement: an entry that did not move by chance
 
 @dataclass(frozen=True)
 class Result:
-    """What a comparison, or a test of a promise, says.
+    """What a comparison, or a test of a promise, says."""
 
-    Arguments:
-        verdict: ``skipped`` where the reference refuses the arguments, ``crashes`` where the kernel
-            does.
-        detail: why.
-        expected: the number, dtype or shape that was expected.
-        got: what the kernel gave.
-        kernel: the largest error of the kernel, in units in the last place.
-        reference: that of the reference in the kernel's dtype.
-        history: whether the kernel can be differentiated.
-        wrong: some of the entries that are wrong, in the flat tensor.
-    """
-
-    verdict: Verdict
+    verdict: Verdict  # skipped where the reference refuses the arguments, crashes where the kernel
     detail: str = ""
-    expected: str = ""
+    expected: str = ""  # the number, dtype or shape
     got: str = ""
-    kernel: float = 0.0
-    reference: float = 0.0
-    history: bool = True
-    wrong: Sequence[int] = ()
+    kernel: float = 0.0  # its largest error, in units in the last place
+    reference: float = 0.0  # that of the reference in the kernel's dtype
+    history: bool = True  # whether the kernel can be differentiated
+    wrong: Sequence[int] = ()  # some of the entries that are wrong, in the flat tensor
 
     @property
     def fault(self) -> str:
@@ -71,13 +59,9 @@ class Result:
 
 @dataclass(kw_only=True)
 class Judge(Runner):
-    """Compares a kernel with its reference at any arguments.
+    """Compares a kernel with its reference at any arguments."""
 
-    Arguments:
-        given: the example.
-    """
-
-    given: Arguments
+    given: Arguments  # the example
     _lengths: dict[tuple[torch.Size, ...], int] = field(default_factory=dict, init=False)
 
     def truth(self, arguments: Arguments) -> Answer:

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 
-import torch
-
 from pullback.conformance import can_copy
 from pullback.internal._processes import start_copy
 from pullback.internal._work_time import WorkTime
@@ -49,7 +47,6 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
     reader, writer = Pipe(duplex=False)
 
     def tell() -> None:
-        torch.set_num_threads(1)  # those of the original are not in a copy
         for item in steps(known):
             writer.send(item)
 

@@ -201,15 +201,19 @@ def _transposed(value: torch.Tensor) -> torch.Tensor:
 
 
 def _sparse(value: torch.Tensor) -> torch.Tensor:
-    wide = _garbage((*value.shape, 2), value)
-    wide[..., 0] = value
-    return wide[..., 0].detach()
+    return _amid(value, (*value.shape, 2), (..., 0))
 
 
 def _inside(value: torch.Tensor) -> torch.Tensor:
-    wide = _garbage(tuple(n + 3 for n in value.shape), value)
-    part = wide[tuple(slice(1, n + 1) for n in value.shape)]
-    return part.copy_(value).detach()
+    wide = tuple(n + 3 for n in value.shape)
+    return _amid(value, wide, tuple(slice(1, n + 1) for n in value.shape))
+
+
+def _amid(value: torch.Tensor, shape: tuple[int, ...], part: Any) -> torch.Tensor:
+    """A part of a larger tensor, whose other numbers would be seen."""
+    number = value.is_floating_point() or value.is_complex()
+    wide = torch.full(shape, 1e4 if number else 0, dtype=value.dtype)
+    return wide[part].copy_(value).detach()
 
 
 def _expanded(value: torch.Tensor) -> torch.Tensor:
@@ -220,12 +224,6 @@ def _expanded(value: torch.Tensor) -> torch.Tensor:
 
 def _first_row(value: torch.Tensor) -> torch.Tensor:
     return value[:1].expand(value.shape).contiguous() if value.ndim > 1 else value
-
-
-def _garbage(shape: tuple[int, ...], value: torch.Tensor) -> torch.Tensor:
-    if value.is_floating_point() or value.is_complex():
-        return torch.full(shape, 1e4, dtype=value.dtype)
-    return torch.zeros(shape, dtype=value.dtype)
 
 
 @promise(

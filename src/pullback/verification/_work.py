@@ -49,15 +49,10 @@ def promise(
 
 @dataclass(kw_only=True)
 class Work(Judge):
-    """A kernel, its reference, and arguments.
+    """A kernel, its reference, and arguments."""
 
-    Arguments:
-        make: fresh arguments, where the caller gave what makes them.
-        forbid: functions of torch, or names of functions and operators, that are not to be called.
-    """
-
-    make: Callable[[], tuple[Any, ...]] | None
-    forbid: tuple[Any, ...]
+    make: Callable[[], tuple[Any, ...]] | None  # fresh arguments, where the caller gave that
+    forbid: tuple[Any, ...]  # functions of torch, or names of functions and operators
 
     @property
     def dtype(self) -> torch.dtype:

@@ -171,3 +171,22 @@ def test_no_other_value_is_tried_where_calls_are_slow(monkeypatch):
     monkeypatch.setattr("pullback.conformance.clauses.values._SECONDS", 0.0)
     finding = check(Sine, normal(3, 4), clauses="values")["values"]
     assert "calls are slow" in finding.detail, finding
+
+
+class RealFft(torch.autograd.Function):
+    """Its gradient is that of both parts of a complex cotangent."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.shape[-1]
+        return torch.fft.rfft(x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        whole = torch.nn.functional.pad(cotangent, (0, ctx.size - cotangent.shape[-1]))
+        return torch.fft.ifft(whole, norm="forward").real
+
+
+def test_complex_cotangents_stay_complex_in_another_precision():
+    report = check(RealFft, torch.randn(3, 8, dtype=torch.float64), clauses="values")
+    assert report["values"].verdict == "holds", report
