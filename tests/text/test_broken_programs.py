@@ -195,8 +195,7 @@ def test_patience_and_time_end_what_goes_on(tmp_path):
             with Run(tmp_path / f"{len(more)}{min(more)}.sqlite", **more) as run:
                 with pytest.raises(TimeoutError):
                     asyncio.run(leave())
-                assert run.under_way == 0
-            assert run.paid == 0
+            assert (run.under_way, run.paid) == (0, 0)
 
 
 def test_no_key_in_an_address_a_header_or_a_failure_is_kept(tmp_path):

@@ -3,11 +3,12 @@
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pullback.errors import ReplyError
@@ -19,15 +20,28 @@ from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
 
-__all__ = ["LM", "Ask", "Wrapper", "activate", "active", "bound", "hand_on", "hearing"]
+__all__ = [
+    "LM",
+    "Ask",
+    "Step",
+    "Wrapper",
+    "activate",
+    "active",
+    "bound",
+    "hand_on",
+    "hearing",
+    "in_one",
+]
 
+Ask = Callable[[Request], AsyncIterator[Chunk]]
+Step = Callable[[Request, Ask], AsyncIterator[Chunk]]
+"""A part of the way of a request: it asks the rest of the way, and hands its chunks on."""
 
-# The run under way, which all models of this process go through: one at most, with one journal
-# and one budget. It has `ask` and `stream`, given a model and a request.
+# The run under way, whose steps all models of this process go through: one at most.
 _active: list[Any] = []
 
-bound: ContextVar[Callable[["LM"], "LM"]] = ContextVar("pullback.text.bound")
-"""Holds a model to the budget that is in force here, if there is one."""
+bound: ContextVar[Callable[["LM"], Step]] = ContextVar("pullback.text.bound")
+"""Gives the step that holds a model to the budget that is in force here, if there is one."""
 
 _heard: ContextVar[list[Callable[[str], Any]]] = ContextVar("pullback.text.heard")
 
@@ -89,24 +103,28 @@ class LM(ABC):
     async def answer(self, request: Request) -> Completion:
         """Answer a request; `parsed` is made from it afterwards."""
 
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+    def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Answer bit by bit; the last chunk holds the whole answer."""
-        completion = await self.answer(request)
-        yield Chunk(completion.text, completion)
+        return in_one(self.answer, request)
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
+        answer = _whole(self._way(request, partial(in_one, self.answer)))
         run = None if self.wraps else active()
-        return await (self._bound().answer(request) if run is None else run.ask(self, request))
+        return await (answer if run is None else run.keep(answer))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        run = None if self.wraps else active()
-        return self._bound().stream_answer(request) if run is None else run.stream(self, request)
+        return self._way(request, self.stream_answer)
 
-    def _bound(self) -> "LM":
-        hold = None if self.wraps else bound.get(None)
-        return self if hold is None else hold(self)
+    def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Through the steps that are in force here, those of a run around that of a budget."""
+        hold, run = bound.get(None), active()
+        steps = [] if hold is None else [hold(self)]
+        steps += [] if run is None else run.steps(self)
+        for step in () if self.wraps else steps:
+            ask = partial(_through, step, ask)
+        return ask(request)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
@@ -196,7 +214,22 @@ def _parsed(
         raise
 
 
-Ask = Callable[[Request], AsyncIterator[Chunk]]
+async def in_one(
+    answer: Callable[[Request], Awaitable[Completion]], request: Request
+) -> AsyncIterator[Chunk]:
+    """An answer as a stream of one chunk, so that a step is written once for both."""
+    completion = await answer(request)
+    yield Chunk(completion.text, completion)
+
+
+async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
+    *_, completion = [chunk.completion async for chunk in chunks]
+    assert completion is not None  # the last chunk has it
+    return completion
+
+
+def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
+    return step(request, ask)
 
 
 @checked
@@ -244,15 +277,8 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        found = [chunk.completion async for chunk in self.step(request, self._whole)]
-        completion = found[-1] if found else None
-        assert completion is not None  # the last chunk has it
-        return completion
+        return await _whole(self.step(request, partial(in_one, self.inner.ask)))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""
         return self.step(request, self.inner.ask_stream)
-
-    async def _whole(self, request: Request) -> AsyncIterator[Chunk]:
-        completion = await self.inner.ask(request)
-        yield Chunk(completion.text, completion)
