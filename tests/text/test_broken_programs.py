@@ -45,7 +45,7 @@ def test_a_program_that_goes_wrong_breaks_no_promise(seed):
 
 
 def forget_all(journal, call, *, forget):
-    journal._database.execute("DELETE FROM calls WHERE id=?", call.id)
+    journal._execute("DELETE FROM calls WHERE id=?", call.id)
 
 
 def change_a_text(validated, outcome):
