@@ -46,6 +46,15 @@ class Optimizer:
         ArgumentError: there is no parameter, one is there twice, or an option is unknown.
     """
 
+    measure: Any = None
+    """What a proposal is measured by, of an optimizer that does."""
+
+    final: Any = None
+    """What start and end are measured by."""
+
+    outcomes: Sequence[Any] = ()
+    """What became of each proposal that was measured."""
+
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
         self.param_groups: list[dict[str, Any]] = []
@@ -99,8 +108,14 @@ class Optimizer:
         """Change the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step.")
 
+    def expect(self, proposals: int | None) -> None:
+        """Say how many proposals there will be, where nobody has."""
+
+    def finish(self) -> Any:
+        """What start and end are on the final split; None if there is none."""
+
     def attempt(self) -> str:
-        """Make a step; where a model fails at it, why nothing was proposed, else empty."""
+        """Make a step; what became of it, in words: where a model fails, nothing was proposed."""
         with attempted() as failed:
             self.step()
         return f"nothing was proposed: {failed[0].cause}" if failed else ""
@@ -168,4 +183,4 @@ class Optimizer:
                 expected=str(len(self.versions)),
             )  # fmt: skip
         self.set_values([each[-1].value for each in versions])
-        self.versions = versions
+        self.versions[:] = versions
