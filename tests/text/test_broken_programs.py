@@ -192,9 +192,9 @@ def test_patience_and_time_end_what_goes_on(tmp_path):
     with Server(delay=1.5) as server:
         lm = OpenAI("m", base_url=server.url, api_key=KEY)
         for more in ({"patience": 0.1}, {"account": Account(seconds=0.3)}):
-            with Run(tmp_path / f"{len(more)}{min(more)}.sqlite", **more) as run:
-                with pytest.raises(TimeoutError):
-                    asyncio.run(leave())
+            path = tmp_path / f"{len(more)}{min(more)}.sqlite"
+            with Run(path, **more) as run, pytest.raises(TimeoutError):
+                asyncio.run(leave())
             assert (run.under_way, run.paid) == (0, 0)
 
 

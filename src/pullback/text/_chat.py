@@ -15,7 +15,7 @@ from pullback.text._prompts import Template, fence_of, fields_of, fill
 from pullback.text.lm import LM, Finish, Image, Message, Tool
 from pullback.text.lm._json import json_schema
 
-__all__ = ["Chat", "ChatModule", "chat", "count_calls", "read_conversation"]
+__all__ = ["ChatModule", "chat"]
 
 
 _INSTRUCTING = ("system", "developer")

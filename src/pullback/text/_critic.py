@@ -34,8 +34,6 @@ __all__ = [
     "Rule",
     "RuleCritic",
     "blame",
-    "criticised",
-    "current_critic",
     "use_critic",
 ]
 

@@ -16,16 +16,7 @@ from pullback.text._prompts import ask, fill_prompt, prompt, shorten
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_object
 
-__all__ = [
-    "Evaluation",
-    "Judge",
-    "JudgeOne",
-    "deterministic",
-    "exact_match",
-    "finite",
-    "judge",
-    "mean",
-]
+__all__ = ["Evaluation", "deterministic", "exact_match", "judge"]
 
 
 class Evaluation(NamedTuple):

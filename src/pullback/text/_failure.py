@@ -12,10 +12,7 @@ from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
 from pullback.text.lm import current_run, hearing, scrub
 
-__all__ = [
-    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgiven", "tolerate",
-    "tolerating",
-]  # fmt: skip
+__all__ = ["Failure", "Failures", "tolerate"]
 
 SHARE = 0.2  # of all answers, where nothing else is said
 ENOUGH = 10  # answers, before a share of them says anything

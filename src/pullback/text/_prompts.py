@@ -19,22 +19,7 @@ from pullback.internal._text import shortened
 from pullback.tape import Variable
 from pullback.text.lm._json import canonical
 
-__all__ = [
-    "Prompt",
-    "Template",
-    "ask",
-    "between_tags",
-    "fence_of",
-    "fields_in",
-    "fields_of",
-    "fill",
-    "fill_prompt",
-    "listed",
-    "pattern_of",
-    "prompt",
-    "shorten",
-    "use_prompts",
-]
+__all__ = ["Template", "prompt", "use_prompts"]
 
 
 T = TypeVar("T")

@@ -150,8 +150,8 @@ class Workers:
                 for task in tasks:
                     task.cancel()
         with tolerating() as failures:
-            for _, *counted in rows:
-                failures.count(*counted)
+            for _, asked, causes in rows:
+                failures.count(asked, causes)
         return [_unpack(packed) for packed, *_ in rows]
 
     def _pack(self, value: Any, office: "_Office") -> bytes:

@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackErro
 from pullback.internal._arguments import check_counts, checked
 from pullback.tape._concurrency import awaited
 
-__all__ = ["Account", "Spending", "may_be_billed"]
+__all__ = ["Account", "Spending"]
 
 PICO = 10**12  # money is counted in whole picodollars: sums of floats would drift over a limit
 

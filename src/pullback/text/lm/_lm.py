@@ -20,18 +20,7 @@ from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
 
-__all__ = [
-    "LM",
-    "Ask",
-    "Step",
-    "Wrapper",
-    "activate",
-    "active",
-    "bound",
-    "hand_on",
-    "hearing",
-    "in_one",
-]
+__all__ = ["LM", "Wrapper", "hearing"]
 
 Ask = Callable[[Request], AsyncIterator[Chunk]]
 Step = Callable[[Request, Ask], AsyncIterator[Chunk]]

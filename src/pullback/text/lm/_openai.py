@@ -26,7 +26,7 @@ from pullback.text.lm._request import Request, ToolCall
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.prices import Price, price_of
 
-__all__ = ["OpenAI", "idempotency_key"]
+__all__ = ["OpenAI"]
 
 
 T = TypeVar("T")

@@ -23,10 +23,7 @@ from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.prices import price_of
 
-__all__ = [
-    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark",
-    "within_budget",
-]  # fmt: skip
+__all__ = ["Plan", "Run", "current_run"]
 
 
 ENDING = 5.0  # seconds for calls that are cancelled to say so

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -110,7 +110,7 @@ class Validated(Optimizer):
         self.versions = optimizer.versions
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
         self.final, self.risk, self.looks, self.looked, self.risked = final, risk, looks, 0, 0.0
-        self.outcomes = []
+        self.outcomes: list[Outcome] = []  # type: ignore[bad-override]
         self.best: float | None = None
         self._start = optimizer.values()
         self._known: dict[str, dict[int, float]] = {}
@@ -235,7 +235,7 @@ class Validated(Optimizer):
         return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
                 "looked": self.looked, "risked": self.risked}  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave."""
         try:
             known = {

@@ -17,7 +17,7 @@ from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, at_once, score_sample, traced
 
-__all__ = ["Measure", "evaluations_of", "means", "means_of", "run_step", "step_of", "told"]
+__all__ = ["Measure"]
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
