@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -111,11 +111,10 @@ class Account:
             for name, limit in self.limits.items() if name != "seconds"
         }  # fmt: skip
         self._spent: Counter[str] = Counter()
-        self._reserved: Counter[str] = Counter()
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._held: set[_Held] = set()
+        self._held: list[_Held] = []
         self._waiting: list[_Held] = []
 
     @property
@@ -126,7 +125,7 @@ class Account:
     @property
     def reserved(self) -> Spending:
         """The most that calls under way may spend."""
-        return _spending(self._reserved)
+        return _spending(_sum(self._held))
 
     @property
     def seconds_left(self) -> float | None:
@@ -147,28 +146,32 @@ class Account:
             BudgetError: there is no room, and none is going to be; or the time is over.
         """
         self._check_process()
-        around = _around.get()
-        mine = tuple(each for each in around if each in self._held)
-        asked = _Held(_amounts(most), mine, request)
-        await self._hold(asked)
-        spent: list[Spending] = []
-        otherwise = most
+        around, spent = _around.get(), []
+        asked = _Held(_amounts(most), tuple(each for each in around if each in self._held), request)
+        with self._lock:
+            self._began = time.monotonic() if self._began is None else self._began
+            self._waiting.append(asked)
+            self._serve()
         # The body runs in the context of this task, so that calls inside of it see what is held.
         _around.set((*around, asked))
-        clock = asyncio.timeout(self.seconds_left)
+        clock, otherwise = asyncio.timeout(self.seconds_left), Spending()
         try:
             async with clock:
+                if not asked.there.done():  # who need not wait goes on before others begin
+                    await asyncio.shield(awaited(asked.there))
+                asked.there.result()
+                otherwise = most
                 yield spent
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise self._over("; a call under way was ended") from None
+            raise self._over("; a call under way was ended" * (otherwise is most)) from None
         except BaseException as error:
-            otherwise = most if may_be_billed(error) else Spending()
+            otherwise = otherwise if may_be_billed(error) else Spending()
             raise
         finally:
             _around.set(around)
-            self._change(asked, spent[0] if spent else otherwise)
+            self._leave(asked, spent[0] if spent else otherwise)
 
     def covers(self, request: Any) -> bool:
         """Whether this call is held already, by a budget further out; it is so only once.
@@ -182,31 +185,13 @@ class Account:
                     return True
         return False
 
-    async def _hold(self, asked: _Held) -> None:
-        """Hold it when there is room."""
+    def _leave(self, asked: _Held, spent: Spending) -> None:
+        """Hold or want something no longer, and count what was spent; who waits may go on."""
         with self._lock:
-            self._began = time.monotonic() if self._began is None else self._began
-            self._waiting.append(asked)
-            self._serve()
-        try:
-            async with asyncio.timeout(self.seconds_left):
-                if not asked.there.done():  # who need not wait goes on before others begin
-                    await asyncio.shield(awaited(asked.there))
-                asked.there.result()
-        except BaseException as error:
-            self._change(asked)
-            if isinstance(error, TimeoutError):
-                raise self._over() from None
-            raise
-
-    def _change(self, left: _Held | None, spent: Spending | None = None) -> None:
-        """Hold something no longer, and count what was spent; who waits may go on."""
-        with self._lock:
-            if left in self._held:
-                self._held.remove(left)
-                self._reserved -= left.amounts
-            self._waiting = [each for each in self._waiting if each is not left]
-            self._spent += _amounts(spent or Spending())
+            for each in (self._held, self._waiting):
+                if asked in each:
+                    each.remove(asked)
+            self._spent += _amounts(spent)
             self._serve()
 
     def _serve(self) -> None:
@@ -224,15 +209,14 @@ class Account:
             inside = [each for each in self._waiting if each.within]
             for asked in inside or self._waiting[:1]:
                 error = self._refusal(asked.amounts)
-                if error is None and self._exceeded(asked.amounts, self._reserved):
+                if error is None and self._exceeded(asked.amounts, _sum(self._held)):
                     continue
                 served = True
                 self._waiting.remove(asked)
                 if error is not None:
                     asked.there.set_exception(error)
                     continue
-                self._held.add(asked)
-                self._reserved += asked.amounts
+                self._held.append(asked)
                 asked.there.set_result(None)
 
     def _check_process(self) -> None:
@@ -246,7 +230,9 @@ class Account:
 
     def add(self, spent: Spending) -> None:
         """Count what was spent elsewhere, by the run that this one resumes."""
-        self._change(None, spent)
+        with self._lock:
+            self._spent += _amounts(spent)
+            self._serve()
 
     def propose(self) -> None:
         """Count a proposal of an optimiser.
@@ -274,9 +260,8 @@ class Account:
         left = self.seconds_left
         if left is not None and left <= 0:
             return self._over()
-        kept: Counter[str] = Counter()
-        for each in self._held.intersection(o for asked in self._waiting for o in asked.within):
-            kept += each.amounts
+        waiting = {each for asked in self._waiting for each in asked.within}
+        kept = _sum(each for each in self._held if each in waiting)
         exceeded = self._exceeded(amounts, kept)
         if not exceeded:
             return None
@@ -307,6 +292,10 @@ def may_be_billed(error: BaseException) -> bool:
 def _amounts(spending: Spending) -> Counter[str]:
     # Rounded up, as a limit is rounded down: no sum of roundings can exceed it.
     return Counter({**asdict(spending), "cost": math.ceil(spending.cost * PICO)})
+
+
+def _sum(held: Iterable[_Held]) -> Counter[str]:
+    return sum((each.amounts for each in held), Counter())
 
 
 def _spending(amounts: Counter[str]) -> Spending:
