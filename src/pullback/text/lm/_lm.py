@@ -20,7 +20,7 @@ from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
 
-__all__ = ["LM", "Wrapper", "hearing"]
+__all__ = ["LM", "Wrapper"]
 
 Ask = Callable[[Request], AsyncIterator[Chunk]]
 Step = Callable[[Request, Ask], AsyncIterator[Chunk]]
@@ -36,19 +36,23 @@ _heard: ContextVar[list[Callable[[str], Any]]] = ContextVar("pullback.text.heard
 
 
 @contextmanager
-def hearing() -> Iterator[list[Callable[[str], Any]]]:
-    """For each answer that is kept and handed on inside, what to call if it cannot be used."""
+def hearing() -> Iterator[None]:
+    """One use of answers: where they cannot be read, whoever keeps them is told so, and why."""
     heard: list[Callable[[str], Any]] = []
     try:
         with setting(_heard, heard):
-            yield heard
+            yield
+    except ReplyError as error:
+        for fail in heard:
+            fail(error.what)
+        raise
     finally:
         for fail in heard:
             hand_on(fail)
 
 
 def hand_on(fail: Callable[[str], Any]) -> None:
-    """Tell who hears of an answer that is kept how to say that it cannot be used, and why."""
+    """Tell who uses an answer that is kept how to say that it cannot be used, and why."""
     _heard.get([]).append(fail)
 
 
@@ -118,9 +122,8 @@ class LM(ABC):
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
         request = Request.of(messages, **options)
-        with hearing() as heard:
-            answer = await self.ask(request)
-        return _parsed(answer, request, heard)
+        with hearing():
+            return _parsed(await self.ask(request), request)
 
     def complete(self, messages: Any, **options: Any) -> Completion:
         """Answer; works with or without a running event loop.
@@ -146,11 +149,11 @@ class LM(ABC):
         request = Request.of(messages, **options)
         async with aclosing(self.ask_stream(request)) as chunks:  # type: ignore[bad-argument-type]
             while True:
-                with hearing() as heard:  # around each piece: see `Record`
+                with hearing():  # around each piece: see `Record`
                     chunk = await anext(chunks, None)
-                if chunk is None:
-                    return
-                whole = chunk.completion and _parsed(chunk.completion, request, heard)
+                    if chunk is None:
+                        return
+                    whole = chunk.completion and _parsed(chunk.completion, request)
                 yield replace(chunk, completion=whole)
 
     def stream(self, messages: Any, **options: Any) -> Iterator[Chunk]:
@@ -185,22 +188,15 @@ class LM(ABC):
             closed.set()
 
 
-def _parsed(
-    completion: Completion, request: Request, heard: list[Callable[[str], Any]]
-) -> Completion:
+def _parsed(completion: Completion, request: Request) -> Completion:
     if request.schema is None or completion.finish is Finish.TOOL_CALLS:
         return completion
-    try:
-        if completion.finish is Finish.LENGTH:
-            raise ReplyError(
-                "The answer of the model was cut off, so that its schema cannot hold.",
-                given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
-            )  # fmt: skip
-        return replace(completion, parsed=read_answer(completion.text, request.schema))
-    except ReplyError as error:
-        for fail in heard:
-            fail(error.what)
-        raise
+    if completion.finish is Finish.LENGTH:
+        raise ReplyError(
+            "The answer of the model was cut off, so that its schema cannot hold.",
+            given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
+        )  # fmt: skip
+    return replace(completion, parsed=read_answer(completion.text, request.schema))
 
 
 async def in_one(
