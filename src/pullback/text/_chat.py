@@ -104,14 +104,10 @@ def read_conversation(
     *,
     every: bool = False,
 ) -> tuple[Conversation, list[Variable]]:
-    """The form of a conversation, and its Variables.
+    """The form of a conversation, and its Variables; the arguments are those of `chat`.
 
-    Arguments:
-        messages: a text (one user's turn), or a list of `Message` or of dictionaries with a role
-            and a content: a Variable, a text, an Image, or a list of them.
-        inputs: values for the fields of its templates.
-        unused: whether a value may have no field.
-        every: whether every text is a template, and not only each `Template`.
+    A value may have no field if it may be unused; every text is a template, and not only each
+    `Template`, where afnio's are read.
 
     Raises:
         ArgumentError: there is no message, or it is none.

@@ -254,15 +254,7 @@ def finite(value: Any, what: str) -> float:
 async def ask_judge(
     lm: LM, messages: Any, variables: Sequence[Variable], retries: int, options: Mapping[str, Any]
 ) -> tuple[float, str]:
-    """What a model says of texts; where one of them has failed, or the judge does, that it has.
-
-    Arguments:
-        lm: the judge.
-        messages: given the Variables, what is sent.
-        variables: the texts.
-        retries: how many more times to ask.
-        options: the model's own.
-    """
+    """What a model says of texts; where one of them has failed, or the judge does, that it has."""
     failure = failure_in([variable.data for variable in variables])
     if failure is not None:
         return 0.0, f"Nothing was judged: {failure}"
@@ -339,10 +331,6 @@ def read_verdict(answer: str) -> tuple[float, str]:
 
     Raises:
         ReplyError: it has none, others, or two that differ: one may be what the text says.
-
-    Example:
-        >>> read_verdict('{"score": true, "explanation": "Right."}')
-        (1.0, 'Right.')
     """
     verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")

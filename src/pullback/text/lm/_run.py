@@ -146,12 +146,7 @@ def check_plan(plan: Plan, account: Account | None) -> None:
 
 
 def remark(proposals: int) -> str:
-    """What is to be said of a search of so many proposals, to go after a sentence.
-
-    Example:
-        >>> remark(3)
-        '; too few to tell a better text from luck'
-    """
+    """What is to be said of a search of so many proposals, to go after a sentence."""
     return "; too few to tell a better text from luck" if proposals < ENOUGH else ""
 
 

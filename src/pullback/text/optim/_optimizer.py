@@ -16,13 +16,7 @@ __all__ = ["Optimizer", "Version"]
 
 @dataclass(frozen=True)
 class Version:
-    """A value that a parameter has had.
-
-    Arguments:
-        value: the text.
-        feedback: what was said of it.
-        score: what was measured with it, or None.
-    """
+    """A value that a parameter has had, what was said of it, and what was measured with it."""
 
     value: str
     feedback: tuple[str, ...] = ()
