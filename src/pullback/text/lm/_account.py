@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -114,7 +114,8 @@ class Account:
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._held: list[_Held] = []
+        self._reserved: Counter[str] = Counter()
+        self._held: set[_Held] = set()
         self._waiting: list[_Held] = []
 
     @property
@@ -125,7 +126,7 @@ class Account:
     @property
     def reserved(self) -> Spending:
         """The most that calls under way may spend."""
-        return _spending(_sum(self._held))
+        return _spending(self._reserved)
 
     @property
     def seconds_left(self) -> float | None:
@@ -188,9 +189,11 @@ class Account:
     def _leave(self, asked: _Held, spent: Spending) -> None:
         """Hold or want something no longer, and count what was spent; who waits may go on."""
         with self._lock:
-            for each in (self._held, self._waiting):
-                if asked in each:
-                    each.remove(asked)
+            if asked in self._held:
+                self._held.remove(asked)
+                self._reserved -= asked.amounts
+            elif asked in self._waiting:
+                self._waiting.remove(asked)
             self._spent += _amounts(spent)
             self._serve()
 
@@ -209,14 +212,15 @@ class Account:
             inside = [each for each in self._waiting if each.within]
             for asked in inside or self._waiting[:1]:
                 error = self._refusal(asked.amounts)
-                if error is None and self._exceeded(asked.amounts, _sum(self._held)):
+                if error is None and self._exceeded(asked.amounts, self._reserved):
                     continue
                 served = True
                 self._waiting.remove(asked)
                 if error is not None:
                     asked.there.set_exception(error)
                     continue
-                self._held.append(asked)
+                self._held.add(asked)
+                self._reserved += asked.amounts
                 asked.there.set_result(None)
 
     def _check_process(self) -> None:
@@ -260,8 +264,9 @@ class Account:
         left = self.seconds_left
         if left is not None and left <= 0:
             return self._over()
-        waiting = {each for asked in self._waiting for each in asked.within}
-        kept = _sum(each for each in self._held if each in waiting)
+        kept: Counter[str] = Counter()
+        for each in self._held.intersection(o for asked in self._waiting for o in asked.within):
+            kept += each.amounts
         exceeded = self._exceeded(amounts, kept)
         if not exceeded:
             return None
@@ -292,10 +297,6 @@ def may_be_billed(error: BaseException) -> bool:
 def _amounts(spending: Spending) -> Counter[str]:
     # Rounded up, as a limit is rounded down: no sum of roundings can exceed it.
     return Counter({**asdict(spending), "cost": math.ceil(spending.cost * PICO)})
-
-
-def _sum(held: Iterable[_Held]) -> Counter[str]:
-    return sum((each.amounts for each in held), Counter())
 
 
 def _spending(amounts: Counter[str]) -> Spending:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Variable, no_grad
-from pullback.tape._concurrency import at, within
+from pullback.tape import Variable, at, no_grad
+from pullback.tape._concurrency import within
 from pullback.text._evaluation import Evaluation, mean
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module

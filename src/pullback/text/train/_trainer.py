@@ -13,7 +13,7 @@ from rich.console import Console
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shown
-from pullback.tape._concurrency import at
+from pullback.tape import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module, write_json
