@@ -62,8 +62,9 @@ class Evaluator:
     prediction: int = 0
     criteria: tuple[int, ...] = (0,)
 
-    def outputs(self, score: Any, said: str, variables: Sequence[Variable]) -> Any:
+    def outputs(self, verdict: tuple[Any, str], variables: Sequence[Variable]) -> Any:
         """The score and the explanation, which is the feedback to a text that falls short."""
+        score, said = verdict
         role = variables[self.prediction].role
         return Variable(score, "score"), Variable(said, f"judgement of {role or 'prediction'}")
 
@@ -75,7 +76,7 @@ class Evaluate(Operation):
 
     @staticmethod
     def forward(spec: Evaluator, *variables: Variable) -> Any:
-        return spec.outputs(*spec.verdict(variables), variables)
+        return spec.outputs(spec.verdict(variables), variables)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -105,7 +106,7 @@ class Judge(Evaluate):
 
     @staticmethod
     async def forward(spec: Evaluator, *variables: Variable) -> Any:  # type: ignore[bad-override]
-        return spec.outputs(*await spec.verdict(variables), variables)
+        return spec.outputs(await spec.verdict(variables), variables)
 
 
 class Total(Operation):
