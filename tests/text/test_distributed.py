@@ -210,7 +210,8 @@ def test_a_stranger_is_turned_away_and_the_batch_goes_on():
         socket.create_connection((host, port)).close()
         with pytest.raises(multiprocessing.AuthenticationError):
             Client((host, port), authkey=b"a guess")
-        told = distributed._Distant(office.number(lm), "asked", None, office.address)
+        office.models[7] = lm
+        told = distributed._Distant(7, "asked", None, office.address)
         token = distributed._asked.set(Counter())
         assert told("Hello").text == "hello"
         distributed._asked.reset(token)

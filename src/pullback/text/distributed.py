@@ -181,7 +181,8 @@ def _pack(pickler: type[pickle.Pickler], value: Any, office: "_Office | None" = 
             if isinstance(each, Variable):
                 return _reduced(each)
             if isinstance(each, LM) and office is not None:
-                return _Distant, (office.number(each), each.model, each.price, office.address)
+                office.models[id(each)] = each
+                return _Distant, (id(each), each.model, each.price, office.address)
             beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
             return NotImplemented if beyond is None else beyond(each)
 
@@ -228,7 +229,7 @@ class _Office:
     """
 
     def __init__(self, host: str) -> None:
-        self._models: list[LM] = []
+        self.models: dict[int, LM] = {}  # which live here as long as this does
         self._context = copy_context()
         key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), backlog=512, authkey=key)
@@ -247,13 +248,6 @@ class _Office:
         with suppress(OSError, EOFError), _connect(self.address):
             pass  # wakes who waits for the next
         self._listener.close()
-
-    def number(self, lm: LM) -> int:
-        """The number by which a model is asked here."""
-        known = [number for number, each in enumerate(self._models) if each is lm]
-        if not known:
-            self._models.append(lm)
-        return known[0] if known else len(self._models) - 1
 
     def _serve(self) -> None:
         while True:
@@ -293,7 +287,7 @@ class _Office:
                 request["messages"], **request["options"], schema=schema, tools=tools
             )
             with within(("worker", *where, occurrence)):
-                return run(call_within_limit(self._models[model].ask, (asked,), True))
+                return run(call_within_limit(self.models[model].ask, (asked,), True))
         except Exception as error:
             return _told(error)
 
