@@ -1,7 +1,6 @@
 """`LM`: what every language model here can do, whole or bit by bit; `Wrapper`: a step before it."""
 
 import queue
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -166,26 +165,24 @@ class LM(ABC):
 
     def _stream(self, messages: Any, options: dict[str, Any]) -> Iterator[Chunk]:
         chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        closed = threading.Event()
 
         async def feed() -> None:
             async with aclosing(self.astream(messages, **options)) as pieces:  # type: ignore[bad-argument-type]
                 async for chunk in pieces:
                     chunks.put(chunk)
-                    if closed.is_set():
-                        break
 
         def ended(done: Future[None]) -> None:
             chunks.put(CancelledError() if done.cancelled() else done.exception())
 
-        begin(feed()).add_done_callback(ended)
+        feeding = begin(feed())
+        feeding.add_done_callback(ended)
         try:
             while isinstance(chunk := chunks.get(), Chunk):
                 yield chunk
             if chunk is not None:
                 raise chunk
         finally:
-            closed.set()
+            feeding.cancel()
 
 
 def _parsed(completion: Completion, request: Request) -> Completion:
