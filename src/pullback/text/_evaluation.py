@@ -195,34 +195,37 @@ def deterministic(
             given=repr(prediction)[:80], expected="a text or a list of texts",
             mend="Evaluate select(prediction, ...), or its detach().",
         )  # fmt: skip
-    if batch:
-        check_batch(data, wanted, single=wanted is None)
 
-    def one(found: Variable, wanted: Any) -> Evaluation:
-        def verdict(variables: Sequence[Variable]) -> tuple[float, str]:
-            given = variables[0].data
-            failed = failure_in(given) is not None
-            score = 0.0 if failed else finite(eval_fn(given, wanted), f"The score by {purpose!r}")
-            expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
-            return score, f"Scored {score:g} by {purpose!r}. Got: {shorten(str(given), 2000)}." + (
-                expected
-            )
+    def one(found: Variable, wanted: Any) -> Any:
+        verdict = partial(judge_by, eval_fn, purpose, wanted)
+        return Evaluate.apply(Evaluator(verdict, success), found)
 
-        return Evaluation(*Evaluate.apply(Evaluator(verdict, success), found))
-
-    many = [one(prediction[n], wanted and wanted[n]) for n in range(len(data))] if batch else []
-    found = many or [one(prediction, wanted)]
-    total = Total.apply(reduction, *[each.score for each in found])
     if not batch:
-        return Evaluation(total, found[0].explanation)
-    failed = [f"{n}" for n, each in enumerate(found) if not success(each.score.data)]
+        score, explanation = one(prediction, wanted)
+        return Evaluation(Total.apply(reduction, score), explanation)
+    check_batch(data, wanted, single=wanted is None)
+    # One target each, by its number: of equal predictions each may have another.
+    found = [one(prediction[n], wanted and wanted[n]) for n in range(len(data))]
+    total = Total.apply(reduction, *[score for score, _ in found])
+    failed = [f"{n}" for n, (score, _) in enumerate(found) if not success(score.data)]
     which = f", the others at {', '.join(failed)}" if failed else ""
     said = (
         f"Scored by {purpose!r}: {len(found) - len(failed)} of {len(found)} succeed{which}; "
         f"the score is {total.data:g}."
     )
-    told = Quote.apply(lambda *_: Variable(said, "explanation"), *[e.explanation for e in found])
+    told = Quote.apply(lambda *_: Variable(said, "explanation"), *[each for _, each in found])
     return Evaluation(total, told)
+
+
+def judge_by(
+    function: Callable[[Any, Any], Any], purpose: str, wanted: Any, variables: Sequence[Variable]
+) -> tuple[float, str]:
+    """What a function says of a text: a failure scores 0, and its cause is what it got."""
+    given = variables[0].data
+    failed = failure_in(given) is not None
+    score = 0.0 if failed else finite(function(given, wanted), f"The score by {purpose!r}")
+    expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
+    return score, f"Scored {score:g} by {purpose!r}. Got: {shorten(str(given), 2000)}.{expected}"
 
 
 def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
