@@ -205,7 +205,9 @@ def deterministic(
         return Evaluation(Total.apply(reduction, score), explanation)
     check_batch(data, wanted, single=wanted is None)
     # One target each, by its number: of equal predictions each may have another.
-    found = [one(prediction[n], wanted and wanted[n]) for n in range(len(data))]
+    # Gone through and not picked out one by one, which would make a list of feedback for each.
+    targets = [None] * len(data) if wanted is None else wanted
+    found = [one(*each) for each in zip(prediction, targets, strict=True)]
     total = Total.apply(reduction, *[score for score, _ in found])
     failed = [f"{n}" for n, (score, _) in enumerate(found) if not success(score.data)]
     which = f", the others at {', '.join(failed)}" if failed else ""
