@@ -91,6 +91,8 @@ class Evaluate(Operation):
         spec: Evaluator = ctx.spec
         *inputs, _, verdict = ctx.saved_variables
         told: list[list[Any]] = [[] for _ in inputs]
+        # How large the gradient of a score is says nothing about a text; whether there is one
+        # does: a score that was multiplied by 0 asks for no improvement.
         moved = score is not None and (score > 0 or score < 0)
         if not ctx.passed and (moved or (explanation and spec.prediction in spec.criteria)):
             told[spec.prediction].append(verdict)
@@ -120,6 +122,7 @@ class Total(Operation):
 
     @staticmethod
     def backward(ctx: Any, score: Any) -> Any:
+        # Whatever the reduction: who scores asks only whether there is a gradient (`Evaluate`).
         return (None, *[score for _ in ctx.needs_input_grad[1:]])
 
 

@@ -183,6 +183,8 @@ class Cached(Wrapper):
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Answer from the cache in one piece, or ask and keep the whole."""
         digest = request.digest(self.model)
+        # Of equal requests at the same time one is sent. The others wait for their turn and then
+        # find its answer; where it failed, the next one asks. A turn is gone with who waits in it.
         with self._lock:
             turn = self._turns.setdefault(digest, Limiter(1))
         forget = lambda why: self._journal.forget(digest)  # noqa: E731
