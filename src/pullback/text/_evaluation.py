@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Variable, vmap
+from pullback.tape import Variable, is_grad_enabled, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, written
 from pullback.text._prompts import ask, fill_prompt, prompt, shorten
@@ -95,7 +95,8 @@ class Evaluate(Operation):
         # does: a score that was multiplied by 0 asks for no improvement.
         moved = score is not None and (score > 0 or score < 0)
         if not ctx.passed and (moved or (explanation and spec.prediction in spec.criteria)):
-            told[spec.prediction].append(verdict)
+            # With its history only where the feedback may be criticised: it would keep the graph.
+            told[spec.prediction].append(verdict if is_grad_enabled() else verdict.detach())
         for number in spec.criteria if explanation else ():
             told[number] += getattr(explanation, "notes", (explanation,))
         return (None, *[each or None for each in told])

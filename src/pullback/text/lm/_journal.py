@@ -22,9 +22,10 @@ from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 
-__all__ = ["Journal"]
+__all__ = ["MEMORY", "Journal"]
 
 
+MEMORY = ":memory:"  # a file for SQLite that is none
 _JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SCHEMA = """
@@ -61,7 +62,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     read are taken into a new one, and the old one is kept beside it. Keys are never in it.
 
     Arguments:
-        path: the file; made if it is not there, unless ``make`` is False. Memory if None.
+        path: the file; made if it is not there, unless ``make`` is False.
         shared: whether several processes may have it open: a cache, which looks up answers by
             what was asked alone, wherever it was.
 
@@ -74,9 +75,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None, *, make: bool = True, shared: bool = False
+        self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
     ) -> None:
-        self._in_memory, self.path, self._shared = path is None, Path(path or ":memory:"), shared
+        self.path, self._shared = Path(path), shared
+        self._in_memory = path == MEMORY
         self._what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self._lock, self._process = threading.RLock(), os.getpid()
         self.paid, self.recorded = ModelSummary(), 0

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+import re
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -269,6 +270,7 @@ class Pieces:
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
+_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -301,7 +303,7 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
 
 
 def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
-    if status == 400 and code == "context_length_exceeded":
+    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
         return ModelError("The prompt is longer than the model's context.", given=said,
                           mend="Shorten the messages.", status=status)  # fmt: skip
     final = code in _FINAL_CODES

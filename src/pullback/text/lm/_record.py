@@ -16,7 +16,7 @@ from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Chunk, Completion, Usage
-from pullback.text.lm._journal import Journal
+from pullback.text.lm._journal import MEMORY, Journal
 from pullback.text.lm._lm import LM, Ask, Wrapper, hand_on
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
@@ -176,7 +176,7 @@ class Cached(Wrapper):
 
     def __init__(self, inner: LM, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(inner)
-        self._journal = Journal(path, shared=True)
+        self._journal = Journal(MEMORY if path is None else path, shared=True)
         self._turns: WeakValueDictionary[str, Limiter] = WeakValueDictionary()
         self._lock = threading.Lock()
 

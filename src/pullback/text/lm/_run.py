@@ -240,7 +240,7 @@ class Run:
             self.wait()
             for answer in list(self._answers):
                 answer.cancel()
-            self.wait(ENDING)
+            self._wait(ENDING)
             if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
                 self.retire_failures()
         finally:
@@ -248,11 +248,13 @@ class Run:
             self._places.__exit__(None, None, None)
             self.journal.close()
 
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait for the calls under way, so long at most; as long as the patience lasts if None."""
+    def wait(self) -> None:
+        """Wait for the calls under way, as long as the patience lasts."""
+        self._wait(self._patience)
+
+    def _wait(self, seconds: float) -> None:
         with self._changed:
-            most = self._patience if seconds is None else seconds
-            self._changed.wait_for(lambda: not self.under_way, most)
+            self._changed.wait_for(lambda: not self.under_way, seconds)
 
     def steps(self, lm: LM) -> list[Step]:
         """What a model's requests go through in this run, the innermost first."""

@@ -122,7 +122,7 @@ class Validated(Optimizer):
         Raises:
             ArgumentError: there are too few items to show anything then.
         """
-        check_counts(0, proposals=proposals or 0)
+        super().expect(proposals)
         self.looks = self.looks or proposals or None
         samples = getattr(self.measure, "samples", None)
         check_items(2**31 if samples is None else len(samples), self.risk, self.looks)
