@@ -111,11 +111,12 @@ class LM(ABC):
 
     def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Through the steps that are in force here, those of a run around that of a budget."""
-        hold, run = bound.get(None), active()
-        steps = [] if hold is None else [hold(self)]
-        steps += [] if run is None else run.steps(self)
-        for step in () if self.wraps else steps:
-            ask = partial(_through, step, ask)
+        if not self.wraps:
+            hold, run = bound.get(None), active()
+            steps = [] if hold is None else [hold(self)]
+            steps += [] if run is None else run.steps(self)
+            for step in steps:
+                ask = partial(_through, step, ask)
         return ask(request)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
