@@ -360,6 +360,7 @@ CALLS = {
         },
         {"measure": "class"},
     ),
+    "Optimizer.expect": method(tgd, "expect", proposals=3, also={"proposals": "none"}),
     "Validated.expect": method(validated, "expect", proposals=3, also={"proposals": "none"}),
     "Validated.load_state_dict": method(
         validated, "load_state_dict", state=validated().state_dict()
@@ -488,7 +489,7 @@ INSIDE = {
             "Module": "forward",
             "Relay": "review",
             "RuleCritic": "review",
-            "Run": "ask fail stream",
+            "Run": "keep steps",
         }.items()
         for verb in verbs.split()
     ),

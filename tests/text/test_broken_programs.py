@@ -45,12 +45,13 @@ def test_a_program_that_goes_wrong_breaks_no_promise(seed):
 
 
 def forget_all(journal, call, *, forget):
-    journal._database.execute("DELETE FROM calls WHERE id=?", call.id)
+    journal._execute("DELETE FROM calls WHERE id=?", call.id)
 
 
 def change_a_text(validated, outcome):
     with no_grad():
         validated.parameters()[0].data = "never measured"
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -192,11 +193,10 @@ def test_patience_and_time_end_what_goes_on(tmp_path):
     with Server(delay=1.5) as server:
         lm = OpenAI("m", base_url=server.url, api_key=KEY)
         for more in ({"patience": 0.1}, {"account": Account(seconds=0.3)}):
-            with Run(tmp_path / f"{len(more)}{min(more)}.sqlite", **more) as run:
-                with pytest.raises(TimeoutError):
-                    asyncio.run(leave())
-                assert run.under_way == 0
-            assert run.paid == 0
+            path = tmp_path / f"{len(more)}{min(more)}.sqlite"
+            with Run(path, **more) as run, pytest.raises(TimeoutError):
+                asyncio.run(leave())
+            assert (run.under_way, run.paid) == (0, 0)
 
 
 def test_no_key_in_an_address_a_header_or_a_failure_is_kept(tmp_path):

@@ -161,3 +161,17 @@ def test_texts_of_a_batch_may_be_put_together():
     out = join("; ", [answers[n] for n in range(2)])
     exact_match(out, "a; c").backward()
     assert [bool(slot) for slot in answers.grad.data] == [True, True]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("by_model", [False, True])
+def test_feedback_holds_its_graph_only_where_it_may_be_criticised(by_model, batch):
+    prediction, target = (variable(["a", "b"]), ["x", "x"]) if batch else (variable("a"), "x")
+    lm = Scripted(lambda request: '{"score": 0, "explanation": "no"}')
+    evaluation = judge(lm, "c", prediction) if by_model else exact_match(prediction, target)
+    evaluation.backward(retain_graph=True)
+    slots = prediction.grad if batch else [prediction.grad]
+    assert [note.grad_fn for slot in slots for note in slot] == [None] * len(slots)
+    (feedback,) = grad(evaluation.score, prediction, create_graph=True)
+    slots = feedback if batch else [feedback]
+    assert all(note.grad_fn is not None for slot in slots for note in slot)

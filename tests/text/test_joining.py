@@ -9,7 +9,7 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable, grad, vmap
-from pullback.text import Parameter, concat, functional, join, select, split
+from pullback.text import Parameter, concat, join, select, split
 from pullback.text import format as fill_in
 from pullback.text import sum as total
 
@@ -119,7 +119,3 @@ def test_what_is_said_of_feedback_flows_back_to_who_said_it():
     (feedback,) = grad(split(text)[0], text, critique, create_graph=True)
     feedback.notes[0].backward(Variable("unfair"))
     assert [note.data for note in critique.grad] == ["unfair"]
-
-
-def test_functional_has_every_operation():
-    assert {"chat", "format", "judge", "map_python", "split"} <= set(functional.__all__)

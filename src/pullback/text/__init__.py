@@ -6,63 +6,40 @@ Of operations a `Module` is made, which `optim` improves, `train` measures and `
 has the models.
 """
 
-from pullback.text import functional, lm, optim, train
-from pullback.text._chat import ChatModule, chat
-from pullback.text._critic import (
-    Blame,
-    Critic,
-    ModelCritic,
-    Relay,
-    Review,
-    Rule,
-    RuleCritic,
-    blame,
-    use_critic,
+from pullback.text import (
+    _chat,
+    _critic,
+    _evaluation,
+    _failure,
+    _joining,
+    _module,
+    _prompts,
+    _python,
+    lm,
+    optim,
+    train,
 )
-from pullback.text._evaluation import Evaluation, deterministic, exact_match, judge
-from pullback.text._failure import Failure, Failures, tolerate
-from pullback.text._joining import concat, format, join, select, split, sum
-from pullback.text._module import Module, Parameter, TemplateParameter
-from pullback.text._prompts import Template, prompt, use_prompts
-from pullback.text._python import StepError, invoke, map_python
+from pullback.text._chat import *
+from pullback.text._critic import *
+from pullback.text._evaluation import *
+from pullback.text._failure import *
+from pullback.text._joining import *
+from pullback.text._module import *
+from pullback.text._prompts import *
+from pullback.text._python import *
 
-__all__ = [
-    "Blame",
-    "ChatModule",
-    "Critic",
-    "Evaluation",
-    "Failure",
-    "Failures",
-    "ModelCritic",
-    "Module",
-    "Parameter",
-    "Relay",
-    "Review",
-    "Rule",
-    "RuleCritic",
-    "StepError",
-    "Template",
-    "TemplateParameter",
-    "blame",
-    "chat",
-    "concat",
-    "deterministic",
-    "exact_match",
-    "format",
-    "functional",
-    "invoke",
-    "join",
-    "judge",
-    "lm",
-    "map_python",
-    "optim",
-    "prompt",
-    "select",
-    "split",
-    "sum",
-    "tolerate",
-    "train",
-    "use_critic",
-    "use_prompts",
-]
+__all__ = ["lm", "optim", "train"]
+__all__ = sorted(
+    [
+        *__all__,
+        *_chat.__all__,
+        *_critic.__all__,
+        *_evaluation.__all__,
+        *_failure.__all__,
+        *_joining.__all__,
+        *_module.__all__,
+        *_prompts.__all__,
+        *_python.__all__,
+    ]
+)
 __dir__ = __all__.copy  # completion offers these names, and no module inside

@@ -12,22 +12,20 @@ from pullback.text._failure import Failure, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
 from pullback.text._prompts import Template, fence_of, fields_of, fill
-from pullback.text.lm import LM, Finish, Image, Message, Tool
+from pullback.text.lm import LM, Finish, Image, Message, Text, Tool
 from pullback.text.lm._json import json_schema
 
-__all__ = ["Chat", "ChatModule", "chat", "count_calls", "read_conversation"]
+__all__ = ["ChatModule", "chat"]
 
 
 _INSTRUCTING = ("system", "developer")
 
 
-@dataclass(frozen=True, eq=False)
-class Turn:
-    """One message: its role, and its parts, each the number of a Variable or an Image."""
+@dataclass(frozen=True)
+class Slot(Text):
+    """Where in a message a text stands: the number of its Variable."""
 
-    role: str
-    parts: tuple[int | Image, ...]
-    ready: Message | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +33,14 @@ class Conversation:
     """The form of a conversation, without its texts.
 
     Arguments:
-        turns: its messages.
+        turns: its messages, with a `Slot` for each text.
         count: how many Variables are texts of it; the rest are values of fields.
         fields: the names of the values of fields, or None if there are none.
         templates: for each text, whether it has fields; in the others braces are characters.
         unused: whether a value may have no field.
     """
 
-    turns: tuple[Turn, ...]
+    turns: tuple[Message, ...]
     count: int
     fields: tuple[str, ...] | None
     templates: tuple[bool, ...] = ()
@@ -52,8 +50,8 @@ class Conversation:
     def instructions(self) -> tuple[bool, ...]:
         """For each Variable, whether it is a text of a system or developer message."""
         telling = {
-            part for turn in self.turns if turn.role in _INSTRUCTING
-            for part in turn.parts if isinstance(part, int)
+            block.number for turn in self.turns if turn.role in _INSTRUCTING
+            for block in turn.content if isinstance(block, Slot)
         }  # fmt: skip
         return tuple(number in telling for number in range(self.count + len(self.fields or ())))
 
@@ -85,7 +83,7 @@ class Conversation:
     def messages(self, variables: Sequence[Variable]) -> list[Message]:
         """The messages to send."""
         texts = self.texts(variables)
-        return [turn.ready or Message(turn.role, _blocks(turn.parts, texts)) for turn in self.turns]
+        return [_with(turn, _blocks(turn.content, texts)) for turn in self.turns]
 
     def transcript(self, variables: Sequence[Variable]) -> str:
         """The conversation as one text, to be read by a critic."""
@@ -106,14 +104,10 @@ def read_conversation(
     *,
     every: bool = False,
 ) -> tuple[Conversation, list[Variable]]:
-    """The form of a conversation, and its Variables.
+    """The form of a conversation, and its Variables; the arguments are those of `chat`.
 
-    Arguments:
-        messages: a text (one user's turn), or a list of `Message` or of dictionaries with a role
-            and a content: a Variable, a text, an Image, or a list of them.
-        inputs: values for the fields of its templates.
-        unused: whether a value may have no field.
-        every: whether every text is a template, and not only each `Template`.
+    A value may have no field if it may be unused; every text is a template, and not only each
+    `Template`, where afnio's are read.
 
     Raises:
         ArgumentError: there is no message, or it is none.
@@ -138,38 +132,37 @@ def read_conversation(
     return Conversation(tuple(turns), count, names, templates, unused), variables
 
 
-def _turn(message: Any, variables: list[Variable]) -> Turn:
-    if isinstance(message, Mapping) and message.keys() - {"role", "content"}:
-        message = Message.from_dict(message)
+def _turn(message: Any, variables: list[Variable]) -> Message:
     if isinstance(message, Message):
-        if message.tool_calls or message.tool_call_id:
-            return Turn(message.role, (), message)
-        message = {"role": message.role, "content": list(message.content)}
-    if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
+        return _with(message, [_block(block, variables) for block in message.content])
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise ArgumentTypeError(
             "This is no message.", given=repr(message)[:80],
             expected="{'role': ..., 'content': a Variable, a text, or a list of them}",
         )  # fmt: skip
-    Message(message["role"], "")  # refuses a role that there is not
-    content = message["content"]
+    content = () if message["content"] is None else message["content"]
     parts = content if isinstance(content, list | tuple) else [content]
-    return Turn(message["role"], tuple(_part(part, variables) for part in parts))
+    return Message.from_dict({**message, "content": [_block(part, variables) for part in parts]})
 
 
-def _part(part: Any, variables: list[Variable]) -> int | Image:
+def _block(part: Any, variables: list[Variable]) -> Slot | Image:
     if not isinstance(part, Variable):
         [block] = Message("user", [part]).content
         if isinstance(block, Image):
             return block
         part = Variable(block.text)
     variables.append(part)
-    return len(variables) - 1
+    return Slot("", len(variables) - 1)
 
 
-def _blocks(parts: tuple[int | Image, ...], texts: list[str]) -> Any:
-    if not any(isinstance(part, Image) for part in parts):
-        return "\n".join(texts[part] for part in parts if isinstance(part, int))
-    return [part if isinstance(part, Image) else texts[part] for part in parts]
+def _with(turn: Message, content: Any) -> Message:
+    calls = turn.tool_calls
+    return Message(turn.role, content, tool_calls=calls, tool_call_id=turn.tool_call_id)
+
+
+def _blocks(content: Sequence[Any], texts: list[str]) -> Any:
+    blocks = [texts[each.number] if isinstance(each, Slot) else each for each in content]
+    return blocks if any(isinstance(each, Image) for each in blocks) else "\n".join(blocks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,8 +34,6 @@ __all__ = [
     "Rule",
     "RuleCritic",
     "blame",
-    "criticised",
-    "current_critic",
     "use_critic",
 ]
 
@@ -311,18 +309,10 @@ def _numbered(parts: Sequence[Variable]) -> str:
 
 
 def read_feedback(answer: str, count: int) -> list[str]:
-    """What a critic's answer says to each part; empty where it says nothing.
-
-    Arguments:
-        answer: ``<FEEDBACK id="0">...</FEEDBACK>`` for each part, in any order.
-        count: how many parts there are.
+    """What a critic's answer says to each of so many parts, in any order; empty for nothing.
 
     Raises:
         ReplyError: a part is missing, there twice, or unknown.
-
-    Example:
-        >>> read_feedback('<FEEDBACK id="0">Be brief.</FEEDBACK>', 1)
-        ['Be brief.']
     """
     found: dict[str, str] = {}
     for number, text in _PART.findall(answer):

@@ -2,30 +2,21 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Variable, vmap
+from pullback.tape import Variable, is_grad_enabled, vmap
 from pullback.text._failure import attempted, failure_in
-from pullback.text._joining import Operation, Quote, as_variable, join, sum, written
+from pullback.text._joining import Operation, Quote, as_variable, join, written
 from pullback.text._prompts import ask, fill_prompt, prompt, shorten
 from pullback.text.lm import LM
 from pullback.text.lm._json import parse_object
 
-__all__ = [
-    "Evaluation",
-    "Judge",
-    "JudgeOne",
-    "deterministic",
-    "exact_match",
-    "finite",
-    "judge",
-    "mean",
-]
+__all__ = ["Evaluation", "deterministic", "exact_match", "judge"]
 
 
 class Evaluation(NamedTuple):
@@ -56,61 +47,84 @@ def mean(scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """How predictions are scored."""
+    """How one text is scored, by a function or by a model.
 
-    function: Callable[[Any, Any], Any]
-    purpose: str
-    target: Any
+    Arguments:
+        verdict: given the Variables, the score and what is said of it; a coroutine function of a
+            `Judge`.
+        success: whether a score needs no improvement.
+        prediction: which of the Variables is scored.
+        criteria: which of them are told what is said of the explanation.
+    """
+
+    verdict: Callable[[Sequence[Variable]], Any]
     success: Callable[[float], bool]
-    reduction: Callable[[Sequence[float]], Any]
+    prediction: int = 0
+    criteria: tuple[int, ...] = (0,)
+
+    def outputs(self, verdict: tuple[Any, str], variables: Sequence[Variable]) -> Any:
+        """The score and the explanation, which is the feedback to a text that falls short."""
+        score, said = verdict
+        role = variables[self.prediction].role
+        return Variable(score, "score"), Variable(said, f"judgement of {role or 'prediction'}")
 
 
 class Evaluate(Operation):
-    """Scores by a function; the feedback says what was wrong with each prediction that failed."""
+    """One text, scored where it is applied; nothing is said of one whose judge has failed."""
 
     takes_failures = True
 
     @staticmethod
-    def forward(spec: Evaluator, prediction: Variable, *target: Variable) -> tuple[Any, Any, Any]:
-        said = f"The score by {spec.purpose!r}"
-        scores = [
-            0.0 if failure_in(each) is not None else finite(spec.function(each, wanted), said)
-            for each, wanted in _pairs(spec, prediction, target)
-        ]
-        total = spec.reduction(scores)
-        finite(total, f"The reduction of {spec.purpose!r}")
-        failed = [n for n, score in enumerate(scores) if not spec.success(score)]
-        which = f", the others at {', '.join(map(str, failed))}" if failed else ""
-        explanation = (
-            f"Scored by {spec.purpose!r}: {len(scores) - len(failed)} of {len(scores)} succeed"
-            f"{which}; the score is {total:g}."
-        )
-        return Variable(total, "score"), Variable(explanation, "explanation"), Variable(scores)
+    def forward(spec: Evaluator, *variables: Variable) -> Any:
+        return spec.outputs(spec.verdict(variables), variables)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save what backward needs; what no gradient reaches is told so."""
+        """Save what backward needs, and whether there is anything to say."""
         Operation.setup_context(ctx, inputs, output)
+        unknown = failure_in(output[1].data) is not None
+        ctx.passed = unknown or bool(inputs[0].success(output[0].data))
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[2])
 
     @staticmethod
-    def backward(ctx: Any, score: Any, explanation: Any, _: Any) -> Any:
+    def backward(ctx: Any, score: Any, explanation: Any) -> Any:
         spec: Evaluator = ctx.spec
-        prediction, *target, _, _, scores = ctx.saved_variables
-        explanation = explanation or None
-        moved = explanation is not None or (score is not None and (score > 0 or score < 0))
-        notes = None
-        if moved:
-            pairs = _pairs(spec, prediction, target)
-            batch = isinstance(prediction._data, list | tuple)
-            each = [prediction[n] for n in range(len(pairs))] if batch else [prediction]
-            notes = [
-                _complaint(spec, found, wanted, item, explanation)
-                for found, (_, wanted), item in zip(scores.data, pairs, each, strict=True)
-            ]
-            notes = notes if batch else notes[0]
-        return (None, notes, *[None] * len(target))
+        *inputs, _, verdict = ctx.saved_variables
+        told: list[list[Any]] = [[] for _ in inputs]
+        # How large the gradient of a score is says nothing about a text; whether there is one
+        # does: a score that was multiplied by 0 asks for no improvement.
+        moved = score is not None and (score > 0 or score < 0)
+        if not ctx.passed and (moved or (explanation and spec.prediction in spec.criteria)):
+            # With its history only where the feedback may be criticised: it would keep the graph.
+            told[spec.prediction].append(verdict if is_grad_enabled() else verdict.detach())
+        for number in spec.criteria if explanation else ():
+            told[number] += getattr(explanation, "notes", (explanation,))
+        return (None, *[each or None for each in told])
+
+
+class Judge(Evaluate):
+    """One text, scored by a model, beside others."""
+
+    random = "drawn"
+
+    @staticmethod
+    async def forward(spec: Evaluator, *variables: Variable) -> Any:  # type: ignore[bad-override]
+        return spec.outputs(await spec.verdict(variables), variables)
+
+
+class Total(Operation):
+    """The score of a batch; whoever fell short in it is told as it would be alone."""
+
+    @staticmethod
+    def forward(reduction: Callable[[Sequence[float]], Any], *scores: Variable) -> Variable:
+        total = reduction([score.data for score in scores])
+        finite(total, "The reduction of the scores")
+        return Variable(total, "score")
+
+    @staticmethod
+    def backward(ctx: Any, score: Any) -> Any:
+        # Whatever the reduction: who scores asks only whether there is a gradient (`Evaluate`).
+        return (None, *[score for _ in ctx.needs_input_grad[1:]])
 
 
 @checked
@@ -175,52 +189,63 @@ def deterministic(
     """
     if not purpose.strip():
         raise ArgumentError("An evaluator needs a purpose.", given=repr(purpose))
-    variable = isinstance(target, Variable)
-    spec = Evaluator(eval_fn, purpose, None if variable else target, success, reduction)
-    score, explanation, _ = Evaluate.apply(spec, prediction, *([target] if variable else []))
-    return Evaluation(score, explanation)
-
-
-def _pairs(
-    spec: Evaluator, prediction: Variable, target: Sequence[Variable]
-) -> list[tuple[Any, Any]]:
-    """Each prediction with its target: of a batch many, else one."""
-    data, wanted = prediction._data, target[0]._data if target else spec.target
-    batch = isinstance(data, list | tuple)
-    predictions = list(data) if batch else [data]
-    if prediction.requires_grad and not all(isinstance(each, str) for each in predictions):
+    wanted = target.data if isinstance(target, Variable) else target
+    data, batch = prediction.data, isinstance(prediction.data, list | tuple)
+    if prediction.requires_grad and not all(
+        isinstance(each, str) for each in (data if batch else [data])
+    ):
         raise ArgumentTypeError(
             "An evaluator gives feedback in words, and a prediction is no text.",
             given=repr(prediction)[:80], expected="a text or a list of texts",
             mend="Evaluate select(prediction, ...), or its detach().",
         )  # fmt: skip
-    if not predictions:
-        raise ArgumentError("There is no prediction to score.", given=repr(data))
-    if not batch or wanted is None:
-        return [(each, wanted) for each in predictions]
-    if not isinstance(wanted, list | tuple) or len(wanted) != len(predictions):
-        size = len(wanted) if isinstance(wanted, list | tuple) else "one value"
+
+    def one(found: Variable, wanted: Any) -> Any:
+        verdict = partial(judge_by, eval_fn, purpose, wanted)
+        return Evaluate.apply(Evaluator(verdict, success), found)
+
+    if not batch:
+        score, explanation = one(prediction, wanted)
+        return Evaluation(Total.apply(reduction, score), explanation)
+    check_batch(data, wanted, single=wanted is None)
+    # One target each, by its number: of equal predictions each may have another.
+    # Gone through and not picked out one by one, which would make a list of feedback for each.
+    targets = [None] * len(data) if wanted is None else wanted
+    found = [one(*each) for each in zip(prediction, targets, strict=True)]
+    total = Total.apply(reduction, *[score for score, _ in found])
+    failed = [f"{n}" for n, (score, _) in enumerate(found) if not success(score.data)]
+    which = f", the others at {', '.join(failed)}" if failed else ""
+    said = (
+        f"Scored by {purpose!r}: {len(found) - len(failed)} of {len(found)} succeed{which}; "
+        f"the score is {total.data:g}."
+    )
+    told = Quote.apply(lambda *_: Variable(said, "explanation"), *[each for _, each in found])
+    return Evaluation(total, told)
+
+
+def judge_by(
+    function: Callable[[Any, Any], Any], purpose: str, wanted: Any, variables: Sequence[Variable]
+) -> tuple[float, str]:
+    """What a function says of a text: a failure scores 0, and its cause is what it got."""
+    given = variables[0].data
+    failed = failure_in(given) is not None
+    score = 0.0 if failed else finite(function(given, wanted), f"The score by {purpose!r}")
+    expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
+    return score, f"Scored {score:g} by {purpose!r}. Got: {shorten(str(given), 2000)}.{expected}"
+
+
+def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
+    """Refuse a batch without a prediction, or without one target for each, or one for all.
+
+    Raises:
+        ArgumentError: it is such a batch.
+    """
+    size = len(wanted) if isinstance(wanted, list | tuple) else 1
+    if not data or not (single or (isinstance(wanted, list | tuple) and size == len(data))):
         raise ArgumentError(
-            "There is not one target for each prediction.", given=f"{size} for {len(predictions)}"
+            "There is not one target for each prediction, or no prediction.",
+            given=f"{size} for {len(data)}",
         )
-    return list(zip(predictions, wanted, strict=True))
-
-
-def _complaint(spec: Evaluator, score: float, wanted: Any, prediction: Variable, more: Any) -> Any:
-    """What is wrong with one prediction, in words."""
-    if spec.success(score) and more is None:
-        return None
-
-    def said(prediction: Variable) -> Variable:
-        expected = "" if wanted is None else f" Expected: {shorten(str(wanted), 2000)}"
-        return Variable(
-            f"Scored {score:g} by {spec.purpose!r}. "
-            f"Got: {shorten(str(prediction.data), 2000)}.{expected}",
-            f"feedback to {prediction.role or 'prediction'}",
-        )
-
-    complaint = Quote.apply(said, prediction)
-    return complaint if more is None else [complaint, *getattr(more, "notes", (more,))]
 
 
 def finite(value: Any, what: str) -> float:
@@ -236,73 +261,17 @@ def finite(value: Any, what: str) -> float:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Judge:
-    """Who judges, by which messages, and when there is nothing to improve.
-
-    Arguments:
-        lm: the model.
-        messages: given the Variables, what is sent.
-        prediction: which of the Variables is judged.
-        criteria: which of them are told what is said of the explanation.
-        success: whether a score needs no improvement.
-        retries: how many more times to ask.
-        options: the model's own.
-    """
-
-    lm: LM
-    messages: Callable[[Sequence[Variable]], Any]
-    prediction: int
-    criteria: tuple[int, ...]
-    success: Callable[[float], bool]
-    retries: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-class JudgeOne(Operation):
-    """One text, judged; the explanation is the feedback to it.
-
-    A text that is a failure scores 0 and is told why. So does one whose judge fails, and is told
-    nothing, for nothing is known of it.
-    """
-
-    takes_failures = True
-    random = "drawn"
-
-    @staticmethod
-    async def forward(spec: Judge, *variables: Variable) -> Any:
-        failure = failure_in([variable.data for variable in variables])
-        said = f"Nothing was judged: {failure}"
-        score = 0.0
-        if failure is None:
-            messages = spec.messages(variables)
-            with attempted() as failed:
-                score, said = await ask(
-                    spec.lm, messages, read_verdict, spec.retries, **spec.options
-                )
-            said = failed[0] if failed else said
-        role = variables[spec.prediction].role
-        return Variable(score, "score"), Variable(said, f"judgement of {role}")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save what backward needs, and whether there is anything to say."""
-        Operation.setup_context(ctx, inputs, output)
-        unknown = failure_in(output[1].data) is not None
-        ctx.passed = unknown or bool(inputs[0].success(output[0].data))
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, score: Any, explanation: Any) -> Any:
-        spec: Judge = ctx.spec
-        *inputs, _, verdict = ctx.saved_variables
-        told: list[Any] = [None] * len(inputs)
-        moved = score is not None and (score > 0 or score < 0)
-        if moved and not ctx.passed:
-            told[spec.prediction] = verdict
-        for number in spec.criteria if explanation else ():
-            told[number] = explanation
-        return (None, *told)
+async def ask_judge(
+    lm: LM, messages: Any, variables: Sequence[Variable], retries: int, options: Mapping[str, Any]
+) -> tuple[float, str]:
+    """What a model says of texts; where one of them has failed, or the judge does, that it has."""
+    failure = failure_in([variable.data for variable in variables])
+    if failure is not None:
+        return 0.0, f"Nothing was judged: {failure}"
+    sent = messages(variables)
+    with attempted() as failed:
+        return await ask(lm, sent, read_verdict, retries, **options)
+    return 0.0, failed[0]
 
 
 @checked
@@ -350,25 +319,21 @@ def judge(
         named = zip(("criterion", "prediction", "target"), map(written, variables), strict=True)
         return fill_prompt(parts, **dict(named))
 
-    spec = Judge(lm, messages, 1, (0,), success, retries, options)
-    one = partial(JudgeOne.apply, spec, rule)
+    verdict = lambda variables: ask_judge(lm, messages, variables, retries, options)  # noqa: E731
+    one = partial(Judge.apply, Evaluator(verdict, success, 1), rule)
     data = prediction.data
     if not isinstance(data, list | tuple):
         return Evaluation(*one(prediction, as_variable(expected)))
     many = expected.data if isinstance(expected, Variable) else expected
     batched = isinstance(many, list | tuple)
-    if not data or (batched and len(many) != len(data)):
-        raise ArgumentError(
-            "There is not one target for each prediction, or no prediction.",
-            given=f"{len(many) if batched else 1} for {len(data)}",
-        )  # fmt: skip
+    check_batch(data, many, single=not batched)
     given = expected if batched else as_variable(expected)
     scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
     # As plain texts, so that one judge that failed does not hide what others said.
     plain = [
         Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
     ]
-    return Evaluation(sum(list(scores)) / len(data), join("\n", plain))
+    return Evaluation(Total.apply(mean, *scores), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:
@@ -376,10 +341,6 @@ def read_verdict(answer: str) -> tuple[float, str]:
 
     Raises:
         ReplyError: it has none, others, or two that differ: one may be what the text says.
-
-    Example:
-        >>> read_verdict('{"score": true, "explanation": "Right."}')
-        (1.0, 'Right.')
     """
     verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Self
@@ -10,12 +10,10 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
-from pullback.text.lm import current_run, hearing, scrub
+from pullback.text.lm import current_run, scrub
+from pullback.text.lm._lm import hearing
 
-__all__ = [
-    "SHARE", "Failure", "Failures", "attempted", "failure_in", "forgiven", "tolerate",
-    "tolerating",
-]  # fmt: skip
+__all__ = ["Failure", "Failures", "tolerate"]
 
 SHARE = 0.2  # of all answers, where nothing else is said
 ENOUGH = 10  # answers, before a share of them says anything
@@ -151,33 +149,22 @@ def tolerating() -> AbstractContextManager[Failures]:
     return tolerate() if now is None else contextlib.nullcontext(now)
 
 
-def forgive(error: Exception, heard: Sequence[Callable[[str], Any]] = ()) -> Failure | None:
-    """What an error counts as where failures are tolerated; None where it is to be raised.
+@contextlib.contextmanager
+def forgiven() -> Iterator[list[Failure]]:
+    """What a model's failure inside counts as, where failures are tolerated: the only entry.
 
     Any model and provider has some now and then. A wrong key, an unknown model and options that no
-    server takes are the program's, and raise. Who keeps the answers is told in either case.
+    server takes are the program's, and raise.
     """
-    if not isinstance(error, ModelError):
-        return None
-    if not (isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG):
-        return None
-    now, cause = _tolerance.get(), scrub(error.what)
-    for fail in heard:
-        fail(cause)
-    return None if now is None else now.add(cause)
-
-
-@contextlib.contextmanager
-def forgiven(heard: Sequence[Callable[[str], Any]] = ()) -> Iterator[list[Failure]]:
-    """What a model's failure inside counts as, where failures are tolerated: the only entry."""
     failed: list[Failure] = []
+    now = _tolerance.get()
     try:
         yield failed
-    except Exception as error:
-        failure = forgive(error, heard)
-        if failure is None:
+    except ModelError as error:
+        is_usual = isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG
+        if now is None or not is_usual:
             raise
-        failed.append(failure)
+        failed.append(now.add(scrub(error.what)))
 
 
 @contextlib.contextmanager
@@ -188,7 +175,7 @@ def attempted() -> Iterator[list[Failure]]:
     counts once. Where nothing is tolerated outside, everything raises as ever.
     """
     now = _tolerance.get()
-    with hearing() as heard, forgiven(heard) as failed, setting(_tolerance, None):
+    with forgiven() as failed, hearing(), setting(_tolerance, None):
         yield failed
     if now is not None and not failed:
         now.count(1)

@@ -12,20 +12,7 @@ from pullback.tape import Feedback, Function, Variable, space_of
 from pullback.text._failure import failure_in
 from pullback.text._prompts import Template, fill, shorten
 
-__all__ = [
-    "Operation",
-    "Quote",
-    "as_variable",
-    "concat",
-    "format",
-    "heard",
-    "join",
-    "select",
-    "split",
-    "spoken",
-    "sum",
-    "written",
-]
+__all__ = ["concat", "format", "join", "select", "split", "sum"]
 
 
 class Operation(Function):

@@ -13,7 +13,7 @@ from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template
 from pullback.text.lm import scrub
 
-__all__ = ["Module", "Parameter", "TemplateParameter", "json_of", "write_json"]
+__all__ = ["Module", "Parameter", "TemplateParameter"]
 
 
 class Parameter(Variable):

@@ -19,22 +19,7 @@ from pullback.internal._text import shortened
 from pullback.tape import Variable
 from pullback.text.lm._json import canonical
 
-__all__ = [
-    "Prompt",
-    "Template",
-    "ask",
-    "between_tags",
-    "fence_of",
-    "fields_in",
-    "fields_of",
-    "fill",
-    "fill_prompt",
-    "listed",
-    "pattern_of",
-    "prompt",
-    "shorten",
-    "use_prompts",
-]
+__all__ = ["Template", "prompt", "use_prompts"]
 
 
 T = TypeVar("T")
@@ -85,10 +70,6 @@ def fields_of(template: str) -> tuple[str, ...]:
 
     Raises:
         ArgumentError: a brace stands alone, or a field is no plain name.
-
-    Example:
-        >>> fields_of("Dear {name}, {{literally}} {name} in {town}")
-        ('name', 'town')
     """
     return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
@@ -97,14 +78,9 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     """A template with its fields filled in; braces in the values stay as they are.
 
     A field is a plain name in braces: no attribute, index or format can be reached through it.
-    Two braces stand for one.
 
     Raises:
         ArgumentError: a field has no value, a value has no field, or the template is malformed.
-
-    Example:
-        >>> fill("{{{a}}}: {b}", {"a": "x", "b": "{a}"})
-        '{x}: {a}'
     """
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
@@ -262,15 +238,8 @@ async def ask(
 ) -> T:
     """Ask a model until its answer can be read, and say what was wrong each time.
 
-    Arguments:
-        lm: a `pullback.text.lm.LM`.
-        messages: what to send.
-        read: reads the answer; raises ReplyError if it cannot be used.
-        retries: how many more times to ask.
-        options: the model's own.
-
     Raises:
-        ReplyError: no answer could be used.
+        ReplyError: by `read`, of the last of one and so many `retries`.
     """
     asked = messages
     while True:
@@ -290,10 +259,6 @@ def between_tags(answer: str, tag: str) -> str:
 
     Raises:
         ReplyError: it is not there, or more than once.
-
-    Example:
-        >>> between_tags("Sure! <IMPROVED>Be brief.</IMPROVED>", "IMPROVED")
-        'Be brief.'
     """
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", answer, re.DOTALL)
     if len(found) != 1:
@@ -328,13 +293,7 @@ def shorten(text: str, size: int) -> str:
 
 
 def listed(texts: Iterable[str], limit: int) -> str:
-    """Texts, each once, as a list of about so many characters; "none" where there are none.
-
-    Example:
-        >>> print(listed(["Be brief.", "Be kind.", "Be brief."], 12))
-        - Be brief.
-        - (1 more left out)
-    """
+    """Texts, each once, as a list of about so many characters; "none" where there are none."""
     lines = [f"- {text}" for text in dict.fromkeys(texts)]
     kept, size = [], 0
     for line in lines:

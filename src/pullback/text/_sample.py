@@ -2,24 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from pullback.tape import Variable, grad, no_grad
+from pullback.tape import Variable, backward, grad, no_grad
 from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 
-__all__ = [
-    "Scored",
-    "Trace",
-    "at_once",
-    "score_sample",
-    "text_parameters",
-    "trace_sample",
-]
+__all__ = ["Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
 
 
 T = TypeVar("T")
@@ -66,6 +61,11 @@ class Trace:
     notes: Any = None
     _told: dict[str, Any] | None = None
 
+    def backward(self) -> None:
+        """Add the feedback to what it speaks of."""
+        if any(root.requires_grad for root in self.roots):
+            backward(self.roots, self.notes)
+
     def said(self, parameters: Mapping[str, Variable]) -> dict[str, Any]:
         """The feedback to each parameter, by its path; critics are asked once."""
         if self._told is None:
@@ -81,19 +81,19 @@ class Trace:
         return self._told
 
 
-def trace_sample(metric: Callable[[Any, Any], Any], module: Any, sample: Any) -> Trace:
-    """Score a sample; its feedback can be read later, while the texts are as they were.
+def traced(run: Callable[[], Any]) -> Trace:
+    """Run what gives a score; its feedback can be read later, while the texts are as they were.
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
     A model that fails scores 0, up to the failures that are tolerated here.
 
     Raises:
-        ArgumentTypeError: the metric gave neither an `Evaluation` nor a finite number.
+        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
     """
     found: Any = None
     with tolerating(), forgiven() as failed:
         try:
-            found = metric(module, sample)
+            found = run()
         except StepError as error:
             return Trace(Scored(0.0, error.feedback), *error.told())
     if failed:
@@ -112,15 +112,14 @@ def score_sample(
 ) -> Scored:
     """Score a sample, and, where parameters are given, run feedback back to them at once.
 
-    Otherwise as `trace_sample`.
+    Otherwise as `traced`.
     """
-    if parameters is None:
-        with no_grad():
-            return trace_sample(metric, module, sample).scored
     with tolerating():
-        trace = trace_sample(metric, module, sample)
+        with nullcontext() if parameters is not None else no_grad():
+            trace = traced(partial(metric, module, sample))
         with forgiven():  # of a critic's own: nothing is said
-            return replace(trace.scored, said=trace.said(parameters))
+            said = {} if parameters is None else trace.said(parameters)
+            return replace(trace.scored, said=said)
         return trace.scored
 
 

@@ -9,12 +9,12 @@ another takes its samples over, what they had asked is known.
 
 import asyncio
 import io
-import json
+import itertools
 import pickle
 import secrets
 import threading
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
@@ -25,52 +25,37 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from pullback import errors
-from pullback.errors import (
-    ArgumentError,
-    GraphError,
-    ProgramError,
-    PullbackError,
-)
+from pullback.errors import ArgumentError, GraphError, ProgramError, PullbackError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Feedback, Origin, Variable
+from pullback.tape import Feedback, Origin, Variable, place
 from pullback.tape import backward as run_backward
-from pullback.tape._concurrency import call_within_limit, place, run, within
-from pullback.tape._node import count
+from pullback.tape._concurrency import call_within_limit, run, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._module import Module
 from pullback.text._sample import Scored, at_once, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool, scrub
+from pullback.text.lm._json import canonical
 
-__all__ = [
-    "Scored",
-    "Workers",
-]
+__all__ = ["Scored", "Workers"]
 
 
-_FIELDS = (
-    "given", "expected", "mend", "transient", "retry_after", "status", "may_be_billed",
-)  # fmt: skip
+_foreign = itertools.count(-1, -1)
+"""Numbers for the nodes of other processes: below 0, where no node of this one is."""
 
 
-def _write_error(error: Exception) -> dict[str, Any]:
-    """An error as JSON, keys taken out: what ours says; of another, where it was raised."""
-    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
+def _told(error: Exception) -> PullbackError:
+    """An error for another process, keys taken out: ours; of another, where it was raised."""
     if not isinstance(error, PullbackError):
         where = "".join(traceback.format_exception(error)[-4:])
-        what = "A program failed in another process."
-        return {"kind": "ProgramError", "what": what, "given": scrub(where)}
-    told = {name: getattr(error, name) for name in _FIELDS if getattr(error, name, None)}
-    told = {name: scrub(each) if isinstance(each, str) else each for name, each in told.items()}
-    return {"kind": kinds[0], "what": scrub(error.what), **told}
-
-
-def _read_error(value: Mapping[str, Any]) -> PullbackError:
-    """The error that `_write_error` wrote; one of a kind that is not known as `ProgramError`."""
-    kind = value["kind"]
-    cls = getattr(errors, kind) if kind in errors.__all__ else ProgramError
-    return cls(value["what"], **{name: value[name] for name in _FIELDS if name in value})
+        return ProgramError("A program failed in another process.", given=scrub(where))
+    kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
+    told = kind(scrub(error.what))
+    for name in vars(told):
+        value = getattr(error, name)
+        setattr(told, name, scrub(value) if isinstance(value, str) else value)
+    return told
 
 
 @checked
@@ -146,14 +131,13 @@ class Workers:
             raise ArgumentError("Samples are one or more.", given="none")
         if learn and not text_parameters(module):
             raise ArgumentError("The module has no text that may be changed.")
-        models: list[LM] = []
-        chosen = _prompts._replaced.get(), current_critic()  # for all inside, there as here
-        shared = self._pack((module, metric, *chosen, learn), models)
         starts = range(0, len(samples), self.chunk)
-        parts = [self._pack(list(samples[n : n + self.chunk]), models) for n in starts]
-        known = [(lm.model, lm.price) for lm in models]
-        with _Office(models, self.host) as office:
-            work = partial(_work, shared, known, office.address)
+        with _Office(self.host) as office:
+            # The prompts and the critic are chosen for all that happens inside, there as here.
+            chosen = _prompts._replaced.get(), current_critic()
+            shared = self._pack((module, metric, *chosen, learn), office)
+            parts = [self._pack(list(samples[n : n + self.chunk]), office) for n in starts]
+            work = partial(_work, shared)
             tasks = [self.executor.submit(work, *each) for each in zip(parts, starts, strict=True)]
             try:
                 rows = [row for task in tasks for row in task.result()]
@@ -165,17 +149,14 @@ class Workers:
             finally:
                 for task in tasks:
                     task.cancel()
-        for row in rows:
-            if "error" in row:
-                raise _read_error(row["error"])
         with tolerating() as failures:
-            for row in rows:
-                failures.count(row["asked"], row["failures"])
-        return [_unpack(row["scored"], models) for row in rows]
+            for _, asked, causes in rows:
+                failures.count(asked, causes)
+        return [_unpack(packed) for packed, *_ in rows]
 
-    def _pack(self, value: Any, models: list[LM]) -> bytes:
+    def _pack(self, value: Any, office: "_Office") -> bytes:
         try:
-            return _pack(self.pickler, value, models)
+            return _pack(self.pickler, value, office)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ArgumentError(
                 "The pipeline, its metric or a sample cannot be sent to a worker.",
@@ -192,22 +173,16 @@ def _pickler() -> type[pickle.Pickler]:
     return CloudPickler
 
 
-def _pack(pickler: type[pickle.Pickler], value: Any, models: list[LM]) -> bytes:
-    """The value for another process, its models by their numbers."""
+def _pack(pickler: type[pickle.Pickler], value: Any, office: "_Office | None" = None) -> bytes:
+    """The value for another process; its models stay, and are asked at the office."""
 
     class Packer(pickler):  # type: ignore[invalid-inheritance]
-        def persistent_id(self, each: Any) -> Any:
-            if isinstance(each, Origin):
-                return tuple(each)
-            if not isinstance(each, LM):
-                return None
-            if not any(each is lm for lm in models):
-                models.append(each)
-            return next(number for number, lm in enumerate(models) if lm is each)
-
         def reducer_override(self, each: Any) -> Any:
             if isinstance(each, Variable):
                 return _reduced(each)
+            if isinstance(each, LM) and office is not None:
+                office.models[id(each)] = each
+                return _Distant, (id(each), each.model, each.price, office.address)
             beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
             return NotImplemented if beyond is None else beyond(each)
 
@@ -216,18 +191,14 @@ def _pack(pickler: type[pickle.Pickler], value: Any, models: list[LM]) -> bytes:
     return file.getvalue()
 
 
-def _unpack(packed: bytes, models: Sequence[LM]) -> Any:
-    """What was packed; the nodes that wrote its notes are told apart from all others."""
-    nodes: dict[int, int] = {}
-
-    class Unpacker(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            if isinstance(pid, int):
-                return models[pid]
-            function, role, node = pid
-            return Origin(function, role, nodes.setdefault(node, next(count)))
-
-    return Unpacker(io.BytesIO(packed)).load()
+def _unpack(packed: bytes) -> Scored:
+    """What a worker has found; the nodes that wrote its notes are told apart from all others."""
+    scored: Scored = pickle.loads(packed)  # noqa: S301  # of a worker, which runs what we sent it
+    nodes: dict[int, int] = defaultdict(lambda: next(_foreign))
+    for note in {id(each): each for notes in scored.said.values() for each in notes}.values():
+        if note.origin is not None:
+            note._origin = note.origin._replace(node=nodes[note.origin.node])
+    return scored
 
 
 def _reduced(variable: Variable) -> Any:
@@ -254,16 +225,17 @@ def _made(kind: type[Variable], state: tuple[Any, ...], origin: Origin | None) -
 class _Office:
     """Where this process answers what the workers ask its models, each thing once.
 
-    What is asked and answered is JSON, behind a key that only those workers have.
+    Only those workers have the key that lets them in.
     """
 
-    def __init__(self, models: Sequence[LM], host: str) -> None:
-        self._models, self._context = models, copy_context()
+    def __init__(self, host: str) -> None:
+        self.models: dict[int, LM] = {}  # which live here as long as this does
+        self._context = copy_context()
         key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), backlog=512, authkey=key)
         port: Any = self._listener.address[1]
         self.address = (host, port, key)
-        self._answers: dict[Any, Future[dict[str, Any]]] = {}
+        self._answers: dict[Any, Future[Completion | Exception]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -289,19 +261,15 @@ class _Office:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: Connection) -> None:
-        with connection:
-            try:
-                where, model, request, occurrence = json.loads(connection.recv_bytes())
-                answer = self._ask((tuple(where), model, request, occurrence))
-                connection.send_bytes(json.dumps(answer).encode())
-            except (OSError, EOFError):  # the worker is gone: its answer is kept for the next
-                return
+        # When the worker is gone, its answer is kept for the next.
+        with connection, suppress(OSError, EOFError):
+            connection.send(self._ask(*connection.recv()))
 
-    def _ask(self, asked: tuple[Any, ...]) -> dict[str, Any]:
+    def _ask(self, *asked: Any) -> Completion | Exception:
         # By place and occurrence, so that samples which go to another worker get what they had
         # asked: the first who asks pays, and whoever comes meanwhile or later waits for that
         # answer.
-        key = json.dumps(asked, sort_keys=True)
+        key = canonical(asked)
         with self._lock:
             mine = key not in self._answers
             future = self._answers.setdefault(key, Future())
@@ -311,13 +279,17 @@ class _Office:
 
     def _first(
         self, where: tuple[Any, ...], model: int, request: Mapping[str, Any], occurrence: int
-    ) -> dict[str, Any]:
+    ) -> Completion | Exception:
+        tools = [Tool(**tool["function"]) for tool in request.get("tools", ())]
+        schema = request.get("schema")
         try:
+            asked = Request.of(
+                request["messages"], **request["options"], schema=schema, tools=tools
+            )
             with within(("worker", *where, occurrence)):
-                asking = call_within_limit(self._models[model].ask, (_read_request(request),))
-                return run(asking).to_dict()
+                return run(call_within_limit(self.models[model].ask, (asked,)))
         except Exception as error:
-            return {"error": _write_error(error)}
+            return _told(error)
 
 
 def _connect(address: tuple[str, int, bytes]) -> Connection:
@@ -340,45 +312,35 @@ class _Distant(LM):
     async def answer(self, request: Request) -> Completion:
         """Ask there."""
         asked, same = _asked.get(), (place(), self.number, request.digest(self.model))
-        letter = [place(), self.number, request.to_dict(), asked[same]]
+        letter = place(), self.number, request.to_dict(), asked[same]
         asked[same] += 1
-        answer = await asyncio.to_thread(self._send, json.dumps(letter).encode())
-        if "error" in answer:
-            raise _read_error(answer["error"])
-        return Completion.from_dict(answer)
+        answer = await asyncio.to_thread(self._send, letter)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def _send(self, letter: bytes) -> Any:
+    def _send(self, letter: Any) -> Any:
         with _connect(self._address) as connection:
-            connection.send_bytes(letter)
-            return json.loads(connection.recv_bytes())
+            connection.send(letter)
+            return connection.recv()
 
 
-def _work(
-    shared: bytes, known: list[tuple[str, Any]], address: Any, part: bytes, start: int
-) -> list[dict[str, Any]]:
-    """Run on a worker: some samples, at once; what each gave, packed."""
-    models: list[LM] = [_Distant(number, *each, address) for number, each in enumerate(known)]
-    module, metric, prompts, critic, learn = _unpack(shared, models)
-    samples = _unpack(part, models)
+def _work(shared: bytes, part: bytes, start: int) -> list[tuple[bytes, int, list[str]]]:
+    """Run on a worker: some samples, at once; what each gave, packed, and what of it failed."""
+    module, metric, prompts, critic, learn = pickle.loads(shared)  # noqa: S301  # of who sent us
+    samples = pickle.loads(part)  # noqa: S301
     parameters = text_parameters(module) if learn else None
 
-    def one(number: int) -> dict[str, Any]:
+    def one(number: int) -> tuple[bytes, int, list[str]]:
         _asked.set(Counter())  # in a context of its own, as all that is set here
         _prompts._replaced.set(prompts)
         _critic.set(critic)
-        try:
-            with tolerate(1.0) as failures, within(("sample", start + number)):
-                scored = score_sample(metric, module, samples[number], parameters)
-            told = _pack(pickle.Pickler, scored, models)
-            return {"scored": told, "asked": failures.asked, "failures": failures.causes}
-        except Exception as error:
-            return {"error": _write_error(error)}
+        with tolerate(1.0) as failures, within(("sample", start + number)):
+            scored = score_sample(metric, module, samples[number], parameters)
+        return _pack(pickle.Pickler, scored), failures.asked, failures.causes
 
-    return at_once([partial(one, number) for number in range(len(samples))], len(samples))
-
-
-def _read_request(value: Mapping[str, Any]) -> Request:
-    tools = [Tool(**tool["function"]) for tool in value.get("tools", ())]
-    return Request.of(
-        value["messages"], **value["options"], schema=value.get("schema"), tools=tools
-    )
+    try:
+        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
+    except Exception as error:
+        failed = _told(error)
+    raise failed  # out here: what happened first may hold what is not to be written anywhere

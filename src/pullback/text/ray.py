@@ -33,7 +33,6 @@ class RayExecutor(Executor):
                 mend="ray.init() here, or ray.init(address=...) for a cluster.",
             )
         self._call = self.ray.remote(max_retries=attempts - 1)(_call)
-        self._references: dict[Future[Any], Any] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a callable on a worker; if that dies, on another.
@@ -41,29 +40,23 @@ class RayExecutor(Executor):
         Raises:
             BrokenExecutor: from the future: as many died as there are attempts.
         """
-        reference = self._call.remote(fn, args, kwargs)
-        inner, outer = reference.future(), Future()
-        self._references[outer] = reference
+        inner, outer = self._call.remote(fn, args, kwargs).future(), Future()
 
         def settle(done: Future[Any]) -> None:
-            self._references.pop(outer, None)
             error = done.exception()
-            if outer.cancelled():
-                return
             if isinstance(error, self.ray.exceptions.RayTaskError):
-                outer.set_exception(error.cause)
+                error = error.cause
             elif error is not None:
-                outer.set_exception(BrokenExecutor(str(error)))
-            else:
+                error = BrokenExecutor(str(error))
+            if not outer.set_running_or_notify_cancel():
+                return
+            if error is None:
                 outer.set_result(done.result())
+            else:
+                outer.set_exception(error)
 
         inner.add_done_callback(settle)
         return outer
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the workers; Ray goes on."""
-        for reference in list(self._references.values()) if cancel_futures else ():
-            self.ray.cancel(reference, force=False)
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

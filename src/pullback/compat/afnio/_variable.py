@@ -12,8 +12,8 @@ from pullback.tape._context import at_edge
 __all__ = ["Variable", "adopt", "backward", "grad"]
 
 # What has a score beside its explanation, so that the explanation needs no feedback to start from.
-_EVALUATORS = ("EvaluateBackward", "JudgeOneBackward")
-_PASSING = ("ItemBackward", "JoinBackward", "StackBackward", "UnstackBackward")
+_EVALUATORS = ("EvaluateBackward", "JudgeBackward")
+_PASSING = ("ItemBackward", "JoinBackward", "QuoteBackward", "StackBackward", "UnstackBackward")
 _assign: Any = tape.Variable.data.fset  # type: ignore[missing-attribute]
 
 

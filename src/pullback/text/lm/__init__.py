@@ -10,7 +10,7 @@ from pullback.text.lm._budget import Budget
 from pullback.text.lm._completion import Call, Chunk, Completion, Finish, Usage
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._llama_cpp import LlamaCpp
-from pullback.text.lm._lm import LM, Wrapper, hearing
+from pullback.text.lm._lm import LM, Wrapper
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._record import Cached, Record, Replay
 from pullback.text.lm._request import Content, Image, Message, Request, Text, Tool, ToolCall
@@ -52,7 +52,6 @@ __all__ = [
     "Usage",
     "Wrapper",
     "current_run",
-    "hearing",
     "keep_secret",
     "scrub",
 ]

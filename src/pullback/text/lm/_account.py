@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackErro
 from pullback.internal._arguments import check_counts, checked
 from pullback.tape._concurrency import awaited
 
-__all__ = ["Account", "Spending", "may_be_billed"]
+__all__ = ["Account", "Spending"]
 
 PICO = 10**12  # money is counted in whole picodollars: sums of floats would drift over a limit
 
@@ -111,10 +111,10 @@ class Account:
             for name, limit in self.limits.items() if name != "seconds"
         }  # fmt: skip
         self._spent: Counter[str] = Counter()
-        self._reserved: Counter[str] = Counter()
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._reserved: Counter[str] = Counter()
         self._held: set[_Held] = set()
         self._waiting: list[_Held] = []
 
@@ -147,28 +147,32 @@ class Account:
             BudgetError: there is no room, and none is going to be; or the time is over.
         """
         self._check_process()
-        around = _around.get()
-        mine = tuple(each for each in around if each in self._held)
-        asked = _Held(_amounts(most), mine, request)
-        await self._hold(asked)
-        spent: list[Spending] = []
-        otherwise = most
+        around, spent = _around.get(), []
+        asked = _Held(_amounts(most), tuple(each for each in around if each in self._held), request)
+        with self._lock:
+            self._began = time.monotonic() if self._began is None else self._began
+            self._waiting.append(asked)
+            self._serve()
         # The body runs in the context of this task, so that calls inside of it see what is held.
         _around.set((*around, asked))
-        clock = asyncio.timeout(self.seconds_left)
+        clock, otherwise = asyncio.timeout(self.seconds_left), Spending()
         try:
             async with clock:
+                if not asked.there.done():  # who need not wait goes on before others begin
+                    await asyncio.shield(awaited(asked.there))
+                asked.there.result()
+                otherwise = most
                 yield spent
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise self._over("; a call under way was ended") from None
+            raise self._over("; a call under way was ended" * (otherwise is most)) from None
         except BaseException as error:
-            otherwise = most if may_be_billed(error) else Spending()
+            otherwise = otherwise if may_be_billed(error) else Spending()
             raise
         finally:
             _around.set(around)
-            self._change(asked, spent[0] if spent else otherwise)
+            self._leave(asked, spent[0] if spent else otherwise)
 
     def covers(self, request: Any) -> bool:
         """Whether this call is held already, by a budget further out; it is so only once.
@@ -182,31 +186,15 @@ class Account:
                     return True
         return False
 
-    async def _hold(self, asked: _Held) -> None:
-        """Hold it when there is room."""
+    def _leave(self, asked: _Held, spent: Spending) -> None:
+        """Hold or want something no longer, and count what was spent; who waits may go on."""
         with self._lock:
-            self._began = time.monotonic() if self._began is None else self._began
-            self._waiting.append(asked)
-            self._serve()
-        try:
-            async with asyncio.timeout(self.seconds_left):
-                if not asked.there.done():  # who need not wait goes on before others begin
-                    await asyncio.shield(awaited(asked.there))
-                asked.there.result()
-        except BaseException as error:
-            self._change(asked)
-            if isinstance(error, TimeoutError):
-                raise self._over() from None
-            raise
-
-    def _change(self, left: _Held | None, spent: Spending | None = None) -> None:
-        """Hold something no longer, and count what was spent; who waits may go on."""
-        with self._lock:
-            if left in self._held:
-                self._held.remove(left)
-                self._reserved -= left.amounts
-            self._waiting = [each for each in self._waiting if each is not left]
-            self._spent += _amounts(spent or Spending())
+            if asked in self._held:
+                self._held.remove(asked)
+                self._reserved -= asked.amounts
+            elif asked in self._waiting:
+                self._waiting.remove(asked)
+            self._spent += _amounts(spent)
             self._serve()
 
     def _serve(self) -> None:
@@ -246,7 +234,9 @@ class Account:
 
     def add(self, spent: Spending) -> None:
         """Count what was spent elsewhere, by the run that this one resumes."""
-        self._change(None, spent)
+        with self._lock:
+            self._spent += _amounts(spent)
+            self._serve()
 
     def propose(self) -> None:
         """Count a proposal of an optimiser.

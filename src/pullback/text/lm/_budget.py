@@ -14,7 +14,7 @@ from pullback.text.lm._request import Request
 from pullback.text.lm._retry import Retry
 from pullback.text.prices import Price
 
-__all__ = ["Budget", "most_of"]
+__all__ = ["Budget"]
 
 
 IMAGE_TOKENS = 40_000  # OpenAI's dearest: gpt-4o-mini counts 36,835 for a large image in detail

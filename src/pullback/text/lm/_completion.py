@@ -11,16 +11,7 @@ from pullback.internal._arguments import checked
 from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
 
-__all__ = [
-    "Call",
-    "Chunk",
-    "Completion",
-    "Finish",
-    "ModelSummary",
-    "RunSummary",
-    "Usage",
-    "summarise",
-]
+__all__ = ["Call", "Chunk", "Completion", "Finish", "Usage"]
 
 
 class Finish(StrEnum):

@@ -22,11 +22,15 @@ from pullback.text.lm._json import canonical
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 
-__all__ = ["Journal"]
+__all__ = ["MEMORY", "Journal"]
 
 
+MEMORY = ":memory:"  # a file for SQLite that is none
 _JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SCHEMA = """
+PRAGMA application_id={mark};
+BEGIN;
 CREATE TABLE calls (
     id INTEGER PRIMARY KEY,
     digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
@@ -34,170 +38,9 @@ CREATE TABLE calls (
     begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
     UNIQUE (place, digest, occurrence)
 ) STRICT;
-CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT
+CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT;
+COMMIT
 """
-
-
-class Database:
-    """An SQLite file with the tables of a journal, safe to use from several threads.
-
-    A new file gets its name when it is complete, so that a file which is not complete is never
-    one that was being made. Every commit outlives the process. Of a journal that is damaged the
-    rows that can be read are taken into a new file; the old one is kept beside it.
-
-    Arguments:
-        path: the file; it is made if it is not there, unless ``make`` is False.
-        shared: whether other processes may have it open, too: a cache.
-
-    Attributes:
-        salvaged: whether rows were taken out of a file that was damaged.
-
-    Raises:
-        RecordingError: it is not there, corrupt, of another kind, or in use.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, make: bool, shared: bool) -> None:
-        self.path, self.shared = Path(path), shared
-        self.what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
-        self.lock, self._process = threading.RLock(), os.getpid()
-        if not (make or self.path.exists()):
-            raise RecordingError(f"There is no such {self.what}.", given=str(self.path))
-        if not self.path.exists():
-            self._make()
-        self.salvaged = False
-        try:
-            self._connect()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            with self.errors():
-                if shared or "locked" in str(error):
-                    raise
-                self._salvage()
-                self._connect()
-            self.salvaged = True
-
-    def _connect(self) -> None:
-        self._connection = sqlite3.connect(
-            self.path, check_same_thread=False, isolation_level=None,
-            timeout=30 if self.shared else 0,
-        )  # fmt: skip
-        try:
-            self._open()
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def _salvage(self) -> None:
-        """Take what can be read out of a damaged file, row by row, into a new one."""
-        damaged = self.path.with_name(f"{self.path.name}.damaged")
-        with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as old:
-            if old.execute("PRAGMA application_id").fetchone()[0] != self._mark:
-                raise RecordingError(f"This is no {self.what}.", given=str(self.path))
-            found = [
-                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-                for table in ("calls", "notes") for row in _readable(old, table, self.path)
-            ]  # fmt: skip
-        os.replace(self.path, damaged)
-        for more in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + more).unlink(missing_ok=True)
-        self._make()
-        with contextlib.closing(sqlite3.connect(self.path)) as new, new:
-            for statement, row in found:
-                with contextlib.suppress(sqlite3.Error):  # a row that is none any more
-                    new.execute(statement, row)
-
-    def _make(self) -> None:
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
-        try:
-            owned = os.O_CREAT | os.O_EXCL | os.O_RDWR
-            os.close(os.open(part, owned, 0o600))  # for its owner alone
-            with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
-                connection.executescript(
-                    f"PRAGMA application_id={self._mark}; BEGIN; {_SCHEMA}; COMMIT;"
-                )
-            try:
-                os.link(part, self.path)  # unlike a rename, this never replaces another's file
-            except FileExistsError:
-                pass
-            except OSError:  # a file system without links
-                os.replace(part, self.path)
-        except (sqlite3.Error, OSError) as error:
-            raise RecordingError(
-                f"The {self.what} cannot be made.", given=f"{self.path}: {error}"
-            ) from None
-        finally:
-            part.unlink(missing_ok=True)
-
-    def _open(self) -> None:
-        execute = self._connection.execute
-        if not self.shared:
-            execute("PRAGMA locking_mode=EXCLUSIVE")
-        if execute("PRAGMA application_id").fetchone()[0] != self._mark:
-            raise RecordingError(f"This is no {self.what}.", given=str(self.path))
-        # With FULL, which WAL does not need to stay whole, a commit is on the disk when it returns:
-        # an answer that a power cut takes back after the program has seen it would be paid twice.
-        execute("PRAGMA journal_mode=WAL")
-        execute("PRAGMA synchronous=FULL")
-        if not self.shared:  # takes the lock at once, not at the first write
-            execute("BEGIN EXCLUSIVE")
-            execute("COMMIT")
-        faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
-        if faults != ["ok"]:
-            raise sqlite3.DatabaseError("; ".join(map(str, faults)))
-
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn SQLite's errors inside into ours."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
-                raise RecordingError(
-                    f"The {self.what} is in use by another run.", given=str(self.path),
-                    mend="Wait until that has ended, or use another file.",
-                ) from None  # fmt: skip
-            raise RecordingError(
-                f"The {self.what} cannot be used.", given=f"{self.path}: {error}"
-            ) from None
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise self.corrupt(str(error)) from None
-
-    def corrupt(self, why: str) -> RecordingError:
-        """The error that says that the file is corrupt."""
-        return RecordingError(
-            f"The {self.what} cannot be read: it is corrupt.", given=f"{self.path}: {why}"[:400],
-            mend="Restore it from a copy, or start anew with another file.",
-        )  # fmt: skip
-
-    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        """Run one statement, which is committed when this returns."""
-        if os.getpid() != self._process:  # SQLite's files do not outlive a fork unharmed
-            raise RecordingError(
-                f"A {self.what} does not reach over a fork.", given=str(self.path),
-                expected=f"process {self._process}, which opened it",
-                mend="Use another file in each process.",
-            )  # fmt: skip
-        with self.lock, self.errors():
-            return self._connection.execute(statement, values)
-
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        with self.lock, self.errors():
-            return self.execute(statement, *values).fetchall()
-
-    def close(self) -> None:
-        """Close the file."""
-        with self.lock:
-            self._connection.close()
-
-
-def _readable(connection: sqlite3.Connection, table: str, path: Path) -> Iterator[tuple[Any, ...]]:
-    """Each row that can be read, asked for by its number: a broken page hides only its own."""
-    statement = f"SELECT * FROM {table} NOT INDEXED WHERE rowid=?"  # noqa: S608  # a name of ours
-    for number in range(1, path.stat().st_size // 32 + 2):  # no row is smaller
-        with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
-            yield from connection.execute(statement, (number,))
-
-
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
@@ -213,10 +56,10 @@ _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 class Journal(contextlib.AbstractContextManager["Journal"]):
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
-    Only one process at a time has it open, and only its owner may read it. Opening it reads every
-    entry and its checksum: one that was damaged is dropped, counted in `damaged`, and asked again
-    where it is needed; of a file that is damaged the rows that can be read are kept. Keys are never
-    in it.
+    Only one process at a time has it open, and only its owner may read it; several threads may use
+    it. Opening it reads every entry and its checksum: one that was damaged is dropped, counted in
+    `damaged`, and asked again where it is needed; of a file that is damaged the rows that can be
+    read are taken into a new one, and the old one is kept beside it. Keys are never in it.
 
     Arguments:
         path: the file; made if it is not there, unless ``make`` is False.
@@ -234,40 +77,168 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def __init__(
         self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
     ) -> None:
-        self._database = Database(path, make=make, shared=shared)
-        self.path = self._database.path
+        self.path, self._shared = Path(path), shared
+        self._in_memory = path == MEMORY
+        self._what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
+        self._lock, self._process = threading.RLock(), os.getpid()
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
+        if not (make or self.path.exists()):
+            raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
+        if not (self._in_memory or self.path.exists()):
+            self._make()
+        with self._errors():
+            salvaged = self._connect()
+            try:
+                self.damaged = self._drop_damaged(salvaged)
+            except BaseException:
+                self.close()
+                raise
+
+    def _make(self) -> None:
+        """Make a file that gets its name when it is complete: one that is not is damaged."""
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            self.damaged = self._drop_damaged()
+            owned = os.O_CREAT | os.O_EXCL | os.O_RDWR
+            os.close(os.open(part, owned, 0o600))  # for its owner alone
+            with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
+                connection.executescript(_SCHEMA.format(mark=self._mark))
+            try:
+                os.link(part, self.path)  # unlike a rename, this never replaces another's file
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                os.replace(part, self.path)
+        except (sqlite3.Error, OSError) as error:
+            raise RecordingError(
+                f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
+            ) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _connect(self) -> bool:
+        """Open the file; whether it was damaged, and what could be read is now in a new one."""
+        try:
+            self._open()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if self._shared or _is_busy(error):
+                raise
+            self._salvage()
+            self._open()
+            return True
+        return False
+
+    def _open(self) -> None:
+        wait = 30 if self._shared else 0
+        self._connection = sqlite3.connect(
+            self.path, check_same_thread=False, isolation_level=None, timeout=wait
+        )
+        execute = self._connection.execute
+        try:
+            if self._in_memory:
+                self._connection.executescript(_SCHEMA.format(mark=self._mark))
+            if not self._shared:
+                execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._refuse_another_kind(self._connection)
+            # With FULL, which WAL does not need to stay whole, a commit is on the disk when it
+            # returns: an answer that a power cut takes back after the program has seen it would be
+            # paid twice.
+            execute("PRAGMA journal_mode=WAL")
+            execute("PRAGMA synchronous=FULL")
+            if not self._shared:  # takes the lock at once, not at the first write
+                execute("BEGIN EXCLUSIVE")
+                execute("COMMIT")
+            faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
+            if faults != ["ok"]:
+                raise sqlite3.DatabaseError("; ".join(map(str, faults)))
         except BaseException:
-            self.close()
+            self._connection.close()
             raise
 
-    def _drop_damaged(self) -> int:
+    def _refuse_another_kind(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != self._mark:
+            raise RecordingError(f"This is no {self._what}.", given=str(self.path))
+
+    def _salvage(self) -> None:
+        """Take what can be read out of a damaged file, row by row, into a new one."""
+        with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as old:
+            self._refuse_another_kind(old)
+            found = [
+                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+                for table in ("calls", "notes") for row in _readable(old, table, self.path)
+            ]  # fmt: skip
+        os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
+        for more in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + more).unlink(missing_ok=True)
+        self._make()
+        with contextlib.closing(sqlite3.connect(self.path)) as new, new:
+            for statement, row in found:
+                with contextlib.suppress(sqlite3.Error):  # a row that is none any more
+                    new.execute(statement, row)
+
+    def _drop_damaged(self, salvaged: bool) -> int:
         """Forget the entries that are not as they were written; how many there were, ever."""
         lost = 0
-        for row in self._database.rows(_ALL):
+        for row in self._rows(_ALL):
             try:
                 self._read(row)
             except RecordingError:
-                self._database.execute("DELETE FROM calls WHERE id=?", row[0])
+                self._execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
-        for name, text, checksum in self._database.rows("SELECT * FROM notes"):
+        for name, text, checksum in self._rows("SELECT * FROM notes"):
             if checksum != _checksum(name, text):
-                self._database.execute("DELETE FROM notes WHERE name=?", name)
+                self._execute("DELETE FROM notes WHERE name=?", name)
         known = self.notes().get("damaged", 0)
-        if lost or self._database.salvaged:
-            known += max(lost, self._database.salvaged)
+        if lost or salvaged:
+            known += max(lost, salvaged)
             self.note("damaged", known)
         return known
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn SQLite's errors inside into ours."""
+        try:
+            yield
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if _is_busy(error):
+                raise RecordingError(
+                    f"The {self._what} is in use by another run.", given=str(self.path),
+                    mend="Wait until that has ended, or use another file.",
+                ) from None  # fmt: skip
+            if isinstance(error, sqlite3.OperationalError):
+                raise RecordingError(
+                    f"The {self._what} cannot be used.", given=f"{self.path}: {error}"
+                ) from None
+            raise self._corrupt(str(error)) from None
+
+    def _corrupt(self, why: str) -> RecordingError:
+        return RecordingError(
+            f"The {self._what} cannot be read: it is corrupt.", given=f"{self.path}: {why}"[:400],
+            mend="Restore it from a copy, or start anew with another file.",
+        )  # fmt: skip
+
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        """Run one statement, which is committed when this returns."""
+        if os.getpid() != self._process and not self._in_memory:
+            raise RecordingError(  # SQLite's files do not outlive a fork unharmed
+                f"A {self._what} does not reach over a fork.", given=str(self.path),
+                expected=f"process {self._process}, which opened it",
+                mend="Use another file in each process.",
+            )  # fmt: skip
+        with self._lock, self._errors():
+            return self._connection.execute(statement, values)
+
+    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock, self._errors():
+            return self._execute(statement, *values).fetchall()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        with self._lock:
+            self._connection.close()
 
     def calls(self) -> list[Call]:
         """Every call, in the order in which they began.
@@ -275,11 +246,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         Raises:
             RecordingError: an entry is corrupt.
         """
-        return [self._read(row) for row in self._database.rows(_ALL)]
+        return [self._read(row) for row in self._rows(_ALL)]
 
     def find(self, digest: str) -> Completion | None:
         """An answer to what has this digest, wherever it was asked."""
-        rows = self._database.rows(_ANSWERED, digest)
+        rows = self._rows(_ANSWERED, digest)
         return self._read(rows[0]).answer if rows else None
 
     def keep(self, request: Request, model: str, answer: Completion) -> None:
@@ -293,13 +264,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         made; or None is given, if ``make`` is False.
         """
         digest, where = request.digest(model), "/".join(map(str, place()))
-        with self._database.lock:
+        with self._lock:
             # Arrival decides only among requests that are equal and at one place. Operations,
             # items, batches and epochs have places of their own; tasks that a program starts itself
             # have one if it gives them one.
             taken = self._taken[where, digest]
             occurrence = next(number for number in range(len(taken) + 1) if number not in taken)
-            rows = self._database.rows(_ONE, where, digest, occurrence)
+            rows = self._rows(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
             call = (
@@ -313,7 +284,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
         call = self._write(replace(call, ended=time.time(), answer=answer))
-        with self._database.lock:
+        with self._lock:
             self.paid.add(call)
         return call
 
@@ -323,7 +294,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def forget(self, digest: str) -> None:
         """Drop the answers to what has this digest, wherever it was asked."""
-        self._database.execute("DELETE FROM calls WHERE digest=?", digest)
+        self._execute("DELETE FROM calls WHERE digest=?", digest)
 
     def retire_failures(self) -> None:
         """Let what failed be asked again by a run that goes on; what was paid stays counted."""
@@ -332,6 +303,35 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 # Nobody asks for an occurrence below 0, so the row stays and is counted as paid,
                 # and its place is free for the next attempt.
                 self._write(replace(call, occurrence=-call.id))
+
+    def release(self, call: Call, *, forget: bool) -> None:
+        """A call ended without an answer: it can be taken again.
+
+        It is forgotten if nothing was sent, now or earlier: what an earlier attempt may have been
+        billed for stays in doubt, with its key.
+        """
+        with self._lock:
+            self._taken[call.place, call.digest].discard(call.occurrence)
+            if forget and call.fresh:
+                self._execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep plain JSON by a name, in place of what that name had."""
+        text = scrub(canonical(value))
+        statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
+        self._execute(statement, name, text, _checksum(name, text))
+
+    def notes(self) -> dict[str, Any]:
+        """All that was kept by name.
+
+        Raises:
+            RecordingError: a note is corrupt.
+        """
+        rows = self._rows("SELECT * FROM notes ORDER BY name")
+        for name, text, checksum in rows:
+            if checksum != _checksum(name, text):
+                raise self._corrupt(f"the note {name!r} has changed")
+        return {name: json.loads(text) for name, text, _ in rows}
 
     def _write(self, call: Call) -> Call:
         """Write a call, new or changed, without keys; gives it as it is written."""
@@ -342,44 +342,14 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             None if call.failure is None else scrub(call.failure),
         )  # fmt: skip
         checksum = _checksum(*values)
-        cursor = self._database.execute(_WRITE, call.id or None, *values, checksum)
+        cursor = self._execute(_WRITE, call.id or None, *values, checksum)
         written = self._read((call.id or cursor.lastrowid or 0, *values, checksum))
         return replace(written, fresh=not call.id)
-
-    def release(self, call: Call, *, forget: bool) -> None:
-        """A call ended without an answer: it can be taken again.
-
-        It is forgotten if nothing was sent, now or earlier: what an earlier attempt may have been
-        billed for stays in doubt, with its key.
-        """
-        with self._database.lock:
-            self._taken[call.place, call.digest].discard(call.occurrence)
-            if forget and call.fresh:
-                self._database.execute("DELETE FROM calls WHERE id=? AND answer IS NULL", call.id)
-
-    def note(self, name: str, value: Any) -> None:
-        """Keep plain JSON by a name, in place of what that name had."""
-        text = scrub(canonical(value))
-        self._database.execute(
-            "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", name, text, _checksum(name, text)
-        )
-
-    def notes(self) -> dict[str, Any]:
-        """All that was kept by name.
-
-        Raises:
-            RecordingError: a note is corrupt.
-        """
-        rows = self._database.rows("SELECT * FROM notes ORDER BY name")
-        for name, text, checksum in rows:
-            if checksum != _checksum(name, text):
-                raise self._database.corrupt(f"the note {name!r} has changed")
-        return {name: json.loads(text) for name, text, _ in rows}
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row
         if checksum != _checksum(*values):
-            raise self._database.corrupt(f"call {number} has changed")
+            raise self._corrupt(f"call {number} has changed")
         digest, where, occurrence, model, request, key, begun, ended, answer, failure = values
         try:
             completion = None if answer is None else Completion.from_dict(json.loads(answer))
@@ -388,7 +358,19 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 completion, failure,
             )  # fmt: skip
         except (ValueError, PullbackError) as error:
-            raise self._database.corrupt(f"call {number}: {error}") from None
+            raise self._corrupt(f"call {number}: {error}") from None
+
+
+def _readable(connection: sqlite3.Connection, table: str, path: Path) -> Iterator[tuple[Any, ...]]:
+    """Each row that can be read, asked for by its number: a broken page hides only its own."""
+    statement = f"SELECT * FROM {table} NOT INDEXED WHERE rowid=?"  # noqa: S608  # a name of ours
+    for number in range(1, path.stat().st_size // 32 + 2):  # no row is smaller
+        with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+            yield from connection.execute(statement, (number,))
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
 def _call(request: Request, model: str) -> Call:

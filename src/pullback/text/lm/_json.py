@@ -20,15 +20,10 @@ def canonical(value: Any) -> str:
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
-    """Read JSON that a model wrote.
-
-    Arguments:
-        text: what it wrote; a Markdown fence around it is taken off.
-        what: what this is, for the message.
-        kind: the type that it must have, for example ``dict``.
+    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off.
 
     Raises:
-        ReplyError: it is no JSON, or of another kind.
+        ReplyError: it is no JSON, or of another kind; the message says what it was to be.
     """
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:

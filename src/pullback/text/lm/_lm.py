@@ -1,13 +1,13 @@
 """`LM`: what every language model here can do, whole or bit by bit; `Wrapper`: a step before it."""
 
 import queue
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pullback.errors import ReplyError
@@ -19,33 +19,39 @@ from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
 
-__all__ = ["LM", "Ask", "Wrapper", "activate", "active", "bound", "hand_on", "hearing"]
+__all__ = ["LM", "Wrapper"]
 
+Ask = Callable[[Request], AsyncIterator[Chunk]]
+Step = Callable[[Request, Ask], AsyncIterator[Chunk]]
+"""A part of the way of a request: it asks the rest of the way, and hands its chunks on."""
 
-# The run under way, which all models of this process go through: one at most, with one journal
-# and one budget. It has `ask` and `stream`, given a model and a request.
+# The run under way, whose steps all models of this process go through: one at most.
 _active: list[Any] = []
 
-bound: ContextVar[Callable[["LM"], "LM"]] = ContextVar("pullback.text.bound")
-"""Holds a model to the budget that is in force here, if there is one."""
+bound: ContextVar[Callable[["LM"], Step]] = ContextVar("pullback.text.bound")
+"""Gives the step that holds a model to the budget that is in force here, if there is one."""
 
 _heard: ContextVar[list[Callable[[str], Any]]] = ContextVar("pullback.text.heard")
 
 
 @contextmanager
-def hearing() -> Iterator[list[Callable[[str], Any]]]:
-    """For each answer that is kept and handed on inside, what to call if it cannot be used."""
+def hearing() -> Iterator[None]:
+    """One use of answers: where they cannot be read, whoever keeps them is told so, and why."""
     heard: list[Callable[[str], Any]] = []
     try:
         with setting(_heard, heard):
-            yield heard
+            yield
+    except ReplyError as error:
+        for fail in heard:
+            fail(error.what)
+        raise
     finally:
         for fail in heard:
             hand_on(fail)
 
 
 def hand_on(fail: Callable[[str], Any]) -> None:
-    """Tell who hears of an answer that is kept how to say that it cannot be used, and why."""
+    """Tell who uses an answer that is kept how to say that it cannot be used, and why."""
     _heard.get([]).append(fail)
 
 
@@ -89,31 +95,35 @@ class LM(ABC):
     async def answer(self, request: Request) -> Completion:
         """Answer a request; `parsed` is made from it afterwards."""
 
-    async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
+    def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Answer bit by bit; the last chunk holds the whole answer."""
-        completion = await self.answer(request)
-        yield Chunk(completion.text, completion)
+        return in_one(self.answer, request)
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
+        answer = _whole(self._way(request, partial(in_one, self.answer)))
         run = None if self.wraps else active()
-        return await (self._bound().answer(request) if run is None else run.ask(self, request))
+        return await (answer if run is None else run.keep(answer))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        run = None if self.wraps else active()
-        return self._bound().stream_answer(request) if run is None else run.stream(self, request)
+        return self._way(request, self.stream_answer)
 
-    def _bound(self) -> "LM":
-        hold = None if self.wraps else bound.get(None)
-        return self if hold is None else hold(self)
+    def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+        """Through the steps that are in force here, those of a run around that of a budget."""
+        if not self.wraps:
+            hold, run = bound.get(None), active()
+            steps = [] if hold is None else [hold(self)]
+            steps += [] if run is None else run.steps(self)
+            for step in steps:
+                ask = partial(_through, step, ask)
+        return ask(request)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
         request = Request.of(messages, **options)
-        with hearing() as heard:
-            answer = await self.ask(request)
-        return _parsed(answer, request, heard)
+        with hearing():
+            return _parsed(await self.ask(request), request)
 
     def complete(self, messages: Any, **options: Any) -> Completion:
         """Answer; works with or without a running event loop.
@@ -139,11 +149,11 @@ class LM(ABC):
         request = Request.of(messages, **options)
         async with aclosing(self.ask_stream(request)) as chunks:  # type: ignore[bad-argument-type]
             while True:
-                with hearing() as heard:  # around each piece: see `Record`
+                with hearing():  # around each piece: see `Record`
                     chunk = await anext(chunks, None)
-                if chunk is None:
-                    return
-                whole = chunk.completion and _parsed(chunk.completion, request, heard)
+                    if chunk is None:
+                        return
+                    whole = chunk.completion and _parsed(chunk.completion, request)
                 yield replace(chunk, completion=whole)
 
     def stream(self, messages: Any, **options: Any) -> Iterator[Chunk]:
@@ -156,47 +166,53 @@ class LM(ABC):
 
     def _stream(self, messages: Any, options: dict[str, Any]) -> Iterator[Chunk]:
         chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        closed = threading.Event()
 
         async def feed() -> None:
             async with aclosing(self.astream(messages, **options)) as pieces:  # type: ignore[bad-argument-type]
                 async for chunk in pieces:
                     chunks.put(chunk)
-                    if closed.is_set():
-                        break
 
         def ended(done: Future[None]) -> None:
             chunks.put(CancelledError() if done.cancelled() else done.exception())
 
-        begin(feed()).add_done_callback(ended)
+        feeding = begin(feed())
+        feeding.add_done_callback(ended)
         try:
             while isinstance(chunk := chunks.get(), Chunk):
                 yield chunk
             if chunk is not None:
                 raise chunk
         finally:
-            closed.set()
+            feeding.cancel()
 
 
-def _parsed(
-    completion: Completion, request: Request, heard: list[Callable[[str], Any]]
-) -> Completion:
+def _parsed(completion: Completion, request: Request) -> Completion:
     if request.schema is None or completion.finish is Finish.TOOL_CALLS:
         return completion
-    try:
-        if completion.finish is Finish.LENGTH:
-            raise ReplyError(
-                "The answer of the model was cut off, so that its schema cannot hold.",
-                given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
-            )  # fmt: skip
-        return replace(completion, parsed=read_answer(completion.text, request.schema))
-    except ReplyError as error:
-        for fail in heard:
-            fail(error.what)
-        raise
+    if completion.finish is Finish.LENGTH:
+        raise ReplyError(
+            "The answer of the model was cut off, so that its schema cannot hold.",
+            given=f"{completion.usage.output_tokens} tokens", mend="Pass a larger max_tokens.",
+        )  # fmt: skip
+    return replace(completion, parsed=read_answer(completion.text, request.schema))
 
 
-Ask = Callable[[Request], AsyncIterator[Chunk]]
+async def in_one(
+    answer: Callable[[Request], Awaitable[Completion]], request: Request
+) -> AsyncIterator[Chunk]:
+    """An answer as a stream of one chunk, so that a step is written once for both."""
+    completion = await answer(request)
+    yield Chunk(completion.text, completion)
+
+
+async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
+    *_, completion = [chunk.completion async for chunk in chunks]
+    assert completion is not None  # the last chunk has it
+    return completion
+
+
+def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
+    return step(request, ask)
 
 
 @checked
@@ -244,15 +260,8 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        found = [chunk.completion async for chunk in self.step(request, self._whole)]
-        completion = found[-1] if found else None
-        assert completion is not None  # the last chunk has it
-        return completion
+        return await _whole(self.step(request, partial(in_one, self.inner.ask)))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""
         return self.step(request, self.inner.ask_stream)
-
-    async def _whole(self, request: Request) -> AsyncIterator[Chunk]:
-        completion = await self.inner.ask(request)
-        yield Chunk(completion.text, completion)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.internal._extras import require
-from pullback.tape._concurrency import awaited, loop_of, runs
+from pullback.tape._concurrency import loop_of, runs
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._json import json_schema
 from pullback.text.lm._lm import LM
@@ -26,16 +26,11 @@ from pullback.text.lm._request import Request, ToolCall
 from pullback.text.lm._secrets import keep_secret, scrub
 from pullback.text.prices import Price, price_of
 
-__all__ = ["OpenAI", "idempotency_key", "patience"]
+__all__ = ["OpenAI"]
 
 
 T = TypeVar("T")
 HOME = "connections"  # the name of that loop
-
-patience: ContextVar[Callable[[], float] | None] = ContextVar(
-    "pullback.text.patience", default=None
-)
-"""Seconds that a call which is cancelled goes on for, so that its answer is kept."""
 
 OPENAI = "https://api.openai.com"
 NO_KEY = "none"  # what local servers take; they look at none
@@ -340,24 +335,11 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
 
 
 async def _at_home(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine that uses connections; cancelling this cancels it, at once or in a while.
-
-    Who keeps answers sets `patience`: a loop that ends cancels all its tasks, though what they
-    asked for is paid for.
-    """
+    """Await a coroutine that uses connections; cancelling this cancels it."""
     home = loop_of(HOME)
     if asyncio.get_running_loop() is home:
         return await coroutine
-    answer = awaited(asyncio.run_coroutine_threadsafe(coroutine, home))
-    try:
-        return await asyncio.shield(answer)
-    except asyncio.CancelledError:
-        left = patience.get()
-        if left is None or not (await asyncio.wait([answer], timeout=left()))[0]:
-            raise
-        return answer.result()
-    finally:
-        answer.cancel()
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
 
 
 def _begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:

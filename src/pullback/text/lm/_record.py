@@ -1,7 +1,5 @@
 """`Record`, `Replay` and `Cached`: what was paid for comes from a journal."""
 
-import asyncio
-import concurrent.futures
 import difflib
 import json
 import os
@@ -10,13 +8,15 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import checked
+from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Chunk, Completion, Usage
-from pullback.text.lm._journal import Journal
+from pullback.text.lm._journal import MEMORY, Journal
 from pullback.text.lm._lm import LM, Ask, Wrapper, hand_on
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
@@ -176,59 +176,32 @@ class Cached(Wrapper):
 
     def __init__(self, inner: LM, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(inner)
-        self._memory: dict[str, Completion] = {}
-        self._journal = None if path is None else Journal(path, shared=True)
+        self._journal = Journal(MEMORY if path is None else path, shared=True)
+        self._turns: WeakValueDictionary[str, Limiter] = WeakValueDictionary()
         self._lock = threading.Lock()
-        self._asking: dict[str, concurrent.futures.Future[None]] = {}
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Answer from the cache in one piece, or ask and keep the whole."""
         digest = request.digest(self.model)
-        while True:
-            with self._lock:
-                under_way = self._asking.get(digest)
-                known = self._find(digest) if under_way is None else None
-                if under_way is None and known is None:
-                    mine = self._asking[digest] = concurrent.futures.Future()
-                    break
+        # Of equal requests at the same time one is sent. The others wait for their turn and then
+        # find its answer; where it failed, the next one asks. A turn is gone with who waits in it.
+        with self._lock:
+            turn = self._turns.setdefault(digest, Limiter(1))
+        forget = lambda why: self._journal.forget(digest)  # noqa: E731
+        async with turn.place():
+            known = self._journal.find(digest)
             if known is not None:
-                hand_on(partial(self._forget, digest))
+                hand_on(forget)
+                metadata = {**known.metadata, "cached": True, "first_usage": asdict(known.usage)}
+                known = replace(known, usage=Usage(cost=0.0), metadata=metadata)
                 yield Chunk(known.text, known)
                 return
-            await asyncio.wait([asyncio.wrap_future(under_way)])  # type: ignore[bad-argument-type]
-        try:
             async for chunk in ask(request):
                 if chunk.completion is not None:
-                    self._keep(digest, request, chunk.completion)
-                    hand_on(partial(self._forget, digest))
+                    self._journal.keep(request, self.model, chunk.completion)
+                    hand_on(forget)
                 yield chunk
-        finally:
-            with self._lock:
-                del self._asking[digest]
-            mine.set_result(None)
 
     def close(self) -> None:
         """Close the file."""
-        if self._journal is not None:
-            self._journal.close()
-
-    def _find(self, digest: str) -> Completion | None:
-        answer = self._memory.get(digest)
-        if answer is None and self._journal is not None:
-            answer = self._journal.find(digest)
-        if answer is None:
-            return None
-        metadata = {**answer.metadata, "cached": True, "first_usage": asdict(answer.usage)}
-        return replace(answer, usage=Usage(cost=0.0), metadata=metadata)
-
-    def _forget(self, digest: str, why: str) -> None:
-        """Let an answer that could not be used be asked for again."""
-        self._memory.pop(digest, None)
-        if self._journal is not None:
-            self._journal.forget(digest)
-
-    def _keep(self, digest: str, request: Request, answer: Completion) -> None:
-        if self._journal is None:
-            self._memory.setdefault(digest, answer)
-        else:
-            self._journal.keep(request, self.model, answer)
+        self._journal.close()

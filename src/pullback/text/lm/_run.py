@@ -3,8 +3,9 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +13,20 @@ from pullback.errors import ArgumentError, BudgetError, ReplyError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._setting import setting
 from pullback.tape import graph
-from pullback.tape._concurrency import within
+from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Wrapper, activate, active, bound
-from pullback.text.lm._openai import patience
+from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.prices import price_of
 
-__all__ = [
-    "Plan", "Run", "account_of", "check_plan", "current_run", "plan_training", "remark",
-    "within_budget",
-]  # fmt: skip
+__all__ = ["Plan", "Run", "current_run"]
 
 
+ENDING = 5.0  # seconds for calls that are cancelled to say so
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
 
@@ -148,30 +146,15 @@ def check_plan(plan: Plan, account: Account | None) -> None:
 
 
 def remark(proposals: int) -> str:
-    """What is to be said of a search of so many proposals, to go after a sentence.
-
-    Example:
-        >>> remark(3)
-        '; too few to tell a better text from luck'
-    """
+    """What is to be said of a search of so many proposals, to go after a sentence."""
     return "; too few to tell a better text from luck" if proposals < ENOUGH else ""
-
-
-class _Direct(Wrapper):
-    """The model itself, past the run."""
-
-    async def answer(self, request: Request) -> Completion:
-        return await self.inner.answer(request)
-
-    def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
-        return self.inner.stream_answer(request)
 
 
 def within_budget(account: Account | None) -> AbstractContextManager[Any]:
     """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
     if account is None:
         return nullcontext()
-    return setting(bound, lambda lm: Budget(_Direct(lm), account))
+    return setting(bound, lambda lm: Budget(lm, account).step)
 
 
 @checked
@@ -230,6 +213,7 @@ class Run:
         self._max_output_tokens = max_output_tokens
         self.watch = watch
         self._changed = threading.Condition()
+        self._answers: set[Future[Completion]] = set()
         self.journal = Journal(journal, make=not replay)
         calls = self.journal.calls()
         self.before = [call for call in calls if call.answer is not None]
@@ -254,6 +238,9 @@ class Run:
     def __exit__(self, *exc: object) -> None:
         try:
             self.wait()
+            for answer in list(self._answers):
+                answer.cancel()
+            self._wait(ENDING)
             if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
                 self.retire_failures()
         finally:
@@ -263,34 +250,32 @@ class Run:
 
     def wait(self) -> None:
         """Wait for the calls under way, as long as the patience lasts."""
+        self._wait(self._patience)
+
+    def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self.under_way, self._patience)
+            self._changed.wait_for(lambda: not self.under_way, seconds)
 
-    async def ask(self, lm: LM, request: Request) -> Completion:
-        """Answer for a model."""
-        # A task of its own: who asks may be cancelled, but what was sent is paid for and to be
-        # kept.
-        task = asyncio.ensure_future(self._ask(lm, request))
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # is retrieved
-        return await asyncio.shield(task)
+    def steps(self, lm: LM) -> list[Step]:
+        """What a model's requests go through in this run, the innermost first."""
+        if self.replays:
+            replay = Replay(self.journal, model=lm.model)
+            return [lambda request, ask: in_one(replay.answer, request), self._counted]
+        # The journal stands before the budget: an answer that is known reserves nothing.
+        steps: list[Step] = [Record(lm, self.journal).step, self._counted]
+        if self.account is None:
+            return steps
+        held = Budget(lm, self.account, max_output_tokens=self._max_output_tokens)
+        return [held.step, *steps]
 
-    async def _ask(self, lm: LM, request: Request) -> Completion:
-        patience.set(self._left)
-        with self._counted():
-            return await self._way(lm).answer(request)
-
-    def _left(self) -> float:
-        """Seconds that a call under way may still take when it is interrupted."""
-        seconds = None if self.account is None else self.account.seconds_left
-        return self._patience if seconds is None else max(min(seconds, self._patience), 0.0)
-
-    async def stream(self, lm: LM, request: Request) -> AsyncIterator[Chunk]:
-        """Answer for a model, bit by bit; a stream that is left early is not kept."""
-        with self._counted():
-            chunks = self._way(lm).stream_answer(request)
-            async with aclosing(chunks):  # type: ignore[bad-argument-type]
-                async for chunk in chunks:
-                    yield chunk
+    async def keep(self, answer: Coroutine[Any, Any, Completion]) -> Completion:
+        """Await an answer, which goes on when who asked for it is interrupted."""
+        # In a loop of the tape, which ends with the process: who asks may be cancelled, and its
+        # own loop may end, but what was sent is paid for and to be kept.
+        future = begin(answer)
+        self._answers.add(future)
+        future.add_done_callback(self._answers.discard)
+        return await asyncio.shield(awaited(future))
 
     def retire_failures(self) -> None:
         """Let the next run ask again what failed in this one."""
@@ -307,21 +292,12 @@ class Run:
         """How many answers came from the journal."""
         return self.journal.recorded
 
-    def _way(self, lm: LM) -> LM:
-        """What a model's requests go through in this run."""
-        if self.replays:
-            return Replay(self.journal, model=lm.model)
-        # The journal stands before the budget: an answer that is known reserves nothing.
-        inner: LM = _Direct(lm._bound())
-        if self.account is not None:
-            inner = Budget(inner, self.account, max_output_tokens=self._max_output_tokens)
-        return Record(inner, self.journal)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    async def _counted(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         self._count(1)
         try:
-            yield
+            async with aclosing(ask(request)) as chunks:  # type: ignore[bad-argument-type]
+                async for chunk in chunks:
+                    yield chunk
         finally:
             self._count(-1)
 

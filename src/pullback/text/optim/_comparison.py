@@ -59,16 +59,11 @@ class Comparison:
 def compare(before: Sequence[float], after: Sequence[float], least: float = 1e-3) -> Comparison:
     """Compare two versions by their scores of the same items, in one order.
 
-    Arguments:
-        before: the scores of the one.
-        after: the scores of the other.
-        least: the smallest chance that matters; below it fewer signs would be looked at in vain.
+    Below `least` no chance matters, so that fewer signs would be looked at in vain.
 
     Example:
         >>> print(compare([0, 0, 0, 1, 0, 0], [1, 1, 0, 1, 1, 1]))
         0.1667, then 0.8333 on 6 items (gain +0.125 to +1.21)
-        >>> compare([0, 0, 0, 1, 0, 0], [1, 1, 0, 1, 1, 1]).chance
-        0.0625
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     count = len(differences)

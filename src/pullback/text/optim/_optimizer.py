@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
@@ -16,13 +16,7 @@ __all__ = ["Optimizer", "Version"]
 
 @dataclass(frozen=True)
 class Version:
-    """A value that a parameter has had.
-
-    Arguments:
-        value: the text.
-        feedback: what was said of it.
-        score: what was measured with it, or None.
-    """
+    """A value that a parameter has had, what was said of it, and what was measured with it."""
 
     value: str
     feedback: tuple[str, ...] = ()
@@ -45,6 +39,15 @@ class Optimizer:
     Raises:
         ArgumentError: there is no parameter, one is there twice, or an option is unknown.
     """
+
+    measure: Any = None
+    """What a proposal is measured by, of an optimizer that does."""
+
+    final: Any = None
+    """What start and end are measured by."""
+
+    outcomes: Sequence[Any] = ()
+    """What became of each proposal that was measured."""
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
         self.defaults = dict(defaults)
@@ -99,8 +102,15 @@ class Optimizer:
         """Change the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step.")
 
+    def expect(self, proposals: int | None) -> None:
+        """Say how many proposals there will be, where nobody has."""
+        check_counts(0, proposals=proposals or 0)
+
+    def finish(self) -> Any:
+        """What start and end are on the final split; None if there is none."""
+
     def attempt(self) -> str:
-        """Make a step; where a model fails at it, why nothing was proposed, else empty."""
+        """Make a step; what became of it, in words: where a model fails, nothing was proposed."""
         with attempted() as failed:
             self.step()
         return f"nothing was proposed: {failed[0].cause}" if failed else ""
@@ -168,4 +178,4 @@ class Optimizer:
                 expected=str(len(self.versions)),
             )  # fmt: skip
         self.set_values([each[-1].value for each in versions])
-        self.versions = versions
+        self.versions[:] = versions

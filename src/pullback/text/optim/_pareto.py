@@ -16,7 +16,7 @@ from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module
-from pullback.text._sample import Trace, at_once, text_parameters, trace_sample
+from pullback.text._sample import Trace, at_once, text_parameters, traced
 from pullback.text.lm import Plan
 from pullback.text.lm._run import account_of, check_plan, remark
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -151,7 +151,7 @@ class GepaProgram:
 
         def evaluate(number: int) -> Trace:
             with within(("search", number)):
-                return trace_sample(self.metric, self.module, self.samples[number])
+                return traced(partial(self.metric, self.module, self.samples[number]))
 
         found = at_once([partial(evaluate, number) for number in todo], self.at_once)
         self.evaluations += len(todo)

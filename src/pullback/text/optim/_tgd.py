@@ -10,8 +10,8 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shown
-from pullback.tape import Variable
-from pullback.tape._concurrency import at, call_within_limit, run
+from pullback.tape import Variable, at
+from pullback.tape._concurrency import call_within_limit, run
 from pullback.text._prompts import (
     Prompt,
     Template,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -41,7 +41,7 @@ class Outcome:
 
 
 @checked
-class Validated:
+class Validated(Optimizer):
     """An optimizer whose proposals are kept only where they are shown to be better.
 
     A proposal is measured on the same items as the texts that it is to replace, first on a few, and
@@ -105,9 +105,12 @@ class Validated:
         if confirm < 1:
             check_items(0 if final is None else len(final.samples), confirm, 1)
         self.confirm = confirm
+        # One optimizer with the other: what is done to the parameters of one is done to both.
+        self.defaults, self.param_groups = optimizer.defaults, optimizer.param_groups
+        self.versions = optimizer.versions
         self.optimizer, self.measure, self.min_gain = optimizer, measure, float(min_gain)
         self.final, self.risk, self.looks, self.looked, self.risked = final, risk, looks, 0, 0.0
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Outcome] = []  # type: ignore[bad-override]
         self.best: float | None = None
         self._start = optimizer.values()
         self._known: dict[str, dict[int, float]] = {}
@@ -119,12 +122,16 @@ class Validated:
         Raises:
             ArgumentError: there are too few items to show anything then.
         """
-        check_counts(0, proposals=proposals or 0)
+        super().expect(proposals)
         self.looks = self.looks or proposals or None
         samples = getattr(self.measure, "samples", None)
         check_items(2**31 if samples is None else len(samples), self.risk, self.looks)
 
-    def step(self) -> Outcome:
+    def attempt(self) -> str:
+        """Make a step; what became of it, in words."""
+        return self.step().reason
+
+    def step(self) -> Outcome:  # type: ignore[bad-override]
         """Propose, measure, and accept or revert.
 
         Raises:
@@ -138,12 +145,12 @@ class Validated:
         return outcome
 
     def _step(self) -> Outcome:
-        before = self.optimizer.values()
-        told = any(parameter.grad for parameter in self.optimizer.parameters())
+        before = self.values()
+        told = any(parameter.grad for parameter in self.parameters())
         scores = self._scores()
         check_items(len(scores), self.risk, self.looks)
         self.best = start = mean(scores)
-        self.optimizer.record(start)
+        self.record(start)
         if not told:
             return Outcome(False, start, None, "there was nothing to improve")
         if self.risk < 1 and self.risk - self.risked < EPSILON:
@@ -151,7 +158,7 @@ class Validated:
         failed = self.optimizer.attempt()
         if failed:
             return Outcome(False, start, None, failed)
-        if self.optimizer.values() == before:
+        if self.values() == before:
             return Outcome(False, start, None, "the proposal changes nothing")
         outcome = None
         try:
@@ -162,7 +169,7 @@ class Validated:
             outcome = Outcome(False, start, None, f"it breaks the program: {error.what}")
         finally:
             if outcome is None or not outcome.accepted:
-                self.optimizer.set_values(before)
+                self.set_values(before)
         return outcome
 
     def _judged(self, scores: Sequence[float], start: float) -> Outcome:
@@ -188,7 +195,7 @@ class Validated:
                 return Outcome(False, start, None, why)
         found = self._scores()
         after = mean(found)
-        self.optimizer.record(after)
+        self.record(after)
         comparison = compare(scores, found, level)
         gained = comparison.gain > self.min_gain
         chance = f"chance {comparison.chance:.2g}"
@@ -208,24 +215,16 @@ class Validated:
         """The start and the end on the final split, and which is kept; None if there is none."""
         if self.final is None:
             return None
-        now, kept = self.optimizer.values(), self.confirm >= 1
+        now, kept = self.values(), self.confirm >= 1
         with tolerating():
             try:
                 after = self.final.scores()
-                self.optimizer.set_values(self._start)
+                self.set_values(self._start)
                 found = compare(self.final.scores(), after, self.confirm)
                 kept = kept or (found.gain > 0 and found.chance <= self.confirm)
             finally:  # what was not measured is not shown either
-                self.optimizer.set_values(now if kept else self._start)
+                self.set_values(now if kept else self._start)
         return found
-
-    def zero_grad(self) -> None:
-        """Forget the feedback of every parameter."""
-        self.optimizer.zero_grad()
-
-    def parameters(self) -> list[Any]:
-        """All parameters, in the order of the groups."""
-        return self.optimizer.parameters()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the optimizer, its start, and every score that was measured."""
@@ -236,7 +235,7 @@ class Validated:
         return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
                 "looked": self.looked, "risked": self.risked}  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave."""
         try:
             known = {
@@ -254,7 +253,7 @@ class Validated:
 
     def _scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each item, or of these, with the texts as they are."""
-        known = self._known.setdefault(json.dumps(self.optimizer.values()), {})
+        known = self._known.setdefault(json.dumps(self.values()), {})
         if hasattr(self.measure, "scores"):
             measure: Any = self.measure
             wanted = range(len(measure.samples)) if numbers is None else numbers

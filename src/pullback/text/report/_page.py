@@ -27,13 +27,8 @@ BOXES = 400  # boxes; a page with more shows nothing to a reader
 def draw(name: str, text: str, calls: Sequence[Call]) -> dict[str, Any]:
     """Lay a graph out in columns, from the leaves on the left to the roots.
 
-    Arguments:
-        name: the graph's name.
-        text: what `tape.graph.to_json` wrote: every node before those that it follows from.
-        calls: those of the run; a node whose value is the answer of one is taken for its step.
-
-    Returns:
-        Boxes, the paths of arrows between them, the size of all, and how many are left out.
+    It is what `tape.graph.to_json` wrote: every node before those that it follows from. A node
+    whose value is the answer of one of the calls is taken for its step.
     """
     nodes = json.loads(text)["nodes"]
     followed = [[edge[0] for edge in node["next"] if edge is not None] for node in nodes]
@@ -110,11 +105,7 @@ def _path(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def read_search(note: Mapping[str, Any]) -> dict[str, Any]:
-    """The search of a run, from the note that a `Trainer` left in the journal.
-
-    Returns:
-        How it ended, its steps, its chart, and each text as lines that stayed, went or came.
-    """
+    """The search of a run: how it ended, its steps and chart, and each text line by line."""
     texts = [(each["name"], _lines(each["before"], each["after"])) for each in note["texts"]]
     steps = note["steps"]
     return {

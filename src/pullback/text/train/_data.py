@@ -239,10 +239,6 @@ def collate(samples: list[Any]) -> Any:
 
     Raises:
         ArgumentTypeError: the samples differ in structure.
-
-    Example:
-        >>> collate([{"x": Variable("a", role="mail")}, {"x": Variable("b", role="mail")}])
-        {'x': Variable(['a', 'b'], role='mail')}
     """
     first = samples[0]
     if any(type(sample) is not type(first) for sample in samples):

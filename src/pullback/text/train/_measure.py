@@ -10,15 +10,14 @@ from typing import Any
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Variable, no_grad
-from pullback.tape._concurrency import at, within
+from pullback.tape import Variable, at, no_grad
+from pullback.tape._concurrency import within
 from pullback.text._evaluation import Evaluation, mean
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
-from pullback.text._python import StepError
-from pullback.text._sample import Scored, at_once, score_sample
+from pullback.text._sample import Scored, at_once, score_sample, traced
 
-__all__ = ["Measure", "evaluations_of", "means", "means_of", "need", "run_step", "told"]
+__all__ = ["Measure"]
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -27,21 +26,25 @@ def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: mean([each[name] for each in steps if name in each]) for name in names}
 
 
-def need(module: Any, *steps: str) -> None:
-    """Refuse a module that lacks a step."""
-    missing = [name for name in steps if not callable(getattr(module, name, None))]
-    if missing:
-        raise ArgumentTypeError(f"{type(module).__name__} has no {missing[0]}.")
+def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
+    """A step that a module has written.
+
+    Raises:
+        ArgumentTypeError: it has not.
+    """
+    step = getattr(module, name, None)
+    if not callable(step):
+        raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
+    return step
 
 
 def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]:
     """The means of the metrics of a step that is measured alone."""
-    need(module, name)
-    step, was, found = getattr(module, name), module.training, []
+    step, was, found = step_of(module, name), module.training, []
     module.eval()
     try:
         for number, batch in enumerate(data):
-            with tolerating(), at("held", number):
+            with at("held", number):
                 found.append(run_step(step, batch, number, learn=False) or {})
     finally:
         module.train(was)
@@ -50,35 +53,35 @@ def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]
 
 def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
     """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    returned: Any = None
-    with forgiven() as failed:  # of a model that the step asks itself
-        try:
-            with nullcontext() if learn else no_grad():
-                returned = step(batch, number)
-        except StepError as error:
-            if learn:
-                error.backward()
-            return {"score": 0.0}
-    if failed:
-        return {"score": 0.0}
-    if returned is None:
+    more: dict[str, Any] | None = {}
+
+    def run() -> Evaluation | float:
+        nonlocal more
+        returned = step(batch, number)
+        if returned is None:
+            more = None
+            return 0.0
+        more = dict(returned) if isinstance(returned, dict) else {}
+        loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+        if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
+            raise ArgumentTypeError(
+                "A step gave no evaluation.", given=repr(returned)[:80],
+                expected="a score and an explanation, a dict with them as 'loss', or None",
+            )  # fmt: skip
+        return Evaluation(*loss)
+
+    with nullcontext() if learn else no_grad():
+        trace = traced(run)
+    if more is None:
         return None
-    more = dict(returned) if isinstance(returned, dict) else {}
-    loss = more.pop("loss", None) if isinstance(returned, dict) else returned
-    if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
-        raise ArgumentTypeError(
-            "A step gave no evaluation.", given=repr(returned)[:80],
-            expected="a score and an explanation, a dict with them as 'loss', or None",
-        )  # fmt: skip
-    evaluation = Evaluation(*loss)
-    if learn and evaluation.score.requires_grad:
+    if learn:
         with forgiven():
-            evaluation.backward()
+            trace.backward()
     try:
         numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
-    return {"score": float(evaluation.score.data), **numbers}
+    return {"score": trace.scored.score, **numbers}
 
 
 def evaluations_of(measure: Any) -> int:

@@ -13,16 +13,17 @@ from rich.console import Console
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal._text import shown
-from pullback.tape._concurrency import at
+from pullback.tape import at
 from pullback.text._chat import count_calls
 from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
-from pullback.text.optim._validated import Outcome, Validated
+from pullback.text.optim._optimizer import Optimizer
+from pullback.text.optim._validated import Outcome
 from pullback.text.train._data import DataLoader
-from pullback.text.train._measure import evaluations_of, means, means_of, need, run_step, told
+from pullback.text.train._measure import evaluations_of, means, means_of, run_step, step_of, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -107,16 +108,15 @@ class Trainer:
 
     def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
         """What `fit` will cost at least."""
-        if not callable(getattr(optimizer, "parameters", None)):
+        if not isinstance(optimizer, Optimizer):
             raise ArgumentTypeError("This is no optimizer.", given=shown(optimizer),
                                     expected="an Optimizer or a Validated")  # fmt: skip
-        held = optimizer.measure if isinstance(optimizer, Validated) else None
         return plan_training(
             forward=count_calls(module),
             train=len(train.sampler),  # type: ignore[bad-argument-type]
             batches=len(train),
-            held=evaluations_of(held),
-            final=evaluations_of(getattr(optimizer, "final", None)),
+            held=evaluations_of(optimizer.measure),
+            final=evaluations_of(optimizer.final),
             texts=len(optimizer.parameters()),
             epochs=self.max_epochs,
         )
@@ -147,14 +147,14 @@ class Trainer:
                 and a run that goes on from them asks again for what failed.
         """
         steps = ("validation_step",) if validation is not None else ()
-        need(module, "training_step", "configure_optimizers", *steps)
+        for name in ("training_step", "configure_optimizers", *steps):
+            step_of(module, name)
         optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
         plan = self.plan(module, train, optimizer)
         account = account_of(self.budget)
         check_plan(plan, account)
         run = _Run(self, module, optimizer, Result(plan), account)
-        if isinstance(optimizer, Validated):
-            optimizer.expect(plan.proposals)
+        optimizer.expect(plan.proposals)
         run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
         if resume is not None:
             run.load(Path(resume))
@@ -215,15 +215,10 @@ class _Run:
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
             self._tell_run()
-        if isinstance(self.optimizer, Validated):
-            self._finish()
-
-    def _finish(self) -> None:
-        """Start and end on the final split; where the budget has no room for it, no figure."""
         try:
-            self.result.final = self.optimizer.finish()
-        except BudgetError:
-            self.result.stopped += ", before the final split was measured"
+            result.final = self.optimizer.finish()
+        except BudgetError:  # where there is no room for it, there is no figure
+            result.stopped += ", before the final split was measured"
         self._tell_run()
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
@@ -273,13 +268,10 @@ class _Run:
         if self.account is not None:
             self.account.propose()
         self.result.proposals += 1
-        if not isinstance(self.optimizer, Validated):
-            return self.optimizer.attempt()
-        outcome = self.optimizer.step()
-        if not isinstance(outcome, Outcome):
-            return ""
-        self.result.outcomes.append(outcome)
-        return outcome.reason
+        before = len(self.optimizer.outcomes)
+        said = self.optimizer.attempt()
+        self.result.outcomes += self.optimizer.outcomes[before:]
+        return said
 
     def _keep(self, held: dict[str, float]) -> None:
         score = held.get("score", -math.inf)

@@ -12,7 +12,7 @@ from pullback.internal._arguments import checked
 from pullback.tape._variable import data_of
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
-from pullback.text._evaluation import Judge, JudgeOne
+from pullback.text._evaluation import Evaluator, Judge, Total, ask_judge
 
 __all__ = [
     "add",
@@ -164,15 +164,13 @@ def lm_judge_evaluator(
         place = conversation.count + list(values).index("prediction")
         others = tuple(n for n in range(len(variables)) if n != place)
         told = () if data_of(eval_mode) else others
-        spec = Judge(lm, conversation.messages, place, told, _passes(success_fn), 0, options)
-        return JudgeOne.apply(spec, *variables)
+        verdict = lambda each: ask_judge(lm, conversation.messages, each, 0, options)  # noqa: E731
+        return Judge.apply(Evaluator(verdict, _passes(success_fn), place, told), *variables)
 
     score, explanation = _over_batch(ask, {**given, **(inputs or {})}, "judgement")
     if isinstance(prediction._data, list):
-        scores = list(score)
-        score, explanation = text.sum(scores), text.join("\n", list(explanation))
-        wanted = _reduced([each._data for each in scores], reduction_fn)
-        score = score + (wanted - score._data)
+        explanation = text.join("\n", list(explanation))
+        score = Total.apply(lambda scores: _reduced(scores, reduction_fn), *score)
     return adopt(score), adopt(explanation)
 
 
