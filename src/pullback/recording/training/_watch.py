@@ -4,8 +4,6 @@ torch calls hooks around the step of every optimiser. At the first steps of each
 followed closely (`Flow`); later only the parameters that have had no gradient yet are looked at,
 and all of them at the steps 4, 8, 16, 32, and every 64th. So an expert that is chosen rarely is
 heard when it is, and the watch costs next to nothing.
-
-This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
 
 import math
@@ -13,18 +11,16 @@ import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
 
+from pullback.internal.torch import disable_torch_function
 from pullback.recording.training._finding import STEPS, ParameterFinding
 from pullback.recording.training._flow import Flow
-from pullback.recording.training._leaves import Leaf, Leaves
+from pullback.recording.training._parameters import Parameter, name_parameters
 
 __all__ = ["TrainingWatch", "watch_training"]
 
@@ -36,7 +32,7 @@ class TrainingWatch:
     """Watches the training of a program; true where nothing is wrong. See `watch_training`.
 
     Arguments:
-        modules: models that exist already.
+        models: those that exist already.
         looked: called when all parameters were looked at: what is known now may have changed.
 
     Attributes:
@@ -44,25 +40,27 @@ class TrainingWatch:
         fault: why the watch gave up, or an empty text; the program is not disturbed.
     """
 
-    def __init__(
-        self, *modules: torch.nn.Module, looked: Callable[[], None] = lambda: None
-    ) -> None:
-        self._looked = looked
+    def __init__(self, *models: torch.nn.Module, looked: Callable[[], None] = lambda: None) -> None:
         self.steps = 0
         self.fault = ""
-        self._leaves = Leaves(modules)
-        self._flow = Flow(self._leaves)
-        self._seen: list[Leaf] = []  # each that was looked at
+        self._looked = looked
+        self._flow = Flow(self._meet)
+        self._modules = weakref.WeakKeyDictionary(dict.fromkeys(models))  # in their order
+        self._known: dict[int, Parameter] = {}  # those that were looked at, by their bits
+        self._not_finite: dict[Parameter, int] = {}  # the first that were not, and the step
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._suspects: weakref.WeakKeyDictionary[Any, list[Leaf]] = weakref.WeakKeyDictionary()
-        self._opened = 0  # the step at which the program was followed closely again
+        self._suspects: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._opened = 0  # the step at which the newest optimiser made its first
         self._hooks = ExitStack()
 
     def __enter__(self) -> "TrainingWatch":
-        before = register_optimizer_step_pre_hook(self._before_step)
-        after = register_optimizer_step_post_hook(self._after_step)
-        for hook in (before, after, *self._leaves.watch()):
-            self._hooks.enter_context(hook)
+        for register, hook in (
+            (optimizers.register_optimizer_step_pre_hook, self._before_step),
+            (optimizers.register_optimizer_step_post_hook, self._after_step),
+            (modules.register_module_parameter_registration_hook, self._meet),
+            (modules.register_module_module_registration_hook, self._meet),
+        ):
+            self._hooks.enter_context(register(hook))
         self._flow.enter()
         return self
 
@@ -80,170 +78,141 @@ class TrainingWatch:
         return tuple(self._find())
 
     def __iter__(self) -> Iterator[ParameterFinding]:
-        return iter(self.findings)
-
-    def __len__(self) -> int:
-        return len(self.findings)
+        return self._find()
 
     def __bool__(self) -> bool:
         return not self.findings
 
     def __str__(self) -> str:
-        found = self.findings
-        if found:
-            return "\n".join(map(str, found))
+        if not self:
+            return "\n".join(map(str, self))
         if self.fault:
             return f"The training could not be watched: {self.fault}"
         if not self.steps:
             return "No optimiser made a step."
         return f"Every parameter that an optimiser holds trains, in {self.steps} steps."
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _meet(self, module: Any, *how: Any) -> None:
+        """Take a module that is called, or is given a parameter or another module."""
+        self._modules.setdefault(module)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """What an optimiser computes by itself is no training; its closure is."""
-        flow = self._flow
-        flow.paused = True
-
-        def follow(closure: Any) -> Any:
-            def followed(*arguments: Any, **keywords: Any) -> Any:
-                flow.paused = False
-                try:
-                    return closure(*arguments, **keywords)
-                finally:
-                    flow.paused = True
-
-            # A model in its place is not to be another object.
-            is_one = callable(closure) and not isinstance(closure, torch.nn.Module)
-            return followed if is_one else closure
-
-        named = {name: follow(kwargs[name]) for name in kwargs if name == "closure"}
-        return (*args[:1], *map(follow, args[1:2]), *args[2:]), {**kwargs, **named}
+        self._flow.paused = True
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        try:  # what is looked at here is no part of the program either
+        try:
             if not self.fault:
-                self._stepped(optimizer)
+                with disable_torch_function():  # what is looked at here is no part of the program
+                    self._stepped(optimizer)
+        except Exception as error:  # the program must run on
+            self.fault = f"{type(error).__name__}: {error}"
+            self._flow.leave()
         finally:
             self._flow.paused = False
 
     def _stepped(self, optimizer: Any) -> None:
         self.steps += 1
-        self._flow.patience = math.inf
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        close = count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0
-        if not close and not self._flow.entered and not self._suspects[optimizer]:
-            return  # as at almost every step of a sound program, in microseconds
-        try:
-            with torch.no_grad():
-                self._look(optimizer, count, close=close)
-        except Exception as error:  # the program must run on
-            self.fault = f"{type(error).__name__}: {error}"
-            self._flow.leave()
-
-    def _look(self, optimizer: Any, count: int, *, close: bool) -> None:
-        free = self._leaves.named() if close else []
-        looked = self._held(optimizer) if close else self._suspects[optimizer]
-        for leaf in looked:
-            leaf.look(count)
-        self._suspects[optimizer] = [leaf for leaf in looked if not leaf.first]
-        for parameter, owner in free:
-            self._look_at_free(parameter, owner, count)
-        if close and not any(leaf.not_finite for leaf in self._seen):
-            for leaf in looked:  # who was first: soon all are, for its sake
-                leaf.not_finite = count * (not leaf.finite)
-        if close:
+        suspects, flow = self._suspects.get(optimizer, []), self._flow
+        if count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0:
+            suspects = self._look_at_all(optimizer, count)
             self._looked()
-        flow = self._flow
+        elif not suspects and not flow.entered:
+            return  # as at almost every step of a sound program, in microseconds
+        else:
+            for parameter in suspects:
+                parameter.look()
+        self._suspects[optimizer] = [parameter for parameter in suspects if not parameter.alive]
         # Of those that a backward pass reached, and that had nothing of it: where does it stop?
-        asked = {leaf.bit for suspects in self._suspects.values() for leaf in suspects}
-        flow.stops.wanted = sum(asked) & flow.reached
+        asked = {parameter.bit for some in self._suspects.values() for parameter in some}
+        flow.wanted = flow.reached & sum(asked)
+        flow.patience = math.inf
         # An optimiser that is never used again does not keep the watch awake.
+        self._opened = self.steps if count == 1 else self._opened
         patient = self.steps - self._opened < 4 * _CLOSE * len(self._counts)
-        if not patient or all(number >= _CLOSE for number in self._counts.values()):
-            flow.leave()
-        elif not flow.entered:
-            self._opened = self.steps
+        if patient and any(number < _CLOSE for number in self._counts.values()):
             flow.enter()
+        else:
+            flow.leave()
 
-    def _held(self, optimizer: Any) -> list[Leaf]:
-        """The parameters of an optimiser; one that it did not hold before is looked at anew."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for place, parameter in enumerate(parameters):
-            leaf = self._leaves[parameter]
-            if not leaf.optimizer:
-                if leaf.steps:
-                    self._seen.remove(leaf)
-                leaf = self._leaves[parameter] = replace(leaf, optimizer=id(optimizer))
-                shape = tuple(parameter.shape)
-                unnamed = f"parameter {place} of {type(optimizer).__name__}, of shape {shape}"
-                leaf.name = leaf.name or unnamed
-                self._seen.append(leaf)
-        return [self._leaves[parameter] for parameter in parameters]
+    def _look_at_all(self, optimizer: Any, count: int) -> list[Parameter]:
+        """Look at all that an optimiser holds, and at what none does; answers the former."""
+        held: list[Parameter] = []
+        for tensor in [p for group in optimizer.param_groups for p in group["params"]]:
+            held.append(self._know(tensor, id(optimizer)))
+            place = f"{len(held) - 1} of {type(optimizer).__name__}"
+            unnamed = f"parameter {place}, of shape {tuple(tensor.shape)}"
+            held[-1].name = held[-1].name or unnamed
+        for tensor, (name, owner) in name_parameters(self._modules).items():
+            known = self._know(tensor)
+            known.name = name
+            if tensor.grad is not None and tensor.requires_grad and not known.optimizer:
+                known.look()
+                known.excused |= not owner.training
+        endless = [parameter for parameter in held if not math.isfinite(parameter.look())]
+        # The first are named: soon all are, for their sake.
+        self._not_finite = self._not_finite or dict.fromkeys(endless, count)
+        return held
 
-    def _look_at_free(self, parameter: Any, owner: Any, count: int) -> None:
-        """A parameter that gets gradients, and that no optimiser was seen to hold."""
-        leaf = self._leaves[parameter]
-        if parameter.grad is not None and parameter.requires_grad and not leaf.optimizer:
-            if not leaf.steps:
-                self._seen.append(leaf)
-            leaf.look(count)
-            leaf.excused = leaf.excused or not owner.training
+    def _know(self, tensor: Any, optimizer: int = 0) -> Parameter:
+        """What is known of a parameter; one that was not held by an optimiser is looked at anew."""
+        bit = self._flow.bit_of(tensor)
+        known = self._known.get(bit)
+        if known is None or (optimizer and not known.optimizer):
+            name = "" if known is None else known.name
+            known = self._known[bit] = Parameter(bit, weakref.ref(tensor), name, optimizer)
+        return known
 
     def _find(self) -> Iterator[ParameterFinding]:
-        free = [
-            leaf
-            for leaf in self._seen
-            if not (leaf.optimizer or leaf.excused) and leaf.alive >= STEPS["not held"]
-        ]
-        rare = self._rarely_used()
-        for leaf in self._seen:
-            if leaf.not_finite:
-                yield ParameterFinding(leaf.name, "not finite", f"at step {leaf.not_finite}")
-            fine = leaf.not_finite or leaf.first or leaf.excused or _pattern(leaf.name) in rare
-            if leaf.optimizer and leaf.steps and not fine:
-                yield from self._dead(leaf, free)
-        for leaf in free:
-            yield ParameterFinding(leaf.name, "not held", f"at {leaf.alive} of the steps looked at")
+        known, rare = self._known.values(), self._rarely_used()
+        free = [p for p in known if not p.optimizer and not p.excused]
+        free = [p for p in free if p.alive >= STEPS["not held"]]
+        for p, step in self._not_finite.items():
+            yield ParameterFinding(p.name, "not finite", f"at step {step}")
+        for p in known:
+            fine = p.alive or p.excused or _pattern(p.name) in rare
+            if p.optimizer and p.steps and not fine:
+                yield from self._judge(p, free)
+        for p in free:
+            yield ParameterFinding(p.name, "not held", f"at {p.alive} of the steps looked at")
 
-    def _dead(self, leaf: Leaf, free: list[Leaf]) -> Iterator[ParameterFinding]:
+    def _judge(self, dead: Parameter, free: list[Parameter]) -> Iterator[ParameterFinding]:
         """What is to be said of a parameter that never had a gradient, if it is enough."""
-        detail = f"at each of {leaf.steps} steps"
-        flow, reached = self._flow, self._flow.reached & leaf.bit
-        # The first cut upon which a loss depends; or by which a value left torch.
-        cuts = [cut for cut in flow.cuts.values() if cut.leaves & leaf.bit]
-        cuts = [c for c in cuts if c.bit & flow.decisive] or [c for c in cuts if c.left]
-        if cuts and not reached:
-            if leaf.steps >= STEPS["cut"]:
-                yield ParameterFinding(leaf.name, "cut", detail, cuts[0].operation, cuts[0].place)
-            return
-        stops = (where for bits, *where in flow.stops.found if bits & leaf.bit)
-        operation, place = next(stops, ("", ""))
-        kind = "zero" if leaf.nothing < leaf.steps else "cut" if operation else "unused"
-        others = (item for item in self._seen if item.optimizer == leaf.optimizer)
-        if kind == "unused" and all(item.nothing == item.steps for item in others):
+        flow, detail = self._flow, f"at each of {dead.steps} steps"
+        reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
+        others = (p for p in self._known.values() if p.optimizer == dead.optimizer)
+        if cause.operation and (dead.nothing == dead.steps or not reached):
+            kind = "cut"
+        elif dead.nothing < dead.steps:
+            kind = "zero"
+        elif any(p.nothing < p.steps for p in others):
+            kind = "unused"
+        else:
             kind = "no gradient"
-        if leaf.steps < STEPS[kind]:
+        if dead.steps < STEPS[kind]:
             return
-        if not flow.roots or flow.fault:
+        if not flow.reached or flow.fault:
             detail += f" (what is computed was not followed: {flow.fault or 'not seen'})"
         if kind == "no gradient" and reached:
             detail += " (backward reached it: what it had was cleared before the step)"
         # The parameter without an optimiser that stands where one without a use stood.
-        shaped = [item for item in free if item.shape == leaf.shape]
-        taken = [item for item in shaped if item.name == leaf.name] or shaped
+        shaped = [p for p in free if p.shape == dead.shape]
+        taken = [p for p in shaped if p.name == dead.name] or shaped
         if taken and kind in ("unused", "no gradient"):
             free.remove(taken[0])
             yield ParameterFinding(taken[0].name, "replaced", "so that it does not train")
-            return
-        yield ParameterFinding(leaf.name, kind, detail, operation, place)
+        else:
+            yield ParameterFinding(dead.name, kind, detail, cause.operation, cause.place)
 
     def _rarely_used(self) -> set[str]:
         """Patterns of names, numbers left out, of what is routed: siblings come to life in turn."""
         firsts: dict[str, set[int]] = {}
-        for leaf in self._seen:
-            if leaf.optimizer and leaf.first and "*" in _pattern(leaf.name):
-                known = firsts.setdefault(_pattern(leaf.name), set())
-                known |= {leaf.first, 0 if leaf.lapsed else leaf.first}
-        return {pattern for pattern, steps in firsts.items() if len(steps) > 1}
+        for p in self._known.values():
+            if p.optimizer and p.alive:
+                # Unless it lapsed, its steps without a gradient are those before its first.
+                firsts.setdefault(_pattern(p.name), set()).update((p.first, p.steps - p.alive + 1))
+        return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}
 
 
 def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
