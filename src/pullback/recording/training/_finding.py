@@ -10,25 +10,18 @@ from pathlib import Path
 
 from pullback.recording._spool import write_whole
 
-__all__ = ["KINDS", "STEPS", "ParameterFinding", "Training"]
+__all__ = ["KINDS", "ParameterFinding", "Training"]
 
 KINDS = {
-    "cut": "is used, and its gradient is cut",
-    "unused": "is in no loss",
-    "zero": "has a gradient of exactly zero",
-    "not finite": "has a gradient that is not finite",
-    "not held": "gets gradients, and no optimiser holds it",
-    "replaced": "was replaced after the optimiser was made, which holds the old one",
-    "no gradient": "had no gradient at a step, as all that its optimiser holds",
+    "cut": (2, "is used, and its gradient is cut"),
+    "unused": (3, "is in no loss"),
+    "zero": (5, "has a gradient of exactly zero"),
+    "not finite": (1, "has a gradient that is not finite"),
+    "not held": (2, "gets gradients, and no optimiser holds it"),
+    "replaced": (3, "was replaced after the optimiser was made, which holds the old one"),
+    "no gradient": (3, "had no gradient at a step, as all that its optimiser holds"),
 }
-"""Kind -> what it says of a parameter."""
-
-STEPS = {"cut": 2, "unused": 3, "zero": 5, "not finite": 1, "not held": 2, "replaced": 3,
-         "no gradient": 3}  # fmt: skip
-"""Kind -> how many steps it takes to tell.
-
-A gradient may be zero at first: a branch that begins at nothing, a learning rate that does.
-"""
+"""Kind -> how many steps it takes to tell (a gradient may be zero at first), and what it says."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,8 @@ class ParameterFinding:
 
     def __str__(self) -> str:
         where = " at ".join(filter(None, (self.operation, self.place)))
-        return f"{self.name} {KINDS[self.kind]}, {self.detail}{where and ': '}{where}"
+        said = f"{self.name} {KINDS[self.kind][1]}, {self.detail}"
+        return f"{said}: {where}" if where else said
 
 
 @dataclass(frozen=True)

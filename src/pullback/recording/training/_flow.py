@@ -1,18 +1,14 @@
 """`Flow`: a mode of torch functions that follows parameters to the loss, and sees what cuts them.
 
 What lies before a tensor is a set: the leaves that its gradient reaches, of which the graph of
-autograd tells, and the cuts at which other leaves were lost, of which the graph tells nothing. A
-function that takes what reaches a leaf and gives a tensor without history makes a cut; what is
-computed of that keeps it. So the cuts before a loss are those that matter, and what a program
-computes for its log is none of them. Sets are the bits of an integer: a step of a thousand
-parameters and ten thousand functions takes unions alone.
+autograd tells, and the cuts at which other leaves were lost, of which it tells nothing. A function
+that takes what reaches a leaf and gives a tensor without history makes a cut; what is computed of
+that keeps it. So the cuts before a loss are those that matter, and what a program computes for its
+log is none of them. Sets are the bits of an integer: a large model takes unions alone.
 
 The set of a tensor with history is noted in the node of the graph that made it, the cuts before one
 without beside it. So what runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own
 in C++) is bridged: what is behind its nodes is asked.
-
-A leaf that a loss reaches may have nothing of it. Then hooks on the nodes between them see where a
-gradient that is not zero goes on towards the leaf as zero or ``None``.
 """
 
 import functools
@@ -47,10 +43,9 @@ _PATIENCE = 20_000  # functions of torch without a step: a program that does not
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
+_BACKWARD = frozenset({"backward", "grad"})
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
-_VALUELESS = frozenset(
-    {"backward", "grad", "new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"}
-)
+_VALUELESS = _BACKWARD | {"new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"}
 _COMPUTED = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})  # attributes that compute
 _LEAVING = frozenset(
     {"item", "tolist", "numpy", "__float__", "__int__", "__complex__", "__index__", "__array__",
@@ -96,7 +91,7 @@ class Flow(TorchFunctionMode):
         self._leaves = WeakIdKeyDictionary()
         self._cuts: dict[tuple[str, str], Cut] = {}
         self._every_cut = self._left = 0  # their bits, and of those by which a value left torch
-        self._stops: list[Cut] = []
+        self._stops: list[Cut] = []  # those that backward passes met
         self._note = object()  # the key of the set in a node: another watch has another
         self._beside = WeakIdKeyDictionary()  # of tensors, the cuts before them
         self._written = WeakIdKeyDictionary()  # of storages, those of what was written there unseen
@@ -116,8 +111,6 @@ class Flow(TorchFunctionMode):
         if self.entered == threading.get_ident():
             self.entered = 0
             self._entered.close()
-            self._beside.clear()
-            self._written.clear()
             self._eager = False
 
     def bit_of(self, leaf: Any) -> int:
@@ -133,10 +126,10 @@ class Flow(TorchFunctionMode):
         If no loss reaches it, the first cut before one, or by which a value left torch; if one
         does, where its gradient becomes nothing.
         """
-        cuts = [cut for cut in self._cuts.values() if cut.leaves & leaf]
-        told = (cut for them in (self.reached, self._left) for cut in cuts if cut.bit & them)
-        stops = (stop for stop in self._stops if stop.leaves & leaf)
-        return next(stops if self.reached & leaf else told, Cut())
+        cuts, sets = self._cuts.values(), (self.reached, self._left)
+        told = [cut for them in sets for cut in cuts if cut.bit & them]
+        found = self._stops if self.reached & leaf else told
+        return next((cut for cut in found if cut.leaves & leaf), Cut())
 
     def _before_forward(self, module: Any, given: Any) -> None:
         self._meet(module)
@@ -182,7 +175,7 @@ class Flow(TorchFunctionMode):
 
     def _before(self, name: str, args: Any, kwargs: Any) -> int:
         """What lies before all that a function is given; nothing if it takes no value of it."""
-        if name in ("backward", "grad"):
+        if name in _BACKWARD:
             self.reached |= self._union(args[:1])
         if name in _VALUELESS or name.endswith("_like"):
             return 0

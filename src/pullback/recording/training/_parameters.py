@@ -1,5 +1,6 @@
 """What is known of the parameters of a program: what they are called, and how they train."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from pullback.recording.training._flow import largest
 
-__all__ = ["Parameter", "name_parameters"]
+__all__ = ["Parameter", "name_parameters", "rarely_used"]
 
 _WRAPPERS = (["module"], ["_orig_mod"])
 _SAMPLE = 16  # entries by which one sees that somebody changes it
@@ -30,6 +31,11 @@ class Parameter:
     first: int = 0  # which of them was the first
     excused: bool = False  # it changes without a gradient, or its module is in evaluation mode
 
+    @property
+    def pattern(self) -> str:
+        """Its name, with those of its siblings: numbers are left out."""
+        return re.sub(r"(?<=\.)\d+(?=\.)", "*", self.name)
+
     def look(self) -> float:
         """Look at it after a step of an optimiser; answers the largest entry of its gradient."""
         tensor = self.tensor()
@@ -48,6 +54,16 @@ class Parameter:
                 self.sample = tensor.detach().flatten()[:_SAMPLE].clone()
                 self.excused |= before is not None and not torch.equal(before, self.sample)
         return peak
+
+
+def rarely_used(parameters: Iterable[Parameter]) -> set[str]:
+    """Patterns of what is routed, or dropped at random: siblings come to life in turn."""
+    firsts: dict[str, set[int]] = {}
+    for p in parameters:
+        if p.optimizer and p.alive:
+            # Unless it lapsed, its steps without a gradient are those before its first with one.
+            firsts.setdefault(p.pattern, set()).update((p.first, p.steps - p.alive + 1))
+    return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}
 
 
 def name_parameters(known: Iterable[Any]) -> dict[Any, tuple[str, Any]]:

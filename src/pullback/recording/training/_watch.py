@@ -7,7 +7,6 @@ heard when it is, and the watch costs next to nothing.
 """
 
 import math
-import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,9 +17,9 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from pullback.internal.torch import disable_torch_function
-from pullback.recording.training._finding import STEPS, ParameterFinding
+from pullback.recording.training._finding import KINDS, ParameterFinding
 from pullback.recording.training._flow import Flow
-from pullback.recording.training._parameters import Parameter, name_parameters
+from pullback.recording.training._parameters import Parameter, name_parameters, rarely_used
 
 __all__ = ["TrainingWatch", "watch_training"]
 
@@ -46,21 +45,21 @@ class TrainingWatch:
         self._looked = looked
         self._flow = Flow(self._meet)
         self._modules = weakref.WeakKeyDictionary(dict.fromkeys(models))  # in their order
-        self._known: dict[int, Parameter] = {}  # those that were looked at, by their bits
-        self._not_finite: dict[Parameter, int] = {}  # the first that were not, and the step
+        self._known: dict[int, Parameter] = {}  # by their bits
+        self._not_finite: list[ParameterFinding] = []
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._suspects: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._opened = 0  # the step at which the newest optimiser made its first
         self._hooks = ExitStack()
 
     def __enter__(self) -> "TrainingWatch":
-        for register, hook in (
-            (optimizers.register_optimizer_step_pre_hook, self._before_step),
-            (optimizers.register_optimizer_step_post_hook, self._after_step),
-            (modules.register_module_parameter_registration_hook, self._meet),
-            (modules.register_module_module_registration_hook, self._meet),
+        for hook in (
+            optimizers.register_optimizer_step_pre_hook(self._before_step),
+            optimizers.register_optimizer_step_post_hook(self._after_step),
+            modules.register_module_parameter_registration_hook(self._meet),
+            modules.register_module_module_registration_hook(self._meet),
         ):
-            self._hooks.enter_context(register(hook))
+            self._hooks.enter_context(hook)
         self._flow.enter()
         return self
 
@@ -75,10 +74,7 @@ class TrainingWatch:
     @property
     def findings(self) -> tuple[ParameterFinding, ...]:
         """What is wrong, as far as it is known now."""
-        return tuple(self._find())
-
-    def __iter__(self) -> Iterator[ParameterFinding]:
-        return self._find()
+        return tuple(self)
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -92,18 +88,58 @@ class TrainingWatch:
             return "No optimiser made a step."
         return f"Every parameter that an optimiser holds trains, in {self.steps} steps."
 
+    def __iter__(self) -> Iterator[ParameterFinding]:
+        known = self._known.values()
+        enough, _ = KINDS["not held"]
+        free = [p for p in known if not (p.optimizer or p.excused) and p.alive >= enough]
+        rare = rarely_used(known)
+        yield from self._not_finite
+        for parameter in known:
+            if parameter.optimizer and not parameter.alive and parameter.pattern not in rare:
+                yield from self._judge(parameter, free)
+        for parameter in free:
+            detail = f"at {parameter.alive} of the steps looked at"
+            yield ParameterFinding(parameter.name, "not held", detail)
+
+    def _judge(self, dead: Parameter, free: list[Parameter]) -> Iterator[ParameterFinding]:
+        """What is to be said of a parameter that never had a gradient, if it is enough."""
+        flow, detail = self._flow, f"at each of {dead.steps} steps"
+        reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
+        others = (p for p in self._known.values() if p.optimizer == dead.optimizer)
+        if cause.operation and (dead.nothing == dead.steps or not reached):
+            kind = "cut"
+        elif dead.nothing < dead.steps:
+            kind = "zero"
+        elif any(p.nothing < p.steps for p in others):
+            kind = "unused"
+        else:
+            kind = "no gradient"
+        if dead.excused or dead.steps < KINDS[kind][0]:
+            return
+        if not flow.reached or flow.fault:
+            detail += f" (what is computed was not followed: {flow.fault or 'not seen'})"
+        if kind == "no gradient" and reached:
+            detail += " (backward reached it: what it had was cleared before the step)"
+        # The parameter without an optimiser that stands where one without a use stood.
+        shaped = [p for p in free if p.shape == dead.shape]
+        taken = [p for p in shaped if p.name == dead.name] or shaped
+        if taken and kind in ("unused", "no gradient"):
+            free.remove(taken[0])
+            yield ParameterFinding(taken[0].name, "replaced", "so that it does not train")
+        else:
+            yield ParameterFinding(dead.name, kind, detail, cause.operation, cause.place)
+
     def _meet(self, module: Any, *how: Any) -> None:
         """Take a module that is called, or is given a parameter or another module."""
         self._modules.setdefault(module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """What an optimiser computes by itself is no training; its closure is."""
-        self._flow.paused = True
+        self._flow.paused = True  # what it computes by itself is no training; its closure is
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
             if not self.fault:
-                with disable_torch_function():  # what is looked at here is no part of the program
+                with disable_torch_function():  # what is looked at is no part of the program
                     self._stepped(optimizer)
         except Exception as error:  # the program must run on
             self.fault = f"{type(error).__name__}: {error}"
@@ -140,79 +176,28 @@ class TrainingWatch:
         """Look at all that an optimiser holds, and at what none does; answers the former."""
         held: list[Parameter] = []
         for tensor in [p for group in optimizer.param_groups for p in group["params"]]:
-            held.append(self._know(tensor, id(optimizer)))
-            place = f"{len(held) - 1} of {type(optimizer).__name__}"
+            place = f"{len(held)} of {type(optimizer).__name__}"
             unnamed = f"parameter {place}, of shape {tuple(tensor.shape)}"
-            held[-1].name = held[-1].name or unnamed
+            held.append(self._know(tensor, unnamed, id(optimizer)))
         for tensor, (name, owner) in name_parameters(self._modules).items():
-            known = self._know(tensor)
+            known = self._know(tensor, name)
             known.name = name
             if tensor.grad is not None and tensor.requires_grad and not known.optimizer:
                 known.look()
                 known.excused |= not owner.training
         endless = [parameter for parameter in held if not math.isfinite(parameter.look())]
-        # The first are named: soon all are, for their sake.
-        self._not_finite = self._not_finite or dict.fromkeys(endless, count)
+        found = [ParameterFinding(p.name, "not finite", f"at step {count}") for p in endless]
+        self._not_finite = self._not_finite or found  # the first: soon all are, for their sake
         return held
 
-    def _know(self, tensor: Any, optimizer: int = 0) -> Parameter:
+    def _know(self, tensor: Any, name: str, optimizer: int = 0) -> Parameter:
         """What is known of a parameter; one that was not held by an optimiser is looked at anew."""
         bit = self._flow.bit_of(tensor)
         known = self._known.get(bit)
         if known is None or (optimizer and not known.optimizer):
-            name = "" if known is None else known.name
+            name = name if known is None else known.name
             known = self._known[bit] = Parameter(bit, weakref.ref(tensor), name, optimizer)
         return known
-
-    def _find(self) -> Iterator[ParameterFinding]:
-        known, rare = self._known.values(), self._rarely_used()
-        free = [p for p in known if not p.optimizer and not p.excused]
-        free = [p for p in free if p.alive >= STEPS["not held"]]
-        for p, step in self._not_finite.items():
-            yield ParameterFinding(p.name, "not finite", f"at step {step}")
-        for p in known:
-            fine = p.alive or p.excused or _pattern(p.name) in rare
-            if p.optimizer and p.steps and not fine:
-                yield from self._judge(p, free)
-        for p in free:
-            yield ParameterFinding(p.name, "not held", f"at {p.alive} of the steps looked at")
-
-    def _judge(self, dead: Parameter, free: list[Parameter]) -> Iterator[ParameterFinding]:
-        """What is to be said of a parameter that never had a gradient, if it is enough."""
-        flow, detail = self._flow, f"at each of {dead.steps} steps"
-        reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
-        others = (p for p in self._known.values() if p.optimizer == dead.optimizer)
-        if cause.operation and (dead.nothing == dead.steps or not reached):
-            kind = "cut"
-        elif dead.nothing < dead.steps:
-            kind = "zero"
-        elif any(p.nothing < p.steps for p in others):
-            kind = "unused"
-        else:
-            kind = "no gradient"
-        if dead.steps < STEPS[kind]:
-            return
-        if not flow.reached or flow.fault:
-            detail += f" (what is computed was not followed: {flow.fault or 'not seen'})"
-        if kind == "no gradient" and reached:
-            detail += " (backward reached it: what it had was cleared before the step)"
-        # The parameter without an optimiser that stands where one without a use stood.
-        shaped = [p for p in free if p.shape == dead.shape]
-        taken = [p for p in shaped if p.name == dead.name] or shaped
-        if taken and kind in ("unused", "no gradient"):
-            free.remove(taken[0])
-            yield ParameterFinding(taken[0].name, "replaced", "so that it does not train")
-        else:
-            yield ParameterFinding(dead.name, kind, detail, cause.operation, cause.place)
-
-    def _rarely_used(self) -> set[str]:
-        """Patterns of names, numbers left out, of what is routed: siblings come to life in turn."""
-        firsts: dict[str, set[int]] = {}
-        for p in self._known.values():
-            if p.optimizer and p.alive:
-                # Unless it lapsed, its steps without a gradient are those before its first.
-                firsts.setdefault(_pattern(p.name), set()).update((p.first, p.steps - p.alive + 1))
-        return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}
 
 
 def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
@@ -254,7 +239,3 @@ def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
         [('Net.body.weight', '.detach()'), ('Net.body.bias', '.detach()')]
     """
     return TrainingWatch(*modules)
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
