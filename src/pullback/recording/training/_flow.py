@@ -27,10 +27,12 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pullback.internal.torch import (
     COMPILER,
+    called_from,
     disable_torch_function,
     function_of,
     leave_function_mode,
@@ -42,7 +44,7 @@ __all__ = ["Cut", "Flow", "largest"]
 _PATIENCE = 20_000  # functions of torch without a step: a program that does not train
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
-_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
+_REENTRANT = CheckpointFunction.forward.__code__
 _BACKWARD = frozenset({"backward", "grad"})
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
 _VALUELESS = _BACKWARD | {"new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"}
@@ -51,8 +53,6 @@ _LEAVING = frozenset(
     {"item", "tolist", "numpy", "__float__", "__int__", "__complex__", "__index__", "__array__",
      "__dlpack__", "data_ptr"}
 )  # fmt: skip
-# By these the author says that he stops a gradient; other functions lose it by the way.
-_EXPLICIT = frozenset({"detach", "detach_", "data"})
 
 
 @dataclass
@@ -157,10 +157,7 @@ class Flow(TorchFunctionMode):
         # Before, since it may take the history of what it is given.
         before = self._guard(self._before, name, args, kwargs)
         self._backward = name == "backward"
-        try:
-            output = func(*args, **kwargs)
-        finally:
-            self._backward = False
+        output = func(*args, **kwargs)
         if before:
             self._guard(self._after, name, args, kwargs, before, output)
         return output
@@ -207,19 +204,18 @@ class Flow(TorchFunctionMode):
             if cuts:
                 self._beside[tensor] = cuts
         elif self._note not in node.metadata:
-            before &= self._every_cut
-            node.metadata[self._note] = self._behind(node, name) | before
+            node.metadata[self._note] = self._behind(node, name) | before & self._every_cut
 
     def _lose(self, name: str, before: int) -> int:
         """The cuts of a set, with that at which a function loses the leaves in it, if there are."""
         cuts, leaves = before & self._every_cut, before & ~self._every_cut
         if not leaves:
             return cuts
-        place, checkpointed = _place()
-        quiet = not torch.is_grad_enabled() and name not in _EXPLICIT
-        operation = "a reentrant checkpoint of inputs that need no gradient"
-        if not (quiet and checkpointed):
-            operation = _spelled(name) + (" where no gradients are recorded" if quiet else "")
+        quiet, operation, place = not torch.is_grad_enabled(), _spelled(name), _place()
+        if quiet and called_from(_REENTRANT):
+            operation = "a reentrant checkpoint of inputs that need no gradient"
+        elif quiet:
+            operation += " where no gradients are recorded"
         cut = self._cuts.get((operation, place))
         if cut is None:
             cut = self._cuts[operation, place] = Cut(operation, place, next(self._bits))
@@ -268,13 +264,11 @@ class Flow(TorchFunctionMode):
 
     def _see_stop(self, node: Any, name: str) -> Callable[[Any, Any], None]:
         """A hook that sees whether the gradient of a wanted leaf stops at a node."""
-        function = function_of(node)
+        function, place = function_of(node), _place() if name else ""
         if function is not None:
-            stop = Cut(f"{function.__name__}.backward", _definition(function))
-        elif name:
-            stop = Cut(name, _place()[0])
-        else:
-            stop = Cut(node.name().removesuffix("Backward0").removesuffix("Backward1"))
+            name, place = f"{function.__name__}.backward", _definition(function)
+        unseen = node.name().removesuffix("Backward0").removesuffix("Backward1")
+        stop = Cut(name or unseen, place)
         # A node that its own hook keeps alive would never be freed.
         behind = [0 if other is None else self._behind(other) for other, _ in node.next_functions]
 
@@ -311,9 +305,8 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
 def _node_of(tensor: Any) -> Any:
     try:
         return tensor.grad_fn
-    except (
-        RuntimeError
-    ):  # a view, made where no gradients are recorded and written to since: a leaf
+    # A view that was made where no gradients are recorded, and written to since, is a leaf.
+    except RuntimeError:
         return None
 
 
@@ -332,16 +325,12 @@ def _spelled(name: str) -> str:
     return f"{name}()" if name.startswith("_") or name == "tensor" else f".{name}()"
 
 
-def _place() -> tuple[str, bool]:
-    """The innermost ``file:line`` that is not torch's or ours, and whether in a checkpoint."""
-    frame, checkpointed = inspect.currentframe(), False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        checkpointed = checkpointed or file == _CHECKPOINT
-        if not file.startswith((_TORCH, _OWN, "<")):
-            return f"{file}:{frame.f_lineno}", checkpointed
+def _place() -> str:
+    """The innermost ``file:line`` that is not torch's or ours."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OWN, "<")):
         frame = frame.f_back
-    return "", checkpointed
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _definition(function: Any) -> str:
