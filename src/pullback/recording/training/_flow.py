@@ -41,7 +41,7 @@ from pullback.internal.torch import (
 
 __all__ = ["Cut", "Flow", "largest"]
 
-_PATIENCE = 20_000  # functions of torch without a step: a program that does not train
+_PATIENCE = 50_000  # functions: the program does not train, or an optimiser is used no more
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _REENTRANT = CheckpointFunction.forward.__code__
@@ -76,7 +76,6 @@ class Flow(TorchFunctionMode):
         paused: nothing is looked at until gradients are recorded.
         reached: the leaves that a backward pass reached, and the cuts before it.
         wanted: the leaves of which is asked where their gradient becomes nothing.
-        patience: how many functions are followed yet.
         fault: why nothing is followed any more, or an empty text.
     """
 
@@ -85,8 +84,8 @@ class Flow(TorchFunctionMode):
         self._meet = meet
         self.entered = self.reached = self.wanted = 0
         self.paused = False
-        self.patience: float = _PATIENCE
         self.fault = ""
+        self._patience = 0
         self._bits = (1 << number for number in itertools.count())
         self._leaves = WeakIdKeyDictionary()
         self._cuts: dict[tuple[str, str], Cut] = {}
@@ -100,6 +99,7 @@ class Flow(TorchFunctionMode):
 
     def enter(self) -> None:
         """Follow what this thread runs from now on; what is compiled runs eagerly meanwhile."""
+        self._patience = _PATIENCE
         if not self.entered and not self.fault:
             self.entered = threading.get_ident()
             self.__enter__()
@@ -134,7 +134,7 @@ class Flow(TorchFunctionMode):
     def _before_forward(self, module: Any, given: Any) -> None:
         self._meet(module)
         self._run_eagerly()
-        if self.patience < 0:
+        if self._patience < 0:
             self.leave()
 
     def _run_eagerly(self) -> None:
@@ -152,7 +152,7 @@ class Flow(TorchFunctionMode):
         if self.paused or self.fault:
             return func(*args, **kwargs)
         self._run_eagerly()
-        self.patience -= 1
+        self._patience -= 1
         name = _name(func)
         # Before, since it may take the history of what it is given.
         before = self._guard(self._before, name, args, kwargs)

@@ -60,7 +60,7 @@ def rarely_used(parameters: Iterable[Parameter]) -> set[str]:
     """Patterns of what is routed, or dropped at random: siblings come to life in turn."""
     firsts: dict[str, set[int]] = {}
     for p in parameters:
-        if p.optimizer and p.alive:
+        if p.alive:
             # Unless it lapsed, its steps without a gradient are those before its first with one.
             firsts.setdefault(p.pattern, set()).update((p.first, p.steps - p.alive + 1))
     return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}

@@ -45,11 +45,11 @@ class TrainingWatch:
         self._looked = looked
         self._flow = Flow(self._meet)
         self._modules = weakref.WeakKeyDictionary(dict.fromkeys(models))  # in their order
-        self._known: dict[int, Parameter] = {}  # by their bits
+        self._held: dict[int, Parameter] = {}  # those that an optimiser holds, by their bits
+        self._free: dict[int, Parameter] = {}  # those that none does
         self._not_finite: list[ParameterFinding] = []
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._suspects: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-        self._opened = 0  # the step at which the newest optimiser made its first
         self._hooks = ExitStack()
 
     def __enter__(self) -> "TrainingWatch":
@@ -89,13 +89,12 @@ class TrainingWatch:
         return f"Every parameter that an optimiser holds trains, in {self.steps} steps."
 
     def __iter__(self) -> Iterator[ParameterFinding]:
-        known = self._known.values()
         enough, _ = KINDS["not held"]
-        free = [p for p in known if not (p.optimizer or p.excused) and p.alive >= enough]
-        rare = rarely_used(known)
+        free = [p for p in self._free.values() if p.alive >= enough and not p.excused]
+        rare = rarely_used(self._held.values())
         yield from self._not_finite
-        for parameter in known:
-            if parameter.optimizer and not parameter.alive and parameter.pattern not in rare:
+        for parameter in self._held.values():
+            if not (parameter.alive or parameter.excused or parameter.pattern in rare):
                 yield from self._judge(parameter, free)
         for parameter in free:
             detail = f"at {parameter.alive} of the steps looked at"
@@ -105,7 +104,7 @@ class TrainingWatch:
         """What is to be said of a parameter that never had a gradient, if it is enough."""
         flow, detail = self._flow, f"at each of {dead.steps} steps"
         reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
-        others = (p for p in self._known.values() if p.optimizer == dead.optimizer)
+        others = (p for p in self._held.values() if p.optimizer == dead.optimizer)
         if cause.operation and (dead.nothing == dead.steps or not reached):
             kind = "cut"
         elif dead.nothing < dead.steps:
@@ -114,7 +113,7 @@ class TrainingWatch:
             kind = "unused"
         else:
             kind = "no gradient"
-        if dead.excused or dead.steps < KINDS[kind][0]:
+        if dead.steps < KINDS[kind][0]:
             return
         if not flow.reached or flow.fault:
             detail += f" (what is computed was not followed: {flow.fault or 'not seen'})"
@@ -163,41 +162,34 @@ class TrainingWatch:
         # Of those that a backward pass reached, and that had nothing of it: where does it stop?
         asked = {parameter.bit for some in self._suspects.values() for parameter in some}
         flow.wanted = flow.reached & sum(asked)
-        flow.patience = math.inf
-        # An optimiser that is never used again does not keep the watch awake.
-        self._opened = self.steps if count == 1 else self._opened
-        patient = self.steps - self._opened < 4 * _CLOSE * len(self._counts)
-        if patient and any(number < _CLOSE for number in self._counts.values()):
-            flow.enter()
-        else:
+        if all(number >= _CLOSE for number in self._counts.values()):
             flow.leave()
+        elif count <= _CLOSE:
+            flow.enter()
 
     def _look_at_all(self, optimizer: Any, count: int) -> list[Parameter]:
         """Look at all that an optimiser holds, and at what none does; answers the former."""
         held: list[Parameter] = []
         for tensor in [p for group in optimizer.param_groups for p in group["params"]]:
-            place = f"{len(held)} of {type(optimizer).__name__}"
-            unnamed = f"parameter {place}, of shape {tuple(tensor.shape)}"
-            held.append(self._know(tensor, unnamed, id(optimizer)))
+            bit, place = self._flow.bit_of(tensor), f"{len(held)} of {type(optimizer).__name__}"
+            if bit not in self._held:
+                unnamed = f"parameter {place}, of shape {tuple(tensor.shape)}"
+                self._held[bit] = Parameter(bit, weakref.ref(tensor), unnamed, id(optimizer))
+                self._free.pop(bit, None)
+            held.append(self._held[bit])
         for tensor, (name, owner) in name_parameters(self._modules).items():
-            known = self._know(tensor, name)
-            known.name = name
-            if tensor.grad is not None and tensor.requires_grad and not known.optimizer:
-                known.look()
-                known.excused |= not owner.training
+            bit = self._flow.bit_of(tensor)
+            if bit in self._held:
+                self._held[bit].name = name
+            elif tensor.grad is not None and tensor.requires_grad:
+                free = self._free.setdefault(bit, Parameter(bit, weakref.ref(tensor), name))
+                free.name = name
+                free.look()
+                free.excused |= not owner.training
         endless = [parameter for parameter in held if not math.isfinite(parameter.look())]
         found = [ParameterFinding(p.name, "not finite", f"at step {count}") for p in endless]
         self._not_finite = self._not_finite or found  # the first: soon all are, for their sake
         return held
-
-    def _know(self, tensor: Any, name: str, optimizer: int = 0) -> Parameter:
-        """What is known of a parameter; one that was not held by an optimiser is looked at anew."""
-        bit = self._flow.bit_of(tensor)
-        known = self._known.get(bit)
-        if known is None or (optimizer and not known.optimizer):
-            name = name if known is None else known.name
-            known = self._known[bit] = Parameter(bit, weakref.ref(tensor), name, optimizer)
-        return known
 
 
 def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
