@@ -308,8 +308,7 @@ def _watch_training(directory: str) -> Any:
 
     try:
         _inside_torch()
-        for part in ("flow", "parameters"):
-            _sibling(f"training/_{part}.py")
+        _sibling("training/_flow.py")
         watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
     except Exception as error:  # an unknown torch: the program runs, and the parent says why
         training(fault=str(error)).write(directory)

@@ -1,14 +1,11 @@
 """`Flow`: a mode of torch functions that follows parameters to the loss, and sees what cuts them.
 
-What lies before a tensor is a set: the leaves that its gradient reaches, of which the graph of
-autograd tells, and the cuts at which other leaves were lost, of which it tells nothing. A function
-that takes what reaches a leaf and gives a tensor without history makes a cut; what is computed of
-that keeps it. So the cuts before a loss are those that matter, and what a program computes for its
-log is none of them. Sets are the bits of an integer: a large model takes unions alone.
-
-The set of a tensor with history is noted in the node of the graph that made it, the cuts before one
-without beside it. So what runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own
-in C++) is bridged: what is behind its nodes is asked.
+What lies before a tensor is a set, the bits of an integer: the leaves that its gradient reaches, of
+which the graph of autograd tells, and the cuts at which others were lost, of which it does not. A
+function that takes what reaches a leaf and gives a tensor without history makes a cut; what is
+computed of that keeps it. So the cuts before a loss are those that matter, and what a program
+computes for its log is none. Sets are noted in the nodes of the graph, cuts before a tensor without
+history beside it: so what runs unseen (``apply`` of a custom Function) is bridged.
 """
 
 import functools

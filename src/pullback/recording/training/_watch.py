@@ -7,9 +7,11 @@ heard when it is, and the watch costs next to nothing.
 """
 
 import math
+import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +20,55 @@ from torch.optim import optimizer as optimizers
 
 from pullback.internal.torch import disable_torch_function
 from pullback.recording.training._finding import KINDS, ParameterFinding
-from pullback.recording.training._flow import Flow
-from pullback.recording.training._parameters import Parameter, name_parameters, rarely_used
+from pullback.recording.training._flow import Flow, largest
 
 __all__ = ["TrainingWatch", "watch_training"]
 
 _CLOSE = 3  # steps of each optimiser that are followed closely
 _EVERY = 64
+_SAMPLE = 16  # entries of a parameter by which one sees that somebody changes it
+_WRAPPERS = (["module"], ["_orig_mod"])  # of a distributed and of a compiled model
+
+
+@dataclass(eq=False)
+class _Parameter:
+    """What is known of a parameter, which it outlives."""
+
+    bit: int  # the set that holds it alone
+    tensor: Any  # a weak reference to it
+    name: str
+    optimizer: int = 0  # which one holds it, if any does
+    shape: Any = ()
+    sample: Any = None
+    steps: int = 0  # at which it was looked at
+    nothing: int = 0  # of these without a gradient
+    alive: int = 0  # with one that is not zero
+    first: int = 0  # which of them was the first
+    excused: bool = False  # it changes without a gradient, or its module is in evaluation mode
+
+    @property
+    def pattern(self) -> str:
+        """Its name, with those of its siblings: numbers are left out."""
+        return re.sub(r"(?<=\.)\d+(?=\.)", "*", self.name)
+
+    def look(self) -> float:
+        """Look at it after a step of an optimiser, and answer how large its gradient is."""
+        tensor = self.tensor()
+        if tensor is None or not tensor.requires_grad:
+            return 0.0
+        peak = largest(tensor.grad)
+        self.shape = tensor.shape
+        self.steps += 1
+        self.nothing += tensor.grad is None
+        self.alive += peak != 0
+        self.first = self.first or self.alive * self.steps
+        # Another tensor that an optimiser holds may lie on several ranks.
+        if type(tensor) is torch.nn.Parameter or not self.optimizer:
+            before = self.sample
+            if before is None or tensor.grad is None or not self.optimizer:
+                self.sample = tensor.detach().flatten()[:_SAMPLE].clone()
+                self.excused |= before is not None and not torch.equal(before, self.sample)
+        return peak
 
 
 class TrainingWatch:
@@ -45,8 +89,8 @@ class TrainingWatch:
         self._looked = looked
         self._flow = Flow(self._meet)
         self._modules = weakref.WeakKeyDictionary(dict.fromkeys(models))  # in their order
-        self._held: dict[int, Parameter] = {}  # those that an optimiser holds, by their bits
-        self._free: dict[int, Parameter] = {}  # those that none does
+        self._held: dict[int, _Parameter] = {}  # those that an optimiser holds, by their bits
+        self._free: dict[int, _Parameter] = {}  # those that none does
         self._not_finite: list[ParameterFinding] = []
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._suspects: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -91,7 +135,7 @@ class TrainingWatch:
     def __iter__(self) -> Iterator[ParameterFinding]:
         enough, _ = KINDS["not held"]
         free = [p for p in self._free.values() if p.alive >= enough and not p.excused]
-        rare = rarely_used(self._held.values())
+        rare = _rarely_used(self._held.values())
         yield from self._not_finite
         for parameter in self._held.values():
             if not (parameter.alive or parameter.excused or parameter.pattern in rare):
@@ -100,7 +144,7 @@ class TrainingWatch:
             detail = f"at {parameter.alive} of the steps looked at"
             yield ParameterFinding(parameter.name, "not held", detail)
 
-    def _judge(self, dead: Parameter, free: list[Parameter]) -> Iterator[ParameterFinding]:
+    def _judge(self, dead: _Parameter, free: list[_Parameter]) -> Iterator[ParameterFinding]:
         """What is to be said of a parameter that never had a gradient, if it is enough."""
         flow, detail = self._flow, f"at each of {dead.steps} steps"
         reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
@@ -167,22 +211,22 @@ class TrainingWatch:
         elif count <= _CLOSE:
             flow.enter()
 
-    def _look_at_all(self, optimizer: Any, count: int) -> list[Parameter]:
+    def _look_at_all(self, optimizer: Any, count: int) -> list[_Parameter]:
         """Look at all that an optimiser holds, and at what none does; answers the former."""
-        held: list[Parameter] = []
+        held: list[_Parameter] = []
         for tensor in [p for group in optimizer.param_groups for p in group["params"]]:
             bit, place = self._flow.bit_of(tensor), f"{len(held)} of {type(optimizer).__name__}"
             if bit not in self._held:
                 unnamed = f"parameter {place}, of shape {tuple(tensor.shape)}"
-                self._held[bit] = Parameter(bit, weakref.ref(tensor), unnamed, id(optimizer))
+                self._held[bit] = _Parameter(bit, weakref.ref(tensor), unnamed, id(optimizer))
                 self._free.pop(bit, None)
             held.append(self._held[bit])
-        for tensor, (name, owner) in name_parameters(self._modules).items():
+        for tensor, (name, owner) in _named(list(self._modules)).items():
             bit = self._flow.bit_of(tensor)
             if bit in self._held:
                 self._held[bit].name = name
             elif tensor.grad is not None and tensor.requires_grad:
-                free = self._free.setdefault(bit, Parameter(bit, weakref.ref(tensor), name))
+                free = self._free.setdefault(bit, _Parameter(bit, weakref.ref(tensor), name))
                 free.name = name
                 free.look()
                 free.excused |= not owner.training
@@ -196,14 +240,11 @@ def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
     """Watch how a program trains, and name each parameter that does not.
 
     Named are parameters that an optimiser holds and that are *cut* (used, but the gradient ends at
-    an operation, whose file and line are given), *unused* (in no loss), *zero* (the gradient is
-    exactly zero at every step), *not finite*; those that get gradients and are *not held* by any
-    optimiser, though their module is in training mode and nobody else changes them; and those that
-    were *replaced* after the optimiser was made. What does not require gradients is frozen, and
-    nothing is said of it.
-
-    The first three steps of each optimiser are followed closely; what is compiled runs eagerly
-    there. A parameter is judged after two steps or more, a zero gradient after five.
+    an operation, whose file and line are given), *unused* (in no loss), *zero* (exactly, at every
+    step), *not finite*; those that get gradients and are *not held* by any optimiser, though their
+    module is in training mode and nobody else changes them; and those that were *replaced* after
+    the optimiser was made. Nothing is said of what does not require gradients: it is frozen. What
+    is compiled runs eagerly during the first three steps of each optimiser.
 
     Arguments:
         modules: models that exist already, so that their parameters have names even where the
@@ -231,3 +272,38 @@ def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
         [('Net.body.weight', '.detach()'), ('Net.body.bias', '.detach()')]
     """
     return TrainingWatch(*modules)
+
+
+def _rarely_used(parameters: Iterable[_Parameter]) -> set[str]:
+    """Patterns of what is routed, or dropped at random: siblings come to life in turn."""
+    firsts: dict[str, set[int]] = {}
+    for p in parameters:
+        if p.alive:
+            # Unless it lapsed, its steps without a gradient are those before its first with one.
+            firsts.setdefault(p.pattern, set()).update((p.first, p.steps - p.alive + 1))
+    return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}
+
+
+def _named(modules: list[Any]) -> dict[Any, tuple[str, Any]]:
+    """Each parameter -> its name from the outermost module, and the module that holds it.
+
+    Wrappers of a compiled or distributed model are left out; several models of one class have
+    numbers: ``Net#2.layers.0.weight``.
+    """
+    inner = {part for module in modules for part in module.modules() if part is not module}
+    roots = [module for module in modules if module not in inner]
+    roots = [root for root in map(_unwrapped, roots) if next(root.parameters(), None) is not None]
+    kinds = [type(root).__name__ for root in roots]
+    found: dict[Any, tuple[str, Any]] = {}
+    for k, (root, kind) in enumerate(zip(roots, kinds, strict=True)):
+        number = f"#{kinds[:k].count(kind) + 1}" if kinds.count(kind) > 1 else ""
+        for path, module in root.named_modules(prefix=kind + number):
+            for name, parameter in module.named_parameters(recurse=False):
+                found.setdefault(parameter, (f"{path}.{name}", module))
+    return found
+
+
+def _unwrapped(module: Any) -> Any:
+    while [name for name, _ in module.named_children()] in _WRAPPERS:
+        [module] = module.children()
+    return module
