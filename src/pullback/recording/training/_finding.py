@@ -3,12 +3,10 @@
 This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
 
-import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pullback.recording._spool import write_whole
+from pullback.recording._spool import read_data
 
 __all__ = ["KINDS", "ParameterFinding", "Training"]
 
@@ -67,18 +65,12 @@ class Training:
     steps: int = 0
     fault: str = ""
 
-    def write(self, directory: str) -> None:
-        """Leave it in a directory, for this process."""
-        path = os.path.join(directory, f"training-{os.getpid()}.json")
-        write_whole(path, json.dumps(asdict(self)).encode())
-
     @classmethod
-    def collect(cls, directory: str) -> "Training":
+    def collect(cls, directory: str | Path) -> "Training":
         """Put together what the processes have left in a directory."""
         found: dict[ParameterFinding, None] = {}
         steps, fault = 0, ""
-        for path in sorted(Path(directory).glob("training-*.json")):
-            data = json.loads(path.read_text(encoding="utf-8"))
+        for _, data in read_data(directory, "training"):
             found |= dict.fromkeys(ParameterFinding(**item) for item in data["findings"])
             steps, fault = steps + data["steps"], fault or data["fault"]
         return cls(tuple(found), steps, fault)

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,8 @@ _PATIENCE = 50_000  # functions: the program does not train, or an optimiser is 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _REENTRANT = CheckpointFunction.forward.__code__
-_BACKWARD = frozenset({"backward", "grad"})
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
-_VALUELESS = _BACKWARD | {"new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"}
+_VALUELESS = frozenset({"backward", "grad", "new_zeros", "new_ones", "new_empty", "new_full", ""})
 _COMPUTED = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})  # attributes that compute
 _LEAVING = frozenset(
     {"item", "tolist", "numpy", "__float__", "__int__", "__complex__", "__index__", "__array__",
@@ -65,9 +64,6 @@ class Cut:
 class Flow(TorchFunctionMode):
     """Follows leaves through the functions of torch while it is entered.
 
-    Arguments:
-        meet: is told each module that is called.
-
     Attributes:
         entered: by which thread.
         paused: nothing is looked at until gradients are recorded.
@@ -78,7 +74,7 @@ class Flow(TorchFunctionMode):
 
     def __init__(self, meet: Callable[[Any], None]) -> None:
         super().__init__()
-        self._meet = meet
+        self._meet = meet  # is told each module that is called
         self.entered = self.reached = self.wanted = 0
         self.paused = False
         self.fault = ""
@@ -169,7 +165,7 @@ class Flow(TorchFunctionMode):
 
     def _before(self, name: str, args: Any, kwargs: Any) -> int:
         """What lies before all that a function is given; nothing if it takes no value of it."""
-        if name in _BACKWARD:
+        if name in ("backward", "grad"):
             self.reached |= self._union(args[:1])
         if name in _VALUELESS or name.endswith("_like"):
             return 0
@@ -189,19 +185,16 @@ class Flow(TorchFunctionMode):
                 self._written[storage] = self._written.get(storage, 0) | there
             output = target
         for tensor in tensors_in((output,)):
-            self._record(tensor, name, before)
-
-    def _record(self, tensor: Any, name: str, before: int) -> None:
-        node = _node_of(tensor)
-        if node is None:
-            # A view that is made where no gradients are recorded says that it requires one, and
-            # keeps it for itself: none of it reaches what it is a view of.
-            own = self.bit_of(tensor) if tensor.requires_grad else 0
-            cuts = self._lose(name, before & ~own)
-            if cuts:
-                self._beside[tensor] = cuts
-        elif self._note not in node.metadata:
-            node.metadata[self._note] = self._behind(node, name) | before & self._every_cut
+            node = _node_of(tensor)
+            if node is None:
+                # A view that is made where no gradients are recorded says that it requires one,
+                # and keeps it for itself: none of it reaches what it is a view of.
+                own = self.bit_of(tensor) if tensor.requires_grad else 0
+                cuts = self._lose(name, before & ~own)
+                if cuts:
+                    self._beside[tensor] = cuts
+            elif self._note not in node.metadata:
+                node.metadata[self._note] = self._behind(node, name) | before & self._every_cut
 
     def _lose(self, name: str, before: int) -> int:
         """The cuts of a set, with that at which a function loses the leaves in it, if there are."""
@@ -264,8 +257,7 @@ class Flow(TorchFunctionMode):
         function, place = function_of(node), _place() if name else ""
         if function is not None:
             name, place = f"{function.__name__}.backward", _definition(function)
-        unseen = node.name().removesuffix("Backward0").removesuffix("Backward1")
-        stop = Cut(name or unseen, place)
+        stop = Cut(name or node.name(), place)
         # A node that its own hook keeps alive would never be freed.
         behind = [0 if other is None else self._behind(other) for other, _ in node.next_functions]
 
@@ -300,19 +292,18 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _node_of(tensor: Any) -> Any:
-    try:
-        return tensor.grad_fn
     # A view that was made where no gradients are recorded, and written to since, is a leaf.
-    except RuntimeError:
-        return None
+    with suppress(RuntimeError):
+        return tensor.grad_fn
+    return None
 
 
 def _name(func: Any) -> str:
-    """The name of a function; of an attribute that is read or set, its own."""
+    """The name of a function, or of an attribute that it reads or sets, if that computes."""
     name = getattr(func, "__name__", "") or str(func)
     if name in ("__get__", "__set__"):
         attribute = getattr(func.__self__, "__name__", name)
-        return attribute if attribute in _COMPUTED else "shape"
+        return attribute if attribute in _COMPUTED else ""
     return name.partition(".")[0]
 
 

@@ -46,11 +46,6 @@ class _Parameter:
     first: int = 0  # which of them was the first
     excused: bool = False  # it changes without a gradient, or its module is in evaluation mode
 
-    @property
-    def pattern(self) -> str:
-        """Its name, with those of its siblings: numbers are left out."""
-        return re.sub(r"(?<=\.)\d+(?=\.)", "*", self.name)
-
     def look(self) -> float:
         """Look at it after a step of an optimiser, and answer how large its gradient is."""
         tensor = self.tensor()
@@ -107,13 +102,12 @@ class TrainingWatch:
         self._flow.enter()
         return self
 
-    def __exit__(self, *reason: object) -> None:
-        self.leave()
-
-    def leave(self) -> None:
+    def leave(self, *reason: object) -> None:
         """Watch no more."""
         self._flow.leave()
         self._hooks.close()
+
+    __exit__ = leave
 
     @property
     def findings(self) -> tuple[ParameterFinding, ...]:
@@ -135,11 +129,9 @@ class TrainingWatch:
     def __iter__(self) -> Iterator[ParameterFinding]:
         enough, _ = KINDS["not held"]
         free = [p for p in self._free.values() if p.alive >= enough and not p.excused]
-        rare = _rarely_used(self._held.values())
         yield from self._not_finite
-        for parameter in self._held.values():
-            if not (parameter.alive or parameter.excused or parameter.pattern in rare):
-                yield from self._judge(parameter, free)
+        for parameter in _dead(self._held.values()):
+            yield from self._judge(parameter, free)
         for parameter in free:
             detail = f"at {parameter.alive} of the steps looked at"
             yield ParameterFinding(parameter.name, "not held", detail)
@@ -193,16 +185,18 @@ class TrainingWatch:
     def _stepped(self, optimizer: Any) -> None:
         self.steps += 1
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        suspects, flow = self._suspects.get(optimizer, []), self._flow
-        if count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0:
-            suspects = self._look_at_all(optimizer, count)
-            self._looked()
-        elif not suspects and not flow.entered:
+        close = count <= _CLOSE or count & (count - 1) == 0 or count % _EVERY == 0
+        looked, flow = self._hold(optimizer) if close else self._suspects[optimizer], self._flow
+        if not looked and not flow.entered:
             return  # as at almost every step of a sound program, in microseconds
-        else:
-            for parameter in suspects:
-                parameter.look()
-        self._suspects[optimizer] = [parameter for parameter in suspects if not parameter.alive]
+        endless = [parameter for parameter in looked if not math.isfinite(parameter.look())]
+        self._suspects[optimizer] = [parameter for parameter in looked if not parameter.alive]
+        if close:
+            self._look_at_free()
+            # Those that were the first are named: soon all are, for their sake.
+            found = [ParameterFinding(p.name, "not finite", f"at step {count}") for p in endless]
+            self._not_finite = self._not_finite or found
+            self._looked()
         # Of those that a backward pass reached, and that had nothing of it: where does it stop?
         asked = {parameter.bit for some in self._suspects.values() for parameter in some}
         flow.wanted = flow.reached & sum(asked)
@@ -211,8 +205,7 @@ class TrainingWatch:
         elif count <= _CLOSE:
             flow.enter()
 
-    def _look_at_all(self, optimizer: Any, count: int) -> list[_Parameter]:
-        """Look at all that an optimiser holds, and at what none does; answers the former."""
+    def _hold(self, optimizer: Any) -> list[_Parameter]:
         held: list[_Parameter] = []
         for tensor in [p for group in optimizer.param_groups for p in group["params"]]:
             bit, place = self._flow.bit_of(tensor), f"{len(held)} of {type(optimizer).__name__}"
@@ -221,6 +214,10 @@ class TrainingWatch:
                 self._held[bit] = _Parameter(bit, weakref.ref(tensor), unnamed, id(optimizer))
                 self._free.pop(bit, None)
             held.append(self._held[bit])
+        return held
+
+    def _look_at_free(self) -> None:
+        """Name all parameters, and look at those that get gradients and that no optimiser holds."""
         for tensor, (name, owner) in _named(list(self._modules)).items():
             bit = self._flow.bit_of(tensor)
             if bit in self._held:
@@ -230,10 +227,6 @@ class TrainingWatch:
                 free.name = name
                 free.look()
                 free.excused |= not owner.training
-        endless = [parameter for parameter in held if not math.isfinite(parameter.look())]
-        found = [ParameterFinding(p.name, "not finite", f"at step {count}") for p in endless]
-        self._not_finite = self._not_finite or found  # the first: soon all are, for their sake
-        return held
 
 
 def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
@@ -256,32 +249,29 @@ def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
 
     Example:
         >>> import torch
-        >>> class Net(torch.nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.body, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
-        ...     def forward(self, x):
-        ...         return self.head(self.body(x).detach())
-        >>> with watch_training() as training:
-        ...     net = Net()
-        ...     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        >>> body, head = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+        >>> with watch_training(body, head) as training:
         ...     for _ in range(3):
-        ...         net(torch.randn(4, 2)).sum().backward()
+        ...         head(body(torch.randn(4, 2)).detach()).sum().backward()
         ...         optimizer.step()
-        >>> [(finding.name, finding.operation) for finding in training]
-        [('Net.body.weight', '.detach()'), ('Net.body.bias', '.detach()')]
+        >>> [(finding.name, finding.kind, finding.operation) for finding in training]
+        [('Linear#1.weight', 'cut', '.detach()')]
     """
     return TrainingWatch(*modules)
 
 
-def _rarely_used(parameters: Iterable[_Parameter]) -> set[str]:
-    """Patterns of what is routed, or dropped at random: siblings come to life in turn."""
-    firsts: dict[str, set[int]] = {}
-    for p in parameters:
-        if p.alive:
-            # Unless it lapsed, its steps without a gradient are those before its first with one.
-            firsts.setdefault(p.pattern, set()).update((p.first, p.steps - p.alive + 1))
-    return {pattern for pattern, steps in firsts.items() if "*" in pattern and len(steps) > 1}
+def _dead(parameters: Iterable[_Parameter]) -> Iterator[_Parameter]:
+    """Those that never had a gradient, but for what is routed: siblings come to life in turn."""
+    siblings: dict[str, list[_Parameter]] = {}
+    for parameter in parameters:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", parameter.name)
+        siblings.setdefault(pattern, []).append(parameter)
+    for pattern, some in siblings.items():
+        # Unless it lapsed, its steps without a gradient are those before its first with one.
+        firsts = {step for p in some if p.alive for step in (p.first, p.steps - p.alive + 1)}
+        if "*" not in pattern or len(firsts) < 2:
+            yield from (p for p in some if not p.alive and not p.excused)
 
 
 def _named(modules: list[Any]) -> dict[Any, tuple[str, Any]]:
