@@ -28,8 +28,7 @@ class ParameterFinding:
 
     Arguments:
         name: its name from the outermost module, ``"Net.layers.0.weight"``.
-        kind: ``"cut"``, ``"unused"``, ``"zero"``, ``"not finite"``, ``"not held"``,
-            ``"replaced"`` or ``"no gradient"``.
+        kind: one of `KINDS`.
         detail: what was seen.
         operation: what cuts its gradient, or makes it zero; an empty text where that is not known.
         place: ``"file:line"`` of that operation, or an empty text.
@@ -47,8 +46,7 @@ class ParameterFinding:
 
     def __str__(self) -> str:
         where = " at ".join(filter(None, (self.operation, self.place)))
-        said = f"{self.name} {KINDS[self.kind][1]}, {self.detail}"
-        return f"{said}: {where}" if where else said
+        return f"{self.name} {KINDS[self.kind][1]}, {self.detail}{where and ': '}{where}"
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Flow(TorchFunctionMode):
         super().__init__()
         self._meet = meet  # is told each module that is called
         self.entered = self.reached = self.wanted = 0
-        self.paused = False
+        self.paused = self._backward = self._eager = False
         self.fault = ""
         self._patience = 0
         self._bits = (1 << number for number in itertools.count())
@@ -87,7 +87,6 @@ class Flow(TorchFunctionMode):
         self._note = object()  # the key of the set in a node: another watch has another
         self._beside = WeakIdKeyDictionary()  # of tensors, the cuts before them
         self._written = WeakIdKeyDictionary()  # of storages, those of what was written there unseen
-        self._backward = self._eager = False
         self._entered = ExitStack()
 
     def enter(self) -> None:
@@ -114,11 +113,7 @@ class Flow(TorchFunctionMode):
         return bit
 
     def cause(self, leaf: int) -> Cut:
-        """Why a leaf has no gradient, as far as that is known.
-
-        If no loss reaches it, the first cut before one, or by which a value left torch; if one
-        does, where its gradient becomes nothing.
-        """
+        """Where the gradient of a leaf stops that a loss reaches; of another, what cuts it."""
         cuts, sets = self._cuts.values(), (self.reached, self._left)
         told = [cut for them in sets for cut in cuts if cut.bit & them]
         found = self._stops if self.reached & leaf else told
@@ -201,7 +196,9 @@ class Flow(TorchFunctionMode):
         cuts, leaves = before & self._every_cut, before & ~self._every_cut
         if not leaves:
             return cuts
-        quiet, operation, place = not torch.is_grad_enabled(), _spelled(name), _place()
+        quiet, place = not torch.is_grad_enabled(), _place()
+        called = name if name in _COMPUTED else f"{name}()"
+        operation = called if name.startswith("_") or name == "tensor" else f".{called}"
         if quiet and called_from(_REENTRANT):
             operation = "a reentrant checkpoint of inputs that need no gradient"
         elif quiet:
@@ -305,12 +302,6 @@ def _name(func: Any) -> str:
         attribute = getattr(func.__self__, "__name__", name)
         return attribute if attribute in _COMPUTED else ""
     return name.partition(".")[0]
-
-
-def _spelled(name: str) -> str:
-    if name in _COMPUTED:
-        return f".{name}"
-    return f"{name}()" if name.startswith("_") or name == "tensor" else f".{name}()"
 
 
 def _place() -> str:

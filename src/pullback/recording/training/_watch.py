@@ -164,8 +164,7 @@ class TrainingWatch:
         else:
             yield ParameterFinding(dead.name, kind, detail, cause.operation, cause.place)
 
-    def _meet(self, module: Any, *how: Any) -> None:
-        """Take a module that is called, or is given a parameter or another module."""
+    def _meet(self, module: Any, *part: Any) -> None:
         self._modules.setdefault(module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -193,13 +192,11 @@ class TrainingWatch:
         self._suspects[optimizer] = [parameter for parameter in looked if not parameter.alive]
         if close:
             self._look_at_free()
-            # Those that were the first are named: soon all are, for their sake.
             found = [ParameterFinding(p.name, "not finite", f"at step {count}") for p in endless]
-            self._not_finite = self._not_finite or found
+            self._not_finite = self._not_finite or found  # the first: soon all are, for their sake
             self._looked()
         # Of those that a backward pass reached, and that had nothing of it: where does it stop?
-        asked = {parameter.bit for some in self._suspects.values() for parameter in some}
-        flow.wanted = flow.reached & sum(asked)
+        flow.wanted = flow.reached & sum({p.bit for some in self._suspects.values() for p in some})
         if all(number >= _CLOSE for number in self._counts.values()):
             flow.leave()
         elif count <= _CLOSE:
