@@ -47,12 +47,13 @@ class Limits:
 
 @dataclass
 class Call:
-    """One call: its arguments as they were copied, and their bytes."""
+    """One call: its arguments as they were copied, their bytes, and on how many ranks it is one."""
 
     arguments: Any
     keywords: Any
     tensors: list[Any]
     size: int
+    ranks: int = 1
 
 
 @dataclass
