@@ -215,7 +215,7 @@ class Flow(TorchFunctionMode):
 
     def _set_of(self, tensor: Any) -> int:
         """What lies before a tensor."""
-        node, cuts = _node_of(tensor), self._beside.get(tensor, 0)
+        node, cuts = _node_of(tensor), self._every_cut and self._beside.get(tensor, 0)
         if node is not None:
             before = self._behind(node)
         else:
