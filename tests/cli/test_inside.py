@@ -5,8 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from tests.specimens.ranks import ReducesCotangent
 
 from pullback.cli import main
+from pullback.cli._inside import _task
+from pullback.cli._run import run_tasks
+from pullback.recording import Record
+from pullback.recording._recorder import Call
+from pullback.recording.locator import Locator
+from pullback.report import make_console
 
 PROGRAM = """
 import os
@@ -157,3 +165,19 @@ def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
         "derivative": "holds",
         "linear": "holds",
     }
+
+
+def test_a_call_on_ranks_is_checked_on_as_many() -> None:
+    record = Record(ReducesCotangent, Locator.of(ReducesCotangent))
+    record.calls = [Call((torch.arange(6.0).view(2, 3).requires_grad_(),), {}, [], 24, ranks=2)]
+    task = _task(record)
+    assert task.ranks is not None
+    _, [ranks] = task.ranks()
+    [first], [second] = ranks.inputs(0), ranks.inputs(1)
+    assert second.requires_grad
+    assert sorted(first.flatten().tolist()) == sorted(second.flatten().tolist())
+    assert not torch.equal(first, second)
+    [outcome] = run_tasks([task], make_console(), isolate="copy", clauses=None)
+    assert outcome.report["distributed"].verdict == "broken"
+    record.calls[0].ranks = 1
+    assert _task(record).ranks is None

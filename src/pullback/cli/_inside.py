@@ -11,15 +11,22 @@ import signal
 import sys
 import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from pullback.cli._options import CheckOptions
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
+from pullback.conformance import Ranks
 from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
+from pullback.internal.torch import pytree
 from pullback.recording import Limits, Record, Recording, copy_call, record_program
 from pullback.report import Report, make_console
 
@@ -111,13 +118,39 @@ def _task(record: Record) -> Task:
     reason = "" if calls else "; ".join(record.reasons) or "no call of it succeeded"
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"
-    name = record.locator.name
+    name, function = record.locator.name, record.function
+    together = [call for call in calls if call.ranks > 1]
+    if any(
+        isinstance(v, dist.ProcessGroup)
+        for c in together
+        for v in pytree.tree_leaves((c.arguments, c.keywords))
+    ):
+        reason = "its process group holds no copies of a rank: check it without --inside"
 
     def load() -> Loaded:
-        function = record.function
         return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
 
-    return Task(name, load, (), reason=reason)
+    def ranks() -> tuple[Any, list[Ranks]]:
+        if dist.is_initialized():  # the program has ended, and this process is to be no rank
+            dist.destroy_process_group()
+        return function, [
+            Ranks(c.ranks, partial(_shard, positional(name, function, c.arguments, c.keywords)))
+            for c in together
+        ]
+
+    return Task(name, load, (), reason=reason, ranks=ranks if together else None)
+
+
+def _shard(args: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """What a rank is given: the numbers of this one in another order, so that no two are alike."""
+
+    def turned(value: Any) -> Any:
+        if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+            return value
+        moved = value.detach().flatten().roll(rank).view(value.shape)
+        return moved.requires_grad_(value.requires_grad)
+
+    return pytree.tree_map(turned, args)
 
 
 def _answer(folder: Path, name: str, outcome: Outcome) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pullback.cli._tasks import Outcome
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import KINDS, STEPS, ParameterFinding, Training
+from pullback.recording import KINDS, ParameterFinding, Training
 from pullback.report import Finding, Report, Verdict
 
 __all__ = ["training_outcome"]
@@ -43,8 +43,9 @@ def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome
 def _finding(kind: str, training: Training) -> Finding:
     clause = kind.replace(" ", "-")
     items = [item for item in training.findings if item.kind == kind]
-    if not items and training.steps < STEPS[kind]:
-        return Finding(clause, Verdict.SKIPPED, f"it takes {STEPS[kind]} steps to tell")
+    enough, _ = KINDS[kind]
+    if not items and training.steps < enough:
+        return Finding(clause, Verdict.SKIPPED, f"it takes {enough} steps to tell")
     if not items:
         return Finding(clause, Verdict.HOLDS, f"no parameter in {training.steps} steps")
     places: dict[str, list[ParameterFinding]] = {}
@@ -60,5 +61,5 @@ def _finding(kind: str, training: Training) -> Finding:
 def _told(where: str, items: list[ParameterFinding]) -> str:
     names = [item.name for item in items]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    said = f"{', '.join(names[:_SHOWN])}{more}: {KINDS[items[0].kind]}, {items[0].detail}"
+    said = f"{', '.join(names[:_SHOWN])}{more}: {KINDS[items[0].kind][1]}, {items[0].detail}"
     return f"{said} ({where})" if where else said

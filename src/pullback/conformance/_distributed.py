@@ -234,9 +234,16 @@ class _Judge(AllRanks):
     def _is_surrogate(self, own: Probe, position: int) -> str:
         """Why a gradient that is no derivative may be meant so, or an empty text."""
         alone = self.alone(own, position)
-        if any(motion.is_stepped for motion in motions(alone, 0)):
-            return f"forward moves by jumps with {alone.path(0)}, backward is not zero"
-        return ""
+        if not any(motion.is_stepped for motion in motions(alone, 0)):
+            return ""
+        jumps = f"forward moves by jumps with {alone.path(0)}, backward is not zero"
+        outputs = [y for y in self.run().outputs if y.is_floating_point()]
+        # Whether that is meant, so that fewer bytes are sent, only the author knows.
+        for kind in (torch.bfloat16, torch.float16):
+            if outputs and all(torch.equal(y, y.to(kind).to(y.dtype)) for y in outputs):
+                name = str(kind).removeprefix("torch.")
+                return f"{jumps}, and outputs have no more digits than {name}, as after a reduction"
+        return jumps
 
     def _not_derivative(self, own: Probe, position: int, detail: str) -> Finding | None:
         """Which rank's input it is, by moving that of each alone, once two trials agree."""

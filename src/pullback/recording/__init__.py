@@ -13,7 +13,6 @@ from pullback.recording._recording import RecordedCall, RecordedFunction, Record
 from pullback.recording.locator import Locator, find, load_script, source_of
 from pullback.recording.training import (
     KINDS,
-    STEPS,
     ParameterFinding,
     Training,
     TrainingWatch,
@@ -22,7 +21,6 @@ from pullback.recording.training import (
 
 __all__ = [
     "KINDS",
-    "STEPS",
     "Call",
     "Discovery",
     "Limits",

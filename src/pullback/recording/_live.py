@@ -58,7 +58,9 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
             named = {name: visit(item) for name, item in keywords.items()}
         except Traced:
             return None
-    return Call(arguments, named, [], size)
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if there else 1
+    return Call(arguments, named, [], size, ranks)
 
 
 def _other_tensor(value: torch.Tensor) -> torch.Tensor:

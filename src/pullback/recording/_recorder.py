@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -47,12 +47,13 @@ class Limits:
 
 @dataclass
 class Call:
-    """One call: its arguments as they were copied, and their bytes."""
+    """One call: its arguments as they were copied, their bytes, and on how many ranks it is one."""
 
     arguments: Any
     keywords: Any
     tensors: list[Any]
     size: int
+    ranks: int = 1
 
 
 @dataclass
@@ -298,21 +299,21 @@ def _watch_training(directory: str) -> Any:
     Returns:
         The watch, or ``None`` where there is none.
     """
-    _sibling("_spool.py")
+    write_data = _sibling("_spool.py").write_data
     training = _sibling("training/_finding.py").Training
 
     def write() -> None:
         if os.path.isdir(directory) and (watch.steps or watch.fault):
+            found = training(watch.findings, watch.steps, watch.fault)
             with contextlib.suppress(OSError):  # a full disk must not end the program
-                training(watch.findings, watch.steps, watch.fault).write(directory)
+                write_data(directory, "training", asdict(found))
 
     try:
         _inside_torch()
-        for part in ("leaves", "stops", "flow"):
-            _sibling(f"training/_{part}.py")
+        _sibling("training/_flow.py")
         watch = _sibling("training/_watch.py").TrainingWatch(looked=write)
     except Exception as error:  # an unknown torch: the program runs, and the parent says why
-        training(fault=str(error)).write(directory)
+        write_data(directory, "training", asdict(training(fault=str(error))))
         return None
     watch.__enter__()
     atexit.register(write)

@@ -6,7 +6,6 @@ executes nothing.
 """
 
 import io
-import json
 import pickle
 import sys
 import zipfile
@@ -20,6 +19,7 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._files import write_whole
+from pullback.recording._spool import read_data
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
@@ -225,8 +225,8 @@ class Recording:
         """
         functions: dict[Locator, RecordedFunction] = {}
         folder = Path(directory)
-        for file in sorted(folder.glob("counts-*.json")):
-            for item in json.loads(file.read_text(encoding="utf-8")):
+        for file, items in read_data(folder, "counts"):
+            for item in items:
                 entry = _entry(functions, item)
                 entry.applied += _tally(file, item.get("slot"))
                 for reason, count in item["reasons"].items():
@@ -240,7 +240,7 @@ class Recording:
             ranks = max((call.place[1] for call in entry.calls if call.place), default=1)
             del entry.calls[len(entry.calls) if calls is None else calls * ranks :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
-        return cls(list(program), ordered, Training.collect(str(directory)))
+        return cls(list(program), ordered, Training.collect(directory))
 
 
 def load_call(

@@ -15,9 +15,10 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Spool", "write_whole"]
+__all__ = ["Spool", "read_data", "write_data"]
 
 _BYTES = 8
 
@@ -100,8 +101,19 @@ class Spool:
             for record in self.recorder.records.values()
             if not record.ignored
         ]
-        path = os.path.join(self._directory, f"counts-{os.getpid()}.json")
-        write_whole(path, json.dumps(found).encode())
+        write_data(self._directory, "counts", found)
+
+
+def write_data(directory: str, kind: str, data: Any) -> None:
+    """Write what this process says of a kind."""
+    path = os.path.join(directory, f"{kind}-{os.getpid()}.json")
+    write_whole(path, json.dumps(data).encode())
+
+
+def read_data(directory: str | Path, kind: str) -> Iterator[tuple[Path, Any]]:
+    """Read what each process has said of a kind."""
+    for path in sorted(Path(directory).glob(f"{kind}-*.json")):
+        yield path, json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_whole(path: str, content: Any) -> None:

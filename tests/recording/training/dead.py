@@ -176,6 +176,21 @@ def function_returns_zeros() -> None:
     fit(Net(ReturnsZeros.apply))
 
 
+@dead(cut="Net.scale")
+def function_that_closes_over_a_parameter() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * net.scale  # cut
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Any) -> Any:
+            return cotangent
+
+    net = Net(Scaled.apply, scale=nn.Parameter(torch.ones(4)))
+    fit(net)
+
+
 @dead(cut="Net.first.weight")
 def write_of_a_leaf() -> None:
     buffer = torch.zeros(8, 4, requires_grad=True)

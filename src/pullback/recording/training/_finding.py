@@ -3,32 +3,23 @@
 This file is also loaded by path into programs that have no pullback (``_recorder.py``).
 """
 
-import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pullback.recording._spool import write_whole
+from pullback.recording._spool import read_data
 
-__all__ = ["KINDS", "STEPS", "ParameterFinding", "Training"]
+__all__ = ["KINDS", "ParameterFinding", "Training"]
 
 KINDS = {
-    "cut": "is used, and its gradient is cut",
-    "unused": "is in no loss",
-    "zero": "has a gradient of exactly zero",
-    "not finite": "has a gradient that is not finite",
-    "not held": "gets gradients, and no optimiser holds it",
-    "replaced": "was replaced after the optimiser was made, which holds the old one",
-    "no gradient": "had no gradient at a step, as all that its optimiser holds",
+    "cut": (2, "is used, and its gradient is cut"),
+    "unused": (3, "is in no loss"),
+    "zero": (5, "has a gradient of exactly zero"),
+    "not finite": (1, "has a gradient that is not finite"),
+    "not held": (2, "gets gradients, and no optimiser holds it"),
+    "replaced": (3, "was replaced after the optimiser was made, which holds the old one"),
+    "no gradient": (3, "had no gradient at a step, as all that its optimiser holds"),
 }
-"""Kind -> what it says of a parameter."""
-
-STEPS = {"cut": 2, "unused": 3, "zero": 5, "not finite": 1, "not held": 2, "replaced": 3,
-         "no gradient": 3}  # fmt: skip
-"""Kind -> how many steps it takes to tell.
-
-A gradient may be zero at first: a branch that begins at nothing, a learning rate that does.
-"""
+"""Kind -> how many steps it takes to tell (a gradient may be zero at first), and what it says."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +28,7 @@ class ParameterFinding:
 
     Arguments:
         name: its name from the outermost module, ``"Net.layers.0.weight"``.
-        kind: ``"cut"``, ``"unused"``, ``"zero"``, ``"not finite"``, ``"not held"``,
-            ``"replaced"`` or ``"no gradient"``.
+        kind: one of `KINDS`.
         detail: what was seen.
         operation: what cuts its gradient, or makes it zero; an empty text where that is not known.
         place: ``"file:line"`` of that operation, or an empty text.
@@ -56,7 +46,7 @@ class ParameterFinding:
 
     def __str__(self) -> str:
         where = " at ".join(filter(None, (self.operation, self.place)))
-        return f"{self.name} {KINDS[self.kind]}, {self.detail}{where and ': '}{where}"
+        return f"{self.name} {KINDS[self.kind][1]}, {self.detail}{where and ': '}{where}"
 
 
 @dataclass(frozen=True)
@@ -73,18 +63,12 @@ class Training:
     steps: int = 0
     fault: str = ""
 
-    def write(self, directory: str) -> None:
-        """Leave it in a directory, for this process."""
-        path = os.path.join(directory, f"training-{os.getpid()}.json")
-        write_whole(path, json.dumps(asdict(self)).encode())
-
     @classmethod
-    def collect(cls, directory: str) -> "Training":
+    def collect(cls, directory: str | Path) -> "Training":
         """Put together what the processes have left in a directory."""
         found: dict[ParameterFinding, None] = {}
         steps, fault = 0, ""
-        for path in sorted(Path(directory).glob("training-*.json")):
-            data = json.loads(path.read_text(encoding="utf-8"))
+        for _, data in read_data(directory, "training"):
             found |= dict.fromkeys(ParameterFinding(**item) for item in data["findings"])
             steps, fault = steps + data["steps"], fault or data["fault"]
         return cls(tuple(found), steps, fault)

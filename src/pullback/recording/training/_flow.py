@@ -1,26 +1,22 @@
 """`Flow`: a mode of torch functions that follows parameters to the loss, and sees what cuts them.
 
-Each tensor has two sets. *Live* are the leaves that its gradient reaches: the graph of autograd
-tells them. *Cuts* are the places before it at which a leaf was lost, of which the graph tells
-nothing. A function that takes a live tensor and gives one without history makes a cut; what is
-computed of that keeps it. So the cuts that a loss depends on are those that matter, and what a
-program computes for its log is none of them. Sets are the bits of an integer: a step of a thousand
-parameters and ten thousand functions takes unions alone.
-
-The cuts of a tensor with history are noted in the node of the graph that made it, and those of one
-without beside it. So what runs unseen (the ``apply`` of a custom Function, a wrapper of torch's own
-in C++) is bridged: what is behind its nodes is asked.
-
-This file is also loaded by path into programs that have no pullback (``_recorder.py``).
+What lies before a tensor is a set, the bits of an integer: the leaves that its gradient reaches, of
+which the graph of autograd tells, and the cuts at which others were lost, of which it does not. A
+function that takes what reaches a leaf and gives a tensor without history makes a cut; what is
+computed of that keeps it. So the cuts before a loss are those that matter, and what a program
+computes for its log is none. Sets are noted in the nodes of the graph, cuts before a tensor without
+history beside it: so what runs unseen (``apply`` of a custom Function) is bridged.
 """
 
+import functools
 import inspect
+import itertools
+import operator
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,84 +24,74 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.weak import WeakIdKeyDictionary
 
-from pullback.internal.torch import COMPILER, disable_torch_function, leave_function_mode
-from pullback.recording.training._leaves import Leaves
-from pullback.recording.training._stops import NOTE, Stops
+from pullback.internal.torch import (
+    COMPILER,
+    called_from,
+    disable_torch_function,
+    function_of,
+    leave_function_mode,
+    set_grad_mode,
+)
 
-__all__ = ["Cut", "Flow"]
+__all__ = ["Cut", "Flow", "largest"]
 
-_PATIENCE = 20_000  # functions of torch without a step: a program that does not train
+_PATIENCE = 50_000  # functions: the program does not train, or an optimiser is used no more
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
-_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
+_REENTRANT = CheckpointFunction.forward.__code__
 # Of a tensor they take shape, dtype or the gradient that lies beside it, and no value.
-_VALUELESS = frozenset({"grad", "new_zeros", "new_ones", "new_empty", "new_full", "size", "shape"})
+_VALUELESS = frozenset({"backward", "grad", "new_zeros", "new_ones", "new_empty", "new_full", ""})
 _COMPUTED = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})  # attributes that compute
 _LEAVING = frozenset(
     {"item", "tolist", "numpy", "__float__", "__int__", "__complex__", "__index__", "__array__",
      "__dlpack__", "data_ptr"}
 )  # fmt: skip
-# By these the author says that he stops a gradient; other functions lose it by the way.
-_EXPLICIT = frozenset({"detach", "detach_", "data"})
 
 
 @dataclass
 class Cut:
-    """Where leaves lose their gradient.
+    """Where leaves lose their gradient; the operation is an empty text where nobody knows."""
 
-    Arguments:
-        bit: the set that holds it alone.
-        operation: what cuts, for example ``".detach()"``.
-        place: ``"file:line"`` in code that is not torch's.
-        leaves: bits of the leaves that were lost.
-        left: whether a value of it has left torch, as a number or an array.
-    """
-
-    bit: int
-    operation: str
-    place: str
+    operation: str = ""  # for example ".detach()"
+    place: str = ""  # "file:line" in code that is not torch's, if it is known
+    bit: int = 0
     leaves: int = 0
-    left: bool = False
 
 
 class Flow(TorchFunctionMode):
     """Follows leaves through the functions of torch while it is entered.
 
-    Arguments:
-        leaves: of the program.
-
     Attributes:
-        stops: where gradients stop in the backward passes that start meanwhile.
-        paused: nothing is looked at.
-        cuts: every cut, by its operation and place.
-        reached: bits of the leaves that a backward pass reached.
-        decisive: bits of the cuts that a backward pass depended on.
-        roots: how many backward passes were seen.
-        patience: after how many functions nothing is followed any more.
+        entered: by which thread.
+        paused: nothing is looked at until gradients are recorded.
+        reached: the leaves that a backward pass reached, and the cuts before it.
+        wanted: the leaves of which is asked where their gradient becomes nothing.
         fault: why nothing is followed any more, or an empty text.
     """
 
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, meet: Callable[[Any], None]) -> None:
         super().__init__()
-        self._leaves = leaves
-        self.stops = Stops(lambda node: self._behind(node)[0])
-        self.paused = False
-        self.entered = 0  # by which thread
-        self.cuts: dict[tuple[str, str], Cut] = {}
-        self.reached = self.decisive = self.roots = 0
-        self.patience: float = _PATIENCE
+        self._meet = meet  # is told each module that is called
+        self.entered = self.reached = self.wanted = 0
+        self.paused = self._backward = self._eager = False
         self.fault = ""
-        self._sets = object()  # the key of the sets in a node: another watch has others
-        self._quiet = 0  # cuts that are some only since no gradients are recorded there
-        self._lost: _Noted = {}  # of tensors, the cuts before them
-        self._written: _Noted = {}  # of storages, those of what was written there unseen
-        self._seen = 0
-        self._eager = False
+        self._patience = 0
+        self._bits = (1 << number for number in itertools.count())
+        self._leaves = WeakIdKeyDictionary()
+        self._cuts: dict[tuple[str, str], Cut] = {}
+        self._every_cut = self._left = 0  # their bits, and of those by which a value left torch
+        self._stops: list[Cut] = []  # those that backward passes met
+        self._note = object()  # the key of the set in a node: another watch has another
+        self._beside = WeakIdKeyDictionary()  # of tensors, the cuts before them
+        self._written = WeakIdKeyDictionary()  # of storages, those of what was written there unseen
         self._entered = ExitStack()
 
     def enter(self) -> None:
         """Follow what this thread runs from now on; what is compiled runs eagerly meanwhile."""
+        self._patience = _PATIENCE
         if not self.entered and not self.fault:
             self.entered = threading.get_ident()
             self.__enter__()
@@ -114,40 +100,54 @@ class Flow(TorchFunctionMode):
 
     def leave(self) -> None:
         """Look at nothing any more, whatever other modes were entered since."""
-        self.stops.clear()
         if self.entered == threading.get_ident():
             self.entered = 0
             self._entered.close()
-            self._lost.clear()
-            self._written.clear()
             self._eager = False
 
+    def bit_of(self, leaf: Any) -> int:
+        """The set that holds a leaf alone."""
+        bit = self._leaves.get(leaf)
+        if bit is None:
+            bit = self._leaves[leaf] = next(self._bits)
+        return bit
+
+    def cause(self, leaf: int) -> Cut:
+        """Where the gradient of a leaf stops that a loss reaches; of another, what cuts it."""
+        cuts, sets = self._cuts.values(), (self.reached, self._left)
+        told = [cut for them in sets for cut in cuts if cut.bit & them]
+        found = self._stops if self.reached & leaf else told
+        return next((cut for cut in found if cut.leaves & leaf), Cut())
+
     def _before_forward(self, module: Any, given: Any) -> None:
-        self._leaves.meet(module)
+        self._meet(module)
         self._run_eagerly()
-        if self._seen > self.patience:
+        if self._patience < 0:
             self.leave()
 
     def _run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
         # torch 2.7 makes tensors while the compiler is imported, before it has a stance.
-        loaded = hasattr(sys.modules.get(COMPILER), "set_stance")
-        if loaded and not self._eager:
+        if not self._eager and hasattr(sys.modules.get(COMPILER), "set_stance"):
             self._eager = True
             stance = torch.compiler.set_stance("force_eager")
             self._entered.callback(stance.__exit__, None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._run_eagerly()
+        if self.paused:  # no closure of an optimiser has begun, before which this is enabled again
+            self.paused = not (args[0] if func is set_grad_mode else torch.is_grad_enabled())
         if self.paused or self.fault:
             return func(*args, **kwargs)
-        self._seen += 1
+        self._run_eagerly()
+        self._patience -= 1
+        name = _name(func)
         # Before, since it may take the history of what it is given.
-        sets = self._guard(self._before, func, args, kwargs)
+        before = self._guard(self._before, name, args, kwargs)
+        self._backward = name == "backward"
         output = func(*args, **kwargs)
-        if sets is not None and any(sets):
-            self._guard(self._after, func, args, kwargs, sets, output)
+        if before:
+            self._guard(self._after, name, args, kwargs, before, output)
         return output
 
     def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
@@ -158,135 +158,123 @@ class Flow(TorchFunctionMode):
         except Exception as error:
             self.fault = f"{type(error).__name__}: {error}"
 
-    def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[int, int] | None:
-        """The sets of all that a function is given; of what takes no value of it, none."""
-        name = _name(func)
-        if name == "backward" or (
-            name == "grad" and getattr(func, "__module__", "") == "torch.autograd"
-        ):
-            roots = [args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))]
-            live, cuts = self._union(roots)
-            self.reached |= live
-            self.decisive |= cuts
-            self.roots += 1
-            if name == "backward":
-                self.stops.watch([_node_of(root) for root in tensors_in(roots)])
+    def _before(self, name: str, args: Any, kwargs: Any) -> int:
+        """What lies before all that a function is given; nothing if it takes no value of it."""
+        if name in ("backward", "grad"):
+            self.reached |= self._union(args[:1])
         if name in _VALUELESS or name.endswith("_like"):
-            return None
+            return 0
         return self._union((args, kwargs))
 
-    def _after(self, func: Any, args: Any, kwargs: Any, sets: tuple[int, int], output: Any) -> None:
-        name, (live, cuts) = _name(func), sets
+    def _after(self, name: str, args: Any, kwargs: Any, before: int, output: Any) -> None:
         if name in _LEAVING:
-            for cut in self._cuts_of(cuts | self._cut(name, live)):
-                cut.left = True
+            self._left |= self._lose(name, before)
             return
-        made = list(tensors_in((output,)))
         target = kwargs.get("out", args[0] if args else None)
-        if isinstance(target, torch.Tensor) and _writes(name, func, kwargs):
-            # To memory that another tensor may share, which sees no history.
-            given = [t for t in tensors_in((args, kwargs)) if t is not target]
-            live_there, cuts_there = self._union(given)
-            cuts_there |= self._cut(name, live_there)
-            if cuts_there:
+        if isinstance(target, torch.Tensor) and (output is target or output is None):
+            # Written, to memory that another tensor may share, which sees no history.
+            given = (item for item in tensors_in((args, kwargs)) if item is not target)
+            there = self._lose(name, self._union(given))
+            if there:
                 storage = target.untyped_storage()
-                cuts_there |= _noted(self._written, storage)
-                self._written[id(storage)] = weakref.ref(storage), cuts_there
-            made.append(target)
-        for tensor in made:
-            self._record(tensor, name, live, cuts)
+                self._written[storage] = self._written.get(storage, 0) | there
+            output = target
+        for tensor in tensors_in((output,)):
+            node = _node_of(tensor)
+            if node is None:
+                # A view that is made where no gradients are recorded says that it requires one,
+                # and keeps it for itself: none of it reaches what it is a view of.
+                own = self.bit_of(tensor) if tensor.requires_grad else 0
+                cuts = self._lose(name, before & ~own)
+                if cuts:
+                    self._beside[tensor] = cuts
+            elif self._note not in node.metadata:
+                node.metadata[self._note] = self._behind(node, name) | before & self._every_cut
 
-    def _record(self, tensor: Any, name: str, live: int, cuts: int) -> None:
-        node = _node_of(tensor)
-        if node is None:
-            # A view that is made where no gradients are recorded says that it requires one, and
-            # keeps it for itself: none of it reaches what it is a view of.
-            own = self._leaves[tensor].bit if tensor.requires_grad else 0
-            cuts |= self._cut(name, live & ~own)
-            if cuts:
-                self._lost[id(tensor)] = weakref.ref(tensor), cuts
-        elif NOTE not in node.metadata:
-            live, before = self._behind(node)
-            node.metadata[self._sets] = live, before | cuts
-            node.metadata[NOTE] = name, _place()[0]
+    def _lose(self, name: str, before: int) -> int:
+        """The cuts of a set, with that at which a function loses the leaves in it, if there are."""
+        cuts, leaves = before & self._every_cut, before & ~self._every_cut
+        if not leaves:
+            return cuts
+        quiet, place = not torch.is_grad_enabled(), _place()
+        called = name if name in _COMPUTED else f"{name}()"
+        operation = called if name.startswith("_") or name == "tensor" else f".{called}"
+        if quiet and called_from(_REENTRANT):
+            operation = "a reentrant checkpoint of inputs that need no gradient"
+        elif quiet:
+            operation += " where no gradients are recorded"
+        cut = self._cuts.get((operation, place))
+        if cut is None:
+            cut = self._cuts[operation, place] = Cut(operation, place, next(self._bits))
+            self._every_cut |= cut.bit
+        cut.leaves |= leaves
+        return cuts | cut.bit
 
-    def _cut(self, name: str, live: int) -> int:
-        """The bit of a cut, none where no leaf is lost."""
-        if not live:
-            return 0
-        place, checkpointed = _place()
-        quiet = not torch.is_grad_enabled() and name not in _EXPLICIT
-        operation = "a reentrant checkpoint of inputs that need no gradient"
-        if not (quiet and checkpointed):
-            operation = _spelled(name) + (" where no gradients are recorded" if quiet else "")
-        new = Cut(1 << len(self.cuts), operation, place)
-        cut = self.cuts.setdefault((operation, place), new)
-        cut.leaves |= live
-        self._quiet |= cut.bit if quiet else 0
-        return cut.bit
+    def _union(self, values: Iterable[Any]) -> int:
+        return functools.reduce(operator.or_, map(self._set_of, tensors_in(values)), 0)
 
-    def _cuts_of(self, cuts: int) -> Iterator[Cut]:
-        return (cut for cut in self.cuts.values() if cut.bit & cuts)
-
-    def _union(self, values: Iterable[Any]) -> tuple[int, int]:
-        live = cuts = 0
-        for tensor in tensors_in(values):
-            its_live, its_cuts = self._origin(tensor)
-            live |= its_live
-            cuts |= its_cuts
-        return live, cuts
-
-    def _origin(self, tensor: Any) -> tuple[int, int]:
-        """The bits of the leaves that a tensor's gradient reaches, and of the cuts before it."""
-        cuts = _noted(self._lost, tensor)
-        node = _node_of(tensor)
+    def _set_of(self, tensor: Any) -> int:
+        """What lies before a tensor."""
+        node, cuts = _node_of(tensor), self._every_cut and self._beside.get(tensor, 0)
         if node is not None:
-            live, before = self._behind(node)
-            # It may come out of a custom Function, whose forward records nothing.
-            return live, before | (cuts if NOTE in node.metadata else cuts & ~self._quiet)
-        written = _noted(self._written, tensor.untyped_storage()) if self._written else 0
-        if not tensor.requires_grad:
-            return 0, cuts | written
-        own = self._leaves[tensor].bit
-        return own, cuts | sum(cut.bit for cut in self._cuts_of(written) if cut.leaves & ~own)
+            before = self._behind(node)
+        else:
+            before = self.bit_of(tensor) if tensor.requires_grad else 0
+            if self._written:
+                cuts |= self._written.get(tensor.untyped_storage(), 0)
+        if cuts:
+            # What is reached is not lost: in the forward of a custom Function no gradients are
+            # recorded, and a parameter may be written with what is made of itself.
+            lost = (cut for cut in self._cuts.values() if cut.bit & cuts and cut.leaves & ~before)
+            before |= sum(cut.bit for cut in lost)
+        return before
 
-    def _behind(self, node: Any) -> tuple[int, int]:
-        """The sets of all nodes behind a node, noted in each: a graph does not change."""
-        waiting = [] if self._sets in node.metadata else [node]
+    def _behind(self, node: Any, name: str = "") -> int:
+        """The set of a node that a function has made, noted in it and in all behind it."""
+        waiting = [] if self._note in node.metadata else [node]
         while waiting:
             last = waiting[-1]
             leaf = getattr(last, "variable", None)
-            live, cuts = 0 if leaf is None else self._leaves[leaf].bit, 0
-            for other, _ in last.next_functions:
-                sets = (0, 0) if other is None else other.metadata.get(self._sets)
-                if sets is None:
+            before = 0 if leaf is None else self.bit_of(leaf)
+            others = [other for other, _ in last.next_functions if other is not None]
+            for other in others:
+                noted = other.metadata.get(self._note)
+                if noted is None:
                     waiting.append(other)
                 else:
-                    live, cuts = live | sets[0], cuts | sets[1]
-            if waiting[-1] is last:  # all that is behind it is known
-                waiting.pop().metadata[self._sets] = live, cuts
-        return node.metadata[self._sets]
+                    before |= noted
+            if waiting[-1] is last:  # all that is behind it is known, and a graph does not change
+                waiting.pop().metadata[self._note] = before
+                if before & self.wanted and others:
+                    last.register_hook(self._see_stop(last, name if last is node else ""))
+        return node.metadata[self._note]
+
+    def _see_stop(self, node: Any, name: str) -> Callable[[Any, Any], None]:
+        """A hook that sees whether the gradient of a wanted leaf stops at a node."""
+        function, place = function_of(node), _place() if name else ""
+        if function is not None:
+            name, place = f"{function.__name__}.backward", _definition(function)
+        stop = Cut(name or node.name(), place)
+        # A node that its own hook keeps alive would never be freed.
+        behind = [0 if other is None else self._behind(other) for other, _ in node.next_functions]
+
+        def see(outgoing: Any, incoming: Any) -> None:
+            if self._backward and self.wanted and any(map(largest, incoming)):
+                for before, gradient in zip(behind, outgoing, strict=False):
+                    if before & self.wanted and not largest(gradient):
+                        stop.leaves |= before & self.wanted
+                        self._stops.append(stop)
+                        self.wanted &= ~before  # the first is the cause
+
+        return see
 
 
-_Noted = dict[int, tuple[Any, int]]
-"""The id of an object -> a weak reference to it, since another may have the id later, and cuts."""
-
-
-def _noted(notes: _Noted, thing: Any) -> int:
-    reference, cuts = notes.get(id(thing), (None, 0))
-    return cuts if reference is not None and reference() is thing else 0
-
-
-def _node_of(tensor: Any) -> Any:
-    """The node of the graph that made a tensor; ``None`` of a leaf.
-
-    Of a view that was made where no gradients are recorded, and written to since, torch refuses to
-    say: it is a leaf.
-    """
-    try:
-        return tensor.grad_fn
-    except RuntimeError:
-        return None
+def largest(gradient: Any) -> float:
+    """The largest entry of a gradient, if there is one; NaN where one is."""
+    if gradient is None or not gradient.numel():
+        return 0.0
+    numbers = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(numbers.detach().abs().max())
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
@@ -300,35 +288,36 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from tensors_in(value.values())
 
 
+def _node_of(tensor: Any) -> Any:
+    # A view that was made where no gradients are recorded, and written to since, is a leaf.
+    with suppress(RuntimeError):
+        return tensor.grad_fn
+    return None
+
+
 def _name(func: Any) -> str:
-    """The name of a function; of an attribute that is read or set, its own."""
+    """The name of a function, or of an attribute that it reads or sets, if that computes."""
     name = getattr(func, "__name__", "") or str(func)
     if name in ("__get__", "__set__"):
         attribute = getattr(func.__self__, "__name__", name)
-        return attribute if attribute in _COMPUTED else "shape"
+        return attribute if attribute in _COMPUTED else ""
     return name.partition(".")[0]
 
 
-def _writes(name: str, func: Any, kwargs: dict[str, Any]) -> bool:
-    in_place = name.endswith("_") and not name.endswith("__")
-    augmented = name.startswith("__i") and name not in ("__index__", "__int__", "__invert__")
-    put = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
-    return in_place or augmented or put or kwargs.get("out") is not None
-
-
-def _spelled(name: str) -> str:
-    if name in ("data", "T", "real", "imag"):
-        return f".{name}"
-    return f"{name}()" if name.startswith("_") or name == "tensor" else f".{name}()"
-
-
-def _place() -> tuple[str, bool]:
-    """The innermost ``file:line`` that is not torch's or ours, and whether in a checkpoint."""
-    frame, checkpointed = inspect.currentframe(), False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        checkpointed = checkpointed or file == _CHECKPOINT
-        if not file.startswith((_TORCH, _OWN, "<")):
-            return f"{file}:{frame.f_lineno}", checkpointed
+def _place() -> str:
+    """The innermost ``file:line`` that is not torch's or ours."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OWN, "<")):
         frame = frame.f_back
-    return "", checkpointed
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _definition(function: Any) -> str:
+    """Where the backward of a Function is written."""
+    backward = inspect.unwrap(function.backward)
+    try:
+        lines, first = inspect.getsourcelines(backward)
+    except (OSError, TypeError):
+        return ""
+    above = (n for n, line in enumerate(lines) if line.lstrip().startswith("def "))
+    return f"{inspect.getsourcefile(backward)}:{first + next(above, 0)}"
