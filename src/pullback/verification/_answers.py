@@ -39,11 +39,7 @@ class Answer:
 
 
 class Subject:
-    """A function, Function, custom operator or module, called the same way in every dtype.
-
-    Arguments:
-        given: what was given.
-    """
+    """A function, Function, custom operator or module, called the same way in every dtype."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -76,13 +72,7 @@ class Runner:
     def run(
         self, function: Callable[..., Any], arguments: Arguments, place: Placing = torch.clone
     ) -> Answer:
-        """The answer to arguments.
-
-        Arguments:
-            function: what is called.
-            arguments: copies of them are handed over.
-            place: where their tensors lie: in memory of their own if nothing is said.
-        """
+        """The answer to arguments, of which copies are handed over, in memory of their own."""
         tensors = [place(value) for value in arguments.values]
         reseed(self.seed)
         try:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -19,7 +20,7 @@ from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
-from pullback.verification._work import Work, broken, holds, promise
+from pullback.verification._work import Work, broken, promise
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
@@ -35,41 +36,48 @@ _WAIT = 0.02  # seconds in which work that was left behind shows itself
     "it computes anew: it remembers no answer",
     "Key what is cached by nothing that a caller can reuse; cache no answers.",
 )
-def caches(work: Work) -> Result:
+def caches(work: Work) -> Result | None:
     """Old memory with new values, and new memory with old values."""
-    one, other = work.fresh(11), work.fresh(12)
     with guarded(), torch.no_grad():
         reseed(work.seed)
-        tensors = work.copies(one)
-        work.raw(tensors)
-        for tensor, value in zip(tensors, other.values, strict=True):
-            tensor.copy_(value)
-        again = work.raw(tensors)
-        found = _outputs_only(work, other, again)
-        if found:
-            return broken(f"New values in the same memory are answered as the old ones: {found}")
-        for tensor in work.raw(work.copies(other)).outputs:
-            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
-        found = _outputs_only(work, other, work.raw(work.copies(other)))
-        if found:
-            return broken(f"A change of its last answer changes its next one: {found}")
-        flipped = work.changed(lambda x: x.flip(tuple(range(x.ndim))))
-        if flipped is not None:  # of the same sum, and norm
-            work.raw(work.copies(work.given))
-            found = _outputs_only(work, flipped, work.raw(work.copies(flipped)))
+        for said, arguments, answer in _recalled(work):
+            found = work.silent().judge(arguments, answer).fault
             if found:
-                return broken(f"Values in another order are answered as the last ones: {found}")
-        counts = [_count(work, work.copies(work.fresh(number))) for number in (13, 14, 13, 13)]
+                return broken(f"{said}: {found}")
+        counts = []
+        for number in (13, 14, 13, 13):
+            with _Operators() as operators:
+                work.raw(work.copies(work.fresh(number)))
+            counts.append(len(operators.names))
     if min(counts[2:]) < 0.6 * counts[1]:
         return broken(
             "Values that it has seen before are not computed again.",
             f"{counts[1]} operations", f"{min(counts[2:])} operations",
         )  # fmt: skip
-    return holds("it computes anew each time")
+    return None
+
+
+def _recalled(work: Work) -> Iterator[tuple[str, Arguments, Answer]]:
+    """Answers that something which is remembered may spoil."""
+    one, other = work.fresh(11), work.fresh(12)
+    tensors = work.copies(one)
+    work.raw(tensors)
+    for tensor, value in zip(tensors, other.values, strict=True):
+        tensor.copy_(value)
+    yield "New values in the same memory are answered as the old ones", other, work.raw(tensors)
+    for tensor in work.raw(work.copies(other)).outputs:
+        tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+    again = work.raw(work.copies(other))
+    yield "A change of its last answer changes its next one", other, again
+    flipped = work.changed(lambda x: x.flip(tuple(range(x.ndim))))
+    if flipped is not None:  # of the same sum, and norm
+        work.raw(work.copies(work.given))
+        said = "Values in another order are answered as the last ones"
+        yield said, flipped, work.raw(work.copies(flipped))
 
 
 @promise("its outputs have memory of their own", "Allocate the output.")
-def alias(work: Work) -> Result:
+def alias(work: Work) -> Result | None:
     """An output is neither an input nor what the next call writes to, unless the reference's is."""
     with guarded(), torch.no_grad():
         reseed(work.seed)
@@ -83,7 +91,7 @@ def alias(work: Work) -> Result:
         work.raw(work.copies(work.fresh(21)))
         if not same_bits(made, kept):
             return broken("The next call changes what the last one returned.")
-    return holds("each output has memory of its own")
+    return None
 
 
 def _reference_shares(work: Work) -> bool:
@@ -93,7 +101,7 @@ def _reference_shares(work: Work) -> bool:
 
 
 @promise("it reads and writes within its inputs", "Mask loads and stores past the end.")
-def bounds(work: Work) -> Result:
+def bounds(work: Work) -> Result | None:
     """What lies around the inputs is neither read nor written."""
     buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -113,30 +121,25 @@ def bounds(work: Work) -> Result:
                 return broken("It writes past the end of an input.")
     if not same_bits(*answers):
         return broken("The numbers past the end of an input change its answer.")
-    return holds(f"{_MARGIN} entries on each side of every input are neither read nor written")
+    return None
 
 
 @promise("the same arguments give the same bits", "Sum in a fixed order.")
-def deterministic(work: Work) -> Result:
+def deterministic(work: Work) -> Result | None:
     """The same arguments, the same bits."""
     first = work.answer(work.given)
     for _ in range(4):
         again = work.answer(work.given)
         if not same_bits(first, again):
-            if work.judge(work.given, again).fault or not _is_deterministic(work):
+            own = [work.refer(work.given, work.dtype) for _ in range(2)]
+            if work.judge(work.given, again).fault or not same_bits(*own):
                 return broken("The same arguments give another answer the next time.")
             return Result(Verdict.UNTIDY, "the same arguments give other bits, within rounding")
-    return holds("five runs give the same bits")
-
-
-def _is_deterministic(work: Work) -> bool:
-    reference = work.reference.of(work.dtype)
-    runs = [work.run(reference, work.given) for _ in range(2)]
-    return same_bits(*runs)
+    return None
 
 
 @promise("calls do not share what they keep", "Keep what backward needs on ctx, nothing elsewhere.")
-def state(work: Work) -> Result:
+def state(work: Work) -> Result | None:
     """What was called before makes no difference, and two calls do not share what they keep."""
     first = work.answer(work.given)
     for number in range(31, 36):
@@ -145,7 +148,7 @@ def state(work: Work) -> Result:
     if not same_bits(first, again) and work.judge(work.given, again).fault:
         return broken("The answer depends on what was called before.")
     found = _interleaved(work)
-    return broken(found) if found else holds("calls do not share what they keep")
+    return broken(found) if found else None
 
 
 def _interleaved(work: Work) -> str:
@@ -174,7 +177,7 @@ def _interleaved(work: Work) -> str:
 
 
 @promise("it writes to no input", "Write to a tensor of your own.")
-def mutation(work: Work) -> Result:
+def mutation(work: Work) -> Result | None:
     """No input or cotangent is written to, unless the reference writes to it."""
 
     def written(function: Callable[..., Any]) -> list[int]:
@@ -192,15 +195,14 @@ def mutation(work: Work) -> Result:
     allowed = written(work.reference.of(work.dtype))
     names = dict(enumerate(work.given.paths))
     bad = [names.get(k, "a cotangent") for k in changed if k not in allowed]
-    said = "no input or cotangent is written to"
-    return broken(f"It writes to {', '.join(bad)}.") if bad else holds(said)
+    return broken(f"It writes to {', '.join(bad)}.") if bad else None
 
 
 @promise(
     "it neither changes nor heeds global settings",
     "Take dtype and device from the input; seed nothing.",
 )
-def settings(work: Work) -> Result:
+def settings(work: Work) -> Result | None:
     """It neither changes a global setting nor depends on one that its reference does not."""
     states = []
     for number in range(2):
@@ -211,9 +213,9 @@ def settings(work: Work) -> Result:
         moved = [name for name, value in _state().items() if value != before[name]] + replaced
         if moved:
             return broken(f"It changes {moved[0]}.")
-        states.append({"Python's": random.getstate(), "numpy's": _numpy_state()})
+        states.append({"Python's": random.getstate(), "numpy's": str(numpy.random.get_state())})
     for name, left in states[0].items():
-        if left is not None and left == states[1][name]:  # after other seeds
+        if left == states[1][name]:  # after other seeds
             return broken(f"It seeds {name} random generator.")
     silent = work.silent()
     kernel, reference = (s.of(work.dtype) for s in (work.kernel, work.reference))
@@ -222,16 +224,15 @@ def settings(work: Work) -> Result:
         with guarded(), setting():
             changed = [silent.run(function, work.given) for function in (kernel, reference)]
         if not same_bits(plain, changed[0]) and not changed[1].fault:
-            found = _outputs_only(work, work.given, changed[0])
-            if found or changed[0].fault:
-                return broken(f"Its answer depends on {name}: {found or changed[0].fault}")
-    return holds("global settings are left alone, and make no difference")
+            found = changed[0].fault or silent.judge(work.given, changed[0]).fault
+            if found:
+                return broken(f"Its answer depends on {name}: {found}")
+    return None
 
 
 @promise("it calls neither its reference nor what is forbidden", "Compute it.", alone=True)
-def forbidden(work: Work) -> Result:
+def forbidden(work: Work) -> Result | None:
     """Neither the reference nor what is forbidden is called."""
-    names: list[str] = []
     functions: list[Any] = []
 
     class Functions(TorchFunctionMode):
@@ -239,24 +240,24 @@ def forbidden(work: Work) -> Result:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             functions.append(func)
-            names.append(getattr(func, "__name__", str(func)).partition(".")[0])
             return func(*args, **(kwargs or {}))
 
-    with guarded(), _calls_of(work.reference.given) as called, Functions(), _Operators(names):
+    operators = _Operators()
+    with guarded(), _calls_of(work.reference.given) as called, Functions(), operators:
         work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
     if called:
         return broken("It calls its reference.")
-    plain = {name.strip("_") for name in names}
+    names = [getattr(each, "__name__", str(each)).partition(".")[0] for each in functions]
+    plain = {name.strip("_") for name in (*names, *operators.names)}
     for entry in work.forbid:
         name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
         if entry in functions or name.rpartition(".")[2].strip("_") in plain:
             return broken(f"It calls {name}, which is forbidden.")
-    told = f", nor {len(work.forbid)} forbidden operations" if work.forbid else ""
-    return holds(f"the reference is not called{told}")
+    return None
 
 
 @promise("its work is done when it returns", "Wait for what was started before returning.")
-def finished(work: Work) -> Result:
+def finished(work: Work) -> Result | None:
     """When it returns, its work is done: no thread or process goes on with it."""
     with guarded(), torch.no_grad():
         reseed(work.seed)
@@ -272,41 +273,28 @@ def finished(work: Work) -> Result:
         return broken("Its output changes after it has returned.")
     if left or started:
         return broken(f"It leaves {'a thread' if left else 'a process'} behind at each call.")
-    return holds("nothing goes on after it has returned")
-
-
-def _outputs_only(work: Work, arguments: Any, got: Answer) -> str:
-    """What is wrong with outputs, or an empty text."""
-    return work.silent().judge(arguments, got).fault
+    return None
 
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _count(work: Work, tensors: list[torch.Tensor]) -> int:
-    """How many operators of torch one call runs."""
-    names: list[str] = []
-    with _Operators(names):
-        work.raw(tensors)
-    return len(names)
-
-
 class _Operators(TorchDispatchMode):
     """Notes the name of each operator of torch that is run."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._names = names
+        self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._names.append(func.overloadpacket.__name__)
+        self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
 def load_modes() -> None:
     """Load what torch loads where a mode is first entered, which no time limit must end halfway."""
-    with _Operators([]):
+    with _Operators():
         torch.ones(1)
 
 
@@ -338,11 +326,6 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "whether gradients are recorded": torch.no_grad,
     "inference mode": torch.inference_mode,
 }
-
-
-def _numpy_state() -> Any:
-    numpy = sys.modules.get("numpy")
-    return None if numpy is None else str(numpy.random.get_state())
 
 
 def _state() -> dict[str, Any]:

@@ -12,22 +12,16 @@ from pullback.verification._error import Result
 __all__ = ["isolated"]
 
 _Results = dict[str, Result]
+# Given what is known, yields the name of each other step before it, and with its result after it.
 _Steps = Callable[[_Results], Iterator[tuple[str, Result | None]]]
 _PATIENCE = 3.0  # times the timeout, of work or sleep: the copy itself stops what computes
 _POLL = 0.1
 
 
 def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
-    """The results of steps, each named before it begins, in copies of this process.
+    """The results of steps in copies of this process; of one that ended the copy, that it crashes.
 
-    Arguments:
-        steps: given what is known, yields ``(name, None)`` before each other step and
-            ``(name, result)`` after it.
-        timeout: seconds of work for one step.
-        isolate: whether to; without, or where no copy can be made, the steps run here.
-
-    Returns:
-        The result of each step; one that ended the copy crashes.
+    Where it is not asked for, or no copy can be made, the steps run here.
     """
     known: _Results = {}
     while True:

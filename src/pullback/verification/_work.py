@@ -13,7 +13,7 @@ from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Trial", "Work", "broken", "holds", "promise", "raises", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wrong"]
 
 Trial = tuple[str, Arguments | None, Placing]
 """What was changed, the arguments if there are such, and where their tensors lie."""
@@ -29,20 +29,20 @@ class Promise:
         id: its stable name.
         promise: what is promised.
         mend: how a kernel that breaks it is mended.
-        test: says how a kernel stands to it.
+        test: says how a kernel stands to it; ``None`` if it holds.
         alone: whether it can be judged where the numbers are wrong as given.
     """
 
     id: str
     promise: str
     mend: str
-    test: Callable[["Work"], Result]
+    test: Callable[["Work"], Result | None]
     alone: bool = False
 
 
 def promise(
     said: str, mend: str, *, alone: bool = False
-) -> Callable[[Callable[["Work"], Result]], Promise]:
+) -> Callable[[Callable[["Work"], Result | None]], Promise]:
     """Make a promise of what tests it, under the name of that."""
     return lambda test: Promise(test.__name__, said, mend, test, alone)
 
@@ -95,12 +95,7 @@ class Work(Judge):
         return [value.clone() for value in arguments.values]
 
     def over(self, trials: Iterable[Trial], *, refusals: bool = False) -> Result:
-        """The worst of several comparisons.
-
-        Arguments:
-            trials: what is tried.
-            refusals: whether a kernel may raise there.
-        """
+        """The worst of several comparisons, in which a kernel may raise where it may refuse."""
         tried, refused, last = 0, [], ""
         possible = ((name, made, place) for name, made, place in trials if made is not None)
         for name, arguments, place in itertools.islice(possible, _TRIALS):
@@ -139,7 +134,6 @@ def raises(said: str) -> Result:
 
 
 broken = partial(Result, Verdict.BROKEN)
-holds = partial(Result, Verdict.HOLDS)
 
 
 def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
