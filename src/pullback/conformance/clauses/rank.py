@@ -179,9 +179,24 @@ def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
     """
     for chosen in choices if probe.intent == "surrogate" else ():
         with suppress(Exception):  # the rows are of something that has as many
-            whole = Batch.of(probe, chosen)
-            if whole.differs(torch.tensor([0]))[0] >= whole.outputs:
+            if _is_scaled(probe, chosen):
                 return True
+    return False
+
+
+def _is_scaled(probe: Probe, chosen: tuple[int, ...]) -> bool:
+    """Whether the first row and the others give other gradients apart, of the same outputs."""
+    whole, parts = Run.of(probe), []
+    for cut in (slice(1), slice(1, None)):
+        rows = changed(probe.inputs, chosen, lambda v, cut=cut: v[cut])
+        parts.append(Run.of(probe.at(rows), [w[cut] for w in whole.cotangents]))
+        if not _agree(probe, parts[-1].outputs, [y[cut] for y in whole.outputs]):
+            return False
+    for n, k in enumerate(probe.inputs.differentiable):
+        each = [part.gradients[n] for part in parts]
+        expected = torch.cat(each) if k in chosen else sum(each[1:], each[0])
+        if probe.differ([whole.gradients[n]], [expected], 1e4) is not None:
+            return True
     return False
 
 
