@@ -46,8 +46,9 @@ def caches(work: Work) -> Result | None:
                 return broken(f"{said}: {found}")
         counts = []
         for number in (13, 14, 13, 13):
+            tensors = work.copies(work.fresh(number))
             with _Operators() as operators:
-                work.raw(work.copies(work.fresh(number)))
+                work.raw(tensors)
             counts.append(len(operators.names))
     if min(counts[2:]) < 0.6 * counts[1]:
         return broken(
@@ -59,8 +60,7 @@ def caches(work: Work) -> Result | None:
 
 def _recalled(work: Work) -> Iterator[tuple[str, Arguments, Answer]]:
     """Answers that something which is remembered may spoil."""
-    one, other = work.fresh(11), work.fresh(12)
-    tensors = work.copies(one)
+    tensors, other = work.copies(work.fresh(11)), work.fresh(12)
     work.raw(tensors)
     for tensor, value in zip(tensors, other.values, strict=True):
         tensor.copy_(value)
