@@ -55,6 +55,7 @@ def product(first, second):
     return Product
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("only", [None, torch.float32])
 @pytest.mark.parametrize("cast", CASTS)

@@ -49,6 +49,7 @@ def noisy(draw, factor=1.0):
     return Noisy
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("draw", [by_torch, by_numpy, by_python, by_nobody])
 def test_it_is_the_one_finding(draw):
     report = check(noisy(draw), normal(3, 4), clauses=CHEAP)

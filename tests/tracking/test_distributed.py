@@ -86,6 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("share", SHARES)
 def test_two_ranks_equal_the_concatenated_data(share: str, folder: Path) -> None:
     found = [torch.load(folder / f"{rank}.pt")[share] for rank in (0, 1)]

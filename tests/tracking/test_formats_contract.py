@@ -22,6 +22,7 @@ def normal():
 CASES = list(cases())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_clause(case):
     inputs = case.inputs(torch.Generator().manual_seed(0))

@@ -99,6 +99,7 @@ def recorded_before(folder: Path) -> dict[str, str]:
     return {name: (folder / name).read_text() for name in ("scales.html", "scales.jsonl")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program_words", "status", "said"),
     [

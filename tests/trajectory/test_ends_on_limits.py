@@ -265,6 +265,7 @@ def least_factor(task: Task) -> float | None:
     return float(solved.x[-1]) if solved.status == 0 else None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(examples(15)))
 def test_refused_if_and_only_if_no_motion_keeps_the_limits(seed: int) -> None:
     task = Task(seed)

@@ -148,6 +148,7 @@ def test_accumulate_on_the_cpu(dtype, dof):
     same_accumulate(accumulate_cpu, dtype, dof)
 
 
+@pytest.mark.slow
 def test_triton_through_its_interpreter():
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")

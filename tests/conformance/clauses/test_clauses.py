@@ -44,6 +44,7 @@ ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
 EVERY = [*RIGHT, *MORE]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(len(EVERY)), ids=lambda number: EVERY[number].id)
 def test_a_right_specimen_is_not_flagged(number):
     """By all clauses in `make fuzz`; in `make test` by a tenth of them, another one for each."""
