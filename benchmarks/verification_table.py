@@ -28,6 +28,8 @@ def table(rows: list[dict[str, str]]) -> str:
     lines += [_line(row["kind"].replace("_", " "), [row]) for row in wrong]
     lines.append(_line("**wrong, caught**", wrong))
     lines.append(_line("**right, accused**", right))
+    longest = max(float(row["longest"]) for row in rows)
+    lines += ["", f"No kernel took more than {longest:g} s of work."]
     return "\n".join(lines)
 
 

@@ -19,7 +19,6 @@ __all__ = ["dtype", "gradients", "layout", "outputs", "second", "sizes", "values
 
 _ENTRIES = 2**17
 _LARGEST = 1500
-_LARGE = 20.0
 
 
 @promise(
@@ -120,8 +119,8 @@ def sizes(work: Work) -> Result:
                 yield name, resizing.at(size), torch.clone
             if resizing.largest > n:
                 made = resizing.at(size)
-                large = made and work.changed(partial(_last_large, size), made)
-                yield f"{name}, the last numbers large", large, torch.clone
+                turned = made and work.changed(partial(_largest_last, size), made)
+                yield f"{name}, the largest numbers last", turned, torch.clone
         wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
         for sizes in wanted if len(found) > 1 else ():
             if _is_small(found, sizes):
@@ -137,12 +136,13 @@ def _is_bound(work: Work, resizing: Resizing) -> bool:
     return more is not None and bool(work.silent().truth(more).fault)
 
 
-def _last_large(size: int, value: torch.Tensor) -> torch.Tensor:
-    """What comes last along dimensions of a size decides a maximum, and counts most in a sum."""
+def _largest_last(size: int, value: torch.Tensor) -> torch.Tensor:
+    """The largest entry along dimensions of a size in the last one's place, and that in its."""
     value = value.clone()
-    for dim, n in enumerate(value.shape):
+    for dim, n in enumerate(() if value.is_complex() else value.shape):
         if n == size:
-            value.select(dim, -1).mul_(_LARGE)
+            most, last = value.max(dim, keepdim=True), value.narrow(dim, n - 1, 1).clone()
+            value.scatter_(dim, most.indices, last).narrow(dim, n - 1, 1).copy_(most.values)
     return value
 
 
