@@ -111,16 +111,15 @@ def sizes(work: Work) -> Result:
         for resizing in found:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
-            if n < resizing.largest and _is_bound(work, resizing):
+            more = resizing.at(n + 1) if n < resizing.largest else None
+            if more is not None and work.silent().truth(more).fault:
                 # One size may fit by broadcasting; it has to be even, or is another's as well.
                 wanted = [n // 2, 2 * n, 3 * n, 130, 1026]
             for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
-                name = f"size {size} of {resizing.where}"
-                yield name, resizing.at(size), torch.clone
-            if resizing.largest > n:
-                made = resizing.at(size)
-                turned = made and work.changed(partial(_largest_last, size), made)
-                yield f"{name}, the largest numbers last", turned, torch.clone
+                name, made = f"size {size} of {resizing.where}", resizing.at(size)
+                yield name, made, torch.clone
+            for said, change in _CHANGES.items() if more and made else ():
+                yield f"{name}, {said}", work.changed(partial(change, size), made), torch.clone
         wanted = [max(1, r.size - 1) for r in found], [min(67, r.largest) for r in found]
         for sizes in wanted if len(found) > 1 else ():
             if _is_small(found, sizes):
@@ -128,12 +127,6 @@ def sizes(work: Work) -> Result:
                 yield name, together(found, sizes, drawn), torch.clone
 
     return work.over(trials())
-
-
-def _is_bound(work: Work, resizing: Resizing) -> bool:
-    """Whether the reference does not take one more: then not every size is an argument."""
-    more = resizing.at(resizing.size + 1)
-    return more is not None and bool(work.silent().truth(more).fault)
 
 
 def _largest_last(size: int, value: torch.Tensor) -> torch.Tensor:
@@ -144,6 +137,13 @@ def _largest_last(size: int, value: torch.Tensor) -> torch.Tensor:
             most, last = value.max(dim, keepdim=True), value.narrow(dim, n - 1, 1).clone()
             value.scatter_(dim, most.indices, last).narrow(dim, n - 1, 1).copy_(most.values)
     return value
+
+
+_CHANGES = {  # where a wrong tail, or numbers put beside those given, decide
+    "the largest numbers last": _largest_last,
+    "all below zero": lambda _, value: -value.abs(),
+    "all above zero": lambda _, value: value.abs(),
+}
 
 
 def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
