@@ -11,6 +11,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
 )
 from pullback.recording._recorder import Call
+from pullback.recording._spool import place_of
 from pullback.recording.codec import TENSORS, Traced
 
 __all__ = ["copy_call"]
@@ -58,9 +59,8 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
             named = {name: visit(item) for name, item in keywords.items()}
         except Traced:
             return None
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    ranks = torch.distributed.get_world_size() if there else 1
-    return Call(arguments, named, [], size, ranks)
+    place = place_of(0)
+    return Call(arguments, named, [], size, 1 if place is None else place[1])
 
 
 def _other_tensor(value: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Spool", "read_data", "write_data"]
+__all__ = ["Spool", "place_of", "read_data", "write_data"]
 
 _BYTES = 8
 
@@ -82,7 +82,7 @@ class Spool:
                 "arguments": call.arguments,
                 "keywords": call.keywords,
                 "tensors": call.tensors,
-                "place": _place(int(self.recorder.tally[record.slot])),
+                "place": place_of(int(self.recorder.tally[record.slot])),
             },
             written,
         )
@@ -128,7 +128,7 @@ def _head(record: Any) -> dict[str, Any]:
     return {"locator": record.locator.to_data(), "paths": paths, "script": record.script}
 
 
-def _place(number: int) -> tuple[int, int, int] | None:
+def place_of(number: int) -> tuple[int, int, int] | None:
     """Which rank makes the call, of how many, and the how manieth of its Function it is.
 
     ``None`` in a process that is no rank.

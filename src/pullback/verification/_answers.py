@@ -85,11 +85,7 @@ class Runner:
             )
 
     def refer(self, arguments: Arguments, dtype: torch.dtype) -> Answer:
-        """What the reference answers in a dtype.
-
-        Raises:
-            Slow: it gives none in time.
-        """
+        """What the reference answers in a dtype; `Slow` where it gives no answer in time."""
         try:
             return self.run(self.reference.of(dtype), arguments)
         except NoEnd as error:

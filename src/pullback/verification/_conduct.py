@@ -176,7 +176,7 @@ def _interleaved(work: Work) -> str:
     return ""
 
 
-@promise("it writes to no input", "Write to a tensor of your own.")
+@promise("it writes to no input or cotangent", "Write to a tensor of your own.")
 def mutation(work: Work) -> Result | None:
     """No input or cotangent is written to, unless the reference writes to it."""
 

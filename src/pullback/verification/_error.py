@@ -161,10 +161,12 @@ class Judge(Runner):
             roots = [out for out in made if out.is_floating_point()]
             return [self.weights(root, k) * root for k, root in enumerate(roots)]
 
+        given = weighed(0, 0.0)
+
         def sides(entry: int, step: float) -> tuple[float, float]:
             """What each output may add, from either of its sides: the least and the most."""
             low = high = 0.0
-            answers = (weighed(entry, by) for by in (-step, 0.0, step))
+            answers = weighed(entry, -step), given, weighed(entry, step)
             for before, here, after in zip(*answers, strict=True):
                 left, right = (here - before) / step, (after - here) / step
                 low += float(torch.minimum(left, right).sum())
