@@ -8,7 +8,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._check import check, select_clauses
 from pullback.conformance._clause import Clause
 from pullback.conformance._forked import can_copy
-from pullback.conformance._guard import global_settings, guarded, reseed, unpatched
+from pullback.conformance._guard import device_in_use, global_settings, guarded, reseed, unpatched
 from pullback.conformance._limits import NoEnd, limited
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._resize import Resizing, resizings, together
@@ -29,6 +29,7 @@ __all__ = [
     "Verdict",
     "can_copy",
     "check",
+    "device_in_use",
     "global_settings",
     "guarded",
     "keep",

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._guard import device_in_use
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
@@ -123,10 +124,32 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
 
 
 def can_copy() -> bool:
-    """Whether a copy of this process can compute: it shares no device, and no lock of a thread.
+    """Whether a copy of this process can compute, backward included.
+
+    No copy can use a device that its original has used. And where there is a device at all, whether
+    used or not, autograd keeps a thread for it from the first backward on, which no copy has: torch
+    refuses every backward there
+    (https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork). Nothing says whether there was one,
+    so a copy tries.
 
     Example:
         >>> isinstance(can_copy(), bool)
         True
     """
-    return sys.platform == "linux" and not torch.cuda.is_initialized()
+    if sys.platform != "linux":
+        return False
+    if device_in_use() is not None:
+        return False
+    return not torch.accelerator.is_available() or _a_copy_differentiates()
+
+
+def _a_copy_differentiates() -> bool:
+    try:
+        return Copy(_differentiate).ask()
+    except (ProcessDied, Stuck):
+        return False
+
+
+def _differentiate() -> bool:
+    torch.ones((), requires_grad=True).backward()
+    return True

@@ -21,7 +21,27 @@ import torch
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
-__all__ = ["environment", "global_settings", "guarded", "reseed", "unpatched"]
+__all__ = [
+    "device_in_use", "environment", "global_settings", "guarded", "reseed", "unpatched",
+]  # fmt: skip
+
+
+def device_in_use() -> torch.device | None:
+    """The accelerator, if this process has used it; to ask is not to use it.
+
+    What begins to use a GPU takes seconds and memory of it, and makes the process one that no copy
+    can do the work of.
+
+    Example:
+        >>> device_in_use() is None or torch.accelerator.is_available()
+        True
+    """
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return None
+    # Where a device says nothing of it (Apple's) it has no state of ours either.
+    module = torch.get_device_module(device)
+    return device if getattr(module, "is_initialized", bool)() else None
 
 
 def reseed(seed: int) -> None:
@@ -36,8 +56,8 @@ def reseed(seed: int) -> None:
     """
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    if device_in_use() is not None:
+        torch.get_device_module(device_in_use()).manual_seed_all(seed)
     try:
         import numpy as np
     except ImportError:
@@ -66,7 +86,7 @@ def guarded(
         >>> len(caught)
         1
     """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    device = device_in_use()
     with suppress(ImportError):
         import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
     loggers = [(log, log.level) for log in map(logging.getLogger, LOGGERS)]
@@ -77,10 +97,14 @@ def guarded(
         for logger, level in loggers:  # Dynamo and functorch log what becomes a finding here
             stack.callback(_set_level, logger, level)
             _set_level(logger, logging.CRITICAL)
-        stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(torch.random.fork_rng([]))
+        if device is not None:
+            every = range(torch.accelerator.device_count())
+            stack.enter_context(torch.random.fork_rng(every, device_type=device.type))
         for mode in (torch.inference_mode(False), torch.enable_grad()):
             stack.enter_context(mode)
-        stack.enter_context(torch.autocast("cpu", enabled=False))
+        for kind in ("cpu",) if device is None else ("cpu", device.type):
+            stack.enter_context(torch.autocast(kind, enabled=False))
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
         yield caught
@@ -260,6 +284,7 @@ def environment() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     found["platform"] = f"{platform.system()} {platform.machine()}"
-    cuda = torch.cuda.is_available()
-    found["device"] = torch.cuda.get_device_name() if cuda else "cpu"
+    device = device_in_use()
+    module = torch.get_device_module(device) if device is not None else None
+    found["device"] = getattr(module, "get_device_name", lambda: str(device or "cpu"))()
     return found

@@ -82,7 +82,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
     clause: between two of them the process may be copied. Not where there is a device: to
     differentiate starts a thread for each, which no copy has.
     """
-    if torch.cuda.device_count():
+    if torch.accelerator.is_available():
         return
     torch.set_num_threads(1)
     with suppress(ImportError):  # torch's compiler shows its progress by it, where it is

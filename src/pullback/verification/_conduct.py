@@ -20,7 +20,7 @@ from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
-from pullback.verification._work import Work, broken, promise
+from pullback.verification._work import Work, broken, promise, wait
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
@@ -108,7 +108,8 @@ def bounds(work: Work) -> Result | None:
     def placed(value: torch.Tensor, around: float) -> torch.Tensor:
         number = value.is_floating_point() or value.is_complex()
         fill = around if number or not value.numel() else value.max().item()
-        buffer = torch.full((value.numel() + 2 * _MARGIN,), fill, dtype=value.dtype)
+        entries = (value.numel() + 2 * _MARGIN,)
+        buffer = torch.full(entries, fill, dtype=value.dtype, device=value.device)
         inner = buffer[_MARGIN : _MARGIN + value.numel()].view(value.shape)
         inner.copy_(value)
         buffers.append((buffer, buffer.clone()))
@@ -258,17 +259,21 @@ def forbidden(work: Work) -> Result | None:
 
 @promise("its work is done when it returns", "Wait for what was started before returning.")
 def finished(work: Work) -> Result | None:
-    """When it returns, its work is done: no thread or process goes on with it."""
+    """When it returns, its work is done: no thread, process or stream goes on with it.
+
+    What is copied at once, in the current stream of a GPU, is what is there at the end.
+    """
     with guarded(), torch.no_grad():
         reseed(work.seed)
         work.raw(work.copies(work.given))  # what is started once, a pool of threads
         time.sleep(_WAIT)
         threads, children = set(threading.enumerate()), set(multiprocessing.active_children())
-        made = work.raw(work.copies(work.given))
+        made = work.raw(work.copies(work.fresh(22)))  # memory that is free holds another answer
         kept = Answer(tuple(t.clone() for t in made.outputs))
         left = [t for t in threading.enumerate() if t not in threads]
         started = [c for c in multiprocessing.active_children() if c not in children]
         time.sleep(_WAIT)
+        wait()
     if not same_bits(made, kept):
         return broken("Its output changes after it has returned.")
     if left or started:

@@ -10,7 +10,7 @@ import torch
 from pullback.conformance import Arguments, guarded
 from pullback.report import Verdict
 from pullback.verification._error import Result
-from pullback.verification._work import Work, promise
+from pullback.verification._work import Work, promise, wait
 
 __all__ = ["speed"]
 
@@ -39,13 +39,8 @@ def speed(work: Work) -> Result:
 
 def _seconds(function: Callable[..., Any], arguments: Arguments) -> float:
     args, kwargs = arguments.build([point.clone() for point in arguments.points()])
-    _wait()
+    wait()
     started = time.perf_counter()
     function(*args, **kwargs)
-    _wait()
+    wait()
     return time.perf_counter() - started
-
-
-def _wait() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from pullback.verification._answers import Slow, Subject
 from pullback.verification._error import Result
 from pullback.verification._isolate import isolated
 from pullback.verification._speed import speed
-from pullback.verification._work import Promise, Work
+from pullback.verification._work import Promise, Work, promise
 
 __all__ = ["PROMISES", "refuse_inputs", "verify"]
 
@@ -85,9 +86,12 @@ def verify(
     started = time.perf_counter()
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
     conduct.load_modes()
-    known = isolated(lambda known: _run(work, timeout, known), timeout, isolate=isolate)
+    known = isolated(
+        partial(_run, work, timeout, (_fit, *PROMISES, speed)), timeout, isolate=isolate
+    )
+    _refuse(known.pop(_fit.id))
     taken = known.pop(speed.id)
-    findings = tuple(_finding(promise, known[promise.id], seed) for promise in PROMISES)
+    findings = tuple(_finding(each, known[each.id], seed) for each in PROMISES)
     ratio = taken.detail if taken.verdict is Verdict.HOLDS else ""
     environment = {"torch": str(torch.__version__), "speed": ratio}
     return Report(work.kernel.name, "", False, findings, seed,
@@ -103,7 +107,8 @@ def refuse_inputs(
     Raises:
         ArgumentError: as `verify` raises.
     """
-    _work(reference, reference, inputs, (), seed, timeout)
+    work = _work(reference, reference, inputs, (), seed, timeout)
+    _refuse(isolated(partial(_run, work, timeout, (_fit,)), timeout, isolate=True)[_fit.id])
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
@@ -128,28 +133,37 @@ def _work(  # noqa: PLR0917 - what `verify` was given
             expected="a tuple, or a function that returns one", mend="verify(kernel, plain, (x,))",
         )  # fmt: skip
     arguments = Arguments.of(tuple(example))
-    work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
+    return Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
                 make=make, forbid=forbid)  # fmt: skip
-    with guarded():
-        faulty = work.truth(arguments).fault
-    if faulty:
+
+
+@promise("the reference takes the inputs in float64", "", alone=True)
+def _fit(work: Work) -> Result | None:
+    """Tested first, and in a copy as all else: see `can_copy`, which one backward may end."""
+    fault = work.truth(work.given).fault
+    return Result(Verdict.SKIPPED, fault) if fault else None
+
+
+def _refuse(fit: Result) -> None:
+    if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
-            "The reference does not take the inputs in float64.", given=faulty,
+            "The reference does not take the inputs in float64.", given=fit.detail,
             expected="plain torch, which computes in the dtype of its arguments",
         )  # fmt: skip
-    return work
 
 
 def _run(
-    work: Work, timeout: float, known: Mapping[str, Result]
+    work: Work, timeout: float, promises: Sequence[Promise], known: Mapping[str, Result]
 ) -> Iterator[tuple[str, Result | None]]:
     """Each promise that is not known yet and its result; the name alone before it is tested."""
     found = dict(known)
-    for promise in (*PROMISES, speed):
-        if promise.id not in known:
-            yield promise.id, None
-            found[promise.id] = _test(promise, work, timeout, found)
-            yield promise.id, found[promise.id]
+    for each in promises:
+        if each.id not in known:
+            yield each.id, None
+            found[each.id] = _test(each, work, timeout, found)
+            yield each.id, found[each.id]
+        if found[_fit.id].verdict is not Verdict.HOLDS:
+            return
 
 
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, keep, outside
+from pullback.conformance import Arguments, device_in_use, keep, outside
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wait", "wrong"]
 
 Trial = tuple[str, Arguments | None, Placing]
 """What was changed, the arguments if there are such, and where their tensors lie."""
@@ -136,12 +136,19 @@ def raises(said: str) -> Result:
 broken = partial(Result, Verdict.BROKEN)
 
 
+def wait() -> None:
+    """Wait for all that was started on an accelerator."""
+    if device_in_use() is not None:
+        torch.accelerator.synchronize()
+
+
 def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
     """The entries in another order, each changed by up to a fifth; whole numbers as they are."""
     if not value.is_floating_point() or not value.numel():
         return value
     order = torch.randperm(value.numel(), generator=drawn)
-    factor = 1 + 0.4 * (torch.rand(value.shape, generator=drawn, dtype=torch.float64) - 0.5)
+    uniform = torch.rand(value.shape, generator=drawn, dtype=torch.float64).to(value.device)
+    factor = 1 + 0.4 * (uniform - 0.5)
     moved = value.flatten()[order].view(value.shape)
     whole = bool((value == value.round()).all())
     return moved if whole else (moved.double() * factor).to(value.dtype)
