@@ -45,6 +45,7 @@ struct Memory final : at::Allocator {
     TORCH_CHECK(!forked, "Cannot re-initialize the second device in forked subprocess.");
     used = true;
     void* memory = bytes ? std::malloc(bytes) : nullptr;
+    TORCH_CHECK(memory || !bytes, "The second device is out of memory.");
     return {memory, memory, &release, DEVICE};
   }
   at::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -119,9 +120,13 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 // The same memory as a tensor of the CPU.
 at::Tensor on_cpu(const at::Tensor& tensor) {
   const int64_t entries = tensor.storage().nbytes() / tensor.itemsize();
-  return at::from_blob(tensor.storage().mutable_data(), {entries},
-                       at::TensorOptions().dtype(tensor.dtype()))
-      .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  const at::Tensor same =
+      at::from_blob(tensor.storage().mutable_data(), {entries},
+                    at::TensorOptions().dtype(tensor.dtype()))
+          .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  same._set_conj(tensor.is_conj());
+  same._set_neg(tensor.is_neg());
+  return same;
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
@@ -193,6 +198,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+}
+
+// What resolves a conjugate copies it.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 
-from pullback.conformance import can_copy
 from pullback.internal._processes import start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
@@ -21,13 +20,12 @@ _POLL = 0.1
 def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
     """The results of steps in copies of this process; of one that ended the copy, that it crashes.
 
-    Where it is not asked for, or no copy can be made, the steps run here.
+    Where it is not asked for the steps run here.
     """
     known: _Results = {}
     while True:
         began = ""
-        apart = isolate and can_copy()
-        for name, result in _copy(steps, known, timeout) if apart else steps(known):
+        for name, result in _copy(steps, known, timeout) if isolate else steps(known):
             began = name if result is None else ""
             if result is not None:
                 known[name] = result

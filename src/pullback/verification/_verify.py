@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, NoEnd, guarded, limited
+from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.report import Finding, Report, Verdict
@@ -62,12 +62,14 @@ def verify(
             call, such as ``torch.softmax`` or ``"softmax"``. The reference is always among them.
         seed: of everything random.
         isolate: run in a copy of this process, so that a crash or a hang is a verdict. Where no
-            copy can be made (not on Linux, or a GPU is in use) it runs here.
+            copy can be made it runs here: not on Linux, where a GPU is in use, and where there
+            is one and this process has run a backward.
         timeout: seconds of work for each promise.
 
     Returns:
         A report with one finding for each of `PROMISES`; it is ok if none is broken or crashes. Its
-        ``environment["speed"]`` is the time of the kernel over that of the reference.
+        ``environment["speed"]`` is the time of the kernel over that of the reference, and
+        ``environment["isolated"]`` whether it ran in a copy.
 
     Raises:
         ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
@@ -86,14 +88,16 @@ def verify(
     started = time.perf_counter()
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
     conduct.load_modes()
-    known = isolated(
-        partial(_run, work, timeout, (_fit, *PROMISES, speed)), timeout, isolate=isolate
-    )
+    apart = isolate and can_copy()
+    steps = partial(_run, work, timeout, (_fit, *PROMISES, speed))
+    known = isolated(steps, timeout, isolate=apart)
     _refuse(known.pop(_fit.id))
     taken = known.pop(speed.id)
     findings = tuple(_finding(each, known[each.id], seed) for each in PROMISES)
     ratio = taken.detail if taken.verdict is Verdict.HOLDS else ""
-    environment = {"torch": str(torch.__version__), "speed": ratio}
+    environment = {
+        "torch": str(torch.__version__), "speed": ratio, "isolated": "yes" if apart else "no",
+    }  # fmt: skip
     return Report(work.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
 
@@ -108,7 +112,7 @@ def refuse_inputs(
         ArgumentError: as `verify` raises.
     """
     work = _work(reference, reference, inputs, (), seed, timeout)
-    _refuse(isolated(partial(_run, work, timeout, (_fit,)), timeout, isolate=True)[_fit.id])
+    _refuse(isolated(partial(_run, work, timeout, (_fit,)), timeout, isolate=can_copy())[_fit.id])
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given

@@ -39,6 +39,12 @@ _REPRO = [
 ]
 
 
+def _unknown(device: torch.device) -> tuple[int, int]:
+    """The memory of a device that does not tell."""
+    del device
+    return 0, 0
+
+
 def _store(like: torch.Tensor, reach: int) -> torch.Tensor:
     """So many entries and some more, of which the pages that are touched take memory."""
     count = reach + 2 * _ROOM
@@ -90,9 +96,10 @@ def index_width(probe: Probe) -> Finding:
         return probe.skipped("It draws random numbers, in the order in which a tensor lies.")
     if max(x.numel() for x in points) > _ROOM:
         return probe.skipped("The inputs are too large to be put far apart.")
-    if points[0].device.type == "cuda":
+    if points[0].device.type != "cpu":
         wanted = sum(x.element_size() for x in points) * 2 * _FAR
-        if torch.cuda.mem_get_info(points[0].device)[0] < wanted:
+        free = getattr(torch.get_device_module(points[0].device), "mem_get_info", _unknown)
+        if free(points[0].device)[0] < wanted:
             return probe.skipped(f"It takes {wanted / 2**30:.0f} GiB of memory on a GPU.")
     try:
         return forked(lambda: _look(probe))
