@@ -20,7 +20,7 @@ from pullback.cli import main
 from pullback.conformance import Arguments
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Verdict, read_reports
-from pullback.verification import _speed
+from pullback.verification import _conduct
 from pullback.verification._answers import Subject
 from pullback.verification._error import Judge, Result
 from pullback.verification._isolate import isolated
@@ -300,7 +300,9 @@ def test_what_runs_in_a_copy_may_start_processes() -> None:
 
 def test_a_slow_kernel_takes_more_of_the_time_than_its_reference(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(_speed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(
+        _conduct, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=lambda _: None)
+    )
 
     def taking(seconds):
         def softmax(x):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import statistics
 import sys
 import threading
 import time
@@ -15,20 +16,29 @@ import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.conformance import Arguments, global_settings, guarded, reseed, resizings, unpatched
+from pullback.conformance import (
+    Arguments,
+    device_in_use,
+    global_settings,
+    guarded,
+    reseed,
+    resizings,
+    unpatched,
+)  # fmt: skip
 from pullback.internal.torch import TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
-from pullback.verification._work import Work, broken, promise, wait
+from pullback.verification._work import Work, broken, promise
 
 __all__ = [
     "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
-    "settings", "state",
+    "settings", "speed", "state",
 ]  # fmt: skip
 
 _MARGIN = 4096
 _OTHER = 7_340_033
+_ROUNDS = 9  # of which speed is the median, but for the first
 _WAIT = 0.02  # seconds in which work that was left behind shows itself
 
 
@@ -85,19 +95,16 @@ def alias(work: Work) -> Result | None:
         made = work.raw(tensors)
         given = {_storage(t) for t in tensors if t.numel()}
         shared = [k for k, t in enumerate(made.outputs) if t.numel() and _storage(t) in given]
-        if shared and not _reference_shares(work):
-            return broken(f"Output {shared[0]} lies in the memory of an input.")
+        if shared:
+            copies = work.copies(work.given)
+            plain = outputs_of(work.reference.of(work.dtype), work.given, copies)
+            if not {_storage(t) for t in plain} & {_storage(t) for t in copies}:
+                return broken(f"Output {shared[0]} lies in the memory of an input.")
         kept = Answer(tuple(t.clone() for t in made.outputs))
         work.raw(work.copies(work.fresh(21)))
         if not same_bits(made, kept):
             return broken("The next call changes what the last one returned.")
     return None
-
-
-def _reference_shares(work: Work) -> bool:
-    tensors = work.copies(work.given)
-    made = outputs_of(work.reference.of(work.dtype), work.given, tensors)
-    return bool({_storage(t) for t in made} & {_storage(t) for t in tensors})
 
 
 @promise("it reads and writes within its inputs", "Mask loads and stores past the end.")
@@ -108,8 +115,7 @@ def bounds(work: Work) -> Result | None:
     def placed(value: torch.Tensor, around: float) -> torch.Tensor:
         number = value.is_floating_point() or value.is_complex()
         fill = around if number or not value.numel() else value.max().item()
-        entries = (value.numel() + 2 * _MARGIN,)
-        buffer = torch.full(entries, fill, dtype=value.dtype, device=value.device)
+        buffer = value.new_full((value.numel() + 2 * _MARGIN,), fill)
         inner = buffer[_MARGIN : _MARGIN + value.numel()].view(value.shape)
         inner.copy_(value)
         buffers.append((buffer, buffer.clone()))
@@ -273,12 +279,43 @@ def finished(work: Work) -> Result | None:
         left = [t for t in threading.enumerate() if t not in threads]
         started = [c for c in multiprocessing.active_children() if c not in children]
         time.sleep(_WAIT)
-        wait()
+        _wait()
     if not same_bits(made, kept):
         return broken("Its output changes after it has returned.")
     if left or started:
         return broken(f"It leaves {'a thread' if left else 'a process'} behind at each call.")
     return None
+
+
+@promise("it is none, and tested as one", "")
+def speed(work: Work) -> Result:
+    """The median time of the kernel over that of the reference, forward alone.
+
+    Each round has fresh inputs, and takes the two in turn; a GPU has ended before time is read.
+    """
+    functions = [s.of(work.dtype) for s in (work.reference, work.kernel)]
+    times: list[list[float]] = [[], []]
+    try:
+        with guarded(), torch.no_grad():
+            for number in range(_ROUNDS):
+                arguments = work.fresh(100 + number)
+                for function, taken in zip(functions, times, strict=True):
+                    args, kwargs = arguments.build([p.clone() for p in arguments.points()])
+                    _wait()
+                    started = time.perf_counter()
+                    function(*args, **kwargs)
+                    _wait()
+                    taken.append(time.perf_counter() - started)
+    except Exception as error:
+        return Result(Verdict.SKIPPED, f"not measured: {error}")
+    plain, kernel = (statistics.median(taken[1:]) for taken in times)
+    return Result(Verdict.HOLDS, f"{kernel / plain:.2f} x the reference's")
+
+
+def _wait() -> None:
+    """Wait for all that was started on an accelerator."""
+    if device_in_use() is not None:
+        torch.accelerator.synchronize()
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -301,11 +301,7 @@ def _kind(got: Answer, own: Answer) -> Result | None:
 
 def poison(truth: Answer, dtype: torch.dtype) -> None:
     """Leave no answer in memory that is free: what reads it without writing finds no number."""
-    blocks = [
-        torch.full(tensor.shape, math.nan, dtype=dtype, device=tensor.device)
-        for _, tensor in truth.named()
-        for _ in "ab"
-    ]
+    blocks = [t.new_full(t.shape, math.nan, dtype=dtype) for _, t in truth.named() for _ in "ab"]
     del blocks
 
 

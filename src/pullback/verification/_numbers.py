@@ -212,8 +212,7 @@ def _inside(value: torch.Tensor) -> torch.Tensor:
 def _amid(value: torch.Tensor, shape: tuple[int, ...], part: Any) -> torch.Tensor:
     """A part of a larger tensor, whose other numbers would be seen."""
     number = value.is_floating_point() or value.is_complex()
-    wide = torch.full(shape, 1e4 if number else 0, dtype=value.dtype, device=value.device)
-    return wide[part].copy_(value).detach()
+    return value.new_full(shape, 1e4 if number else 0)[part].copy_(value).detach()
 
 
 def _expanded(value: torch.Tensor) -> torch.Tensor:

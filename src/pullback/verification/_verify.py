@@ -17,7 +17,6 @@ from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
 from pullback.verification._error import Result
 from pullback.verification._isolate import isolated
-from pullback.verification._speed import speed
 from pullback.verification._work import Promise, Work, promise
 
 __all__ = ["PROMISES", "refuse_inputs", "verify"]
@@ -86,17 +85,16 @@ def verify(
         ['values']
     """
     started = time.perf_counter()
-    work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout)
+    work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout, isolate)
     conduct.load_modes()
     apart = isolate and can_copy()
-    steps = partial(_run, work, timeout, (_fit, *PROMISES, speed))
+    steps = partial(_run, work, timeout, (*PROMISES, conduct.speed))
     known = isolated(steps, timeout, isolate=apart)
-    _refuse(known.pop(_fit.id))
-    taken = known.pop(speed.id)
+    taken = known.pop(conduct.speed.id)
     findings = tuple(_finding(each, known[each.id], seed) for each in PROMISES)
-    ratio = taken.detail if taken.verdict is Verdict.HOLDS else ""
     environment = {
-        "torch": str(torch.__version__), "speed": ratio, "isolated": "yes" if apart else "no",
+        "torch": str(torch.__version__), "isolated": "yes" if apart else "no",
+        "speed": taken.detail if taken.verdict is Verdict.HOLDS else "",
     }  # fmt: skip
     return Report(work.kernel.name, "", False, findings, seed,
                   time.perf_counter() - started, environment)  # fmt: skip
@@ -111,13 +109,13 @@ def refuse_inputs(
     Raises:
         ArgumentError: as `verify` raises.
     """
-    work = _work(reference, reference, inputs, (), seed, timeout)
-    _refuse(isolated(partial(_run, work, timeout, (_fit,)), timeout, isolate=can_copy())[_fit.id])
+    _work(reference, reference, inputs, (), seed, timeout, True)
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
-    kernel: Any, reference: Any, inputs: Inputs, forbid: tuple[Any, ...], seed: int, timeout: float
-) -> Work:
+    kernel: Any, reference: Any, inputs: Inputs, forbid: tuple[Any, ...], seed: int,
+    timeout: float, isolate: bool,
+) -> Work:  # fmt: skip
     if not (0 < timeout < math.inf and 0 <= seed < _SEEDS):
         raise ArgumentError(
             "The timeout is not a time, or the seed not one that torch takes.",
@@ -137,23 +135,23 @@ def _work(  # noqa: PLR0917 - what `verify` was given
             expected="a tuple, or a function that returns one", mend="verify(kernel, plain, (x,))",
         )  # fmt: skip
     arguments = Arguments.of(tuple(example))
-    return Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
+    work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
                 make=make, forbid=forbid)  # fmt: skip
-
-
-@promise("the reference takes the inputs in float64", "", alone=True)
-def _fit(work: Work) -> Result | None:
-    """Tested first, and in a copy as all else: see `can_copy`, which one backward may end."""
-    fault = work.truth(work.given).fault
-    return Result(Verdict.SKIPPED, fault) if fault else None
-
-
-def _refuse(fit: Result) -> None:
+    # In a copy, as all else: see `can_copy`, which one backward may end.
+    steps = partial(_run, work, timeout, (_fit,))
+    fit = isolated(steps, timeout, isolate=isolate and can_copy())[_fit.id]
     if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
             "The reference does not take the inputs in float64.", given=fit.detail,
             expected="plain torch, which computes in the dtype of its arguments",
         )  # fmt: skip
+    return work
+
+
+@promise("the reference takes the inputs in float64", "", alone=True)
+def _fit(work: Work) -> Result | None:
+    fault = work.truth(work.given).fault
+    return Result(Verdict.SKIPPED, fault) if fault else None
 
 
 def _run(
@@ -166,8 +164,6 @@ def _run(
             yield each.id, None
             found[each.id] = _test(each, work, timeout, found)
             yield each.id, found[each.id]
-        if found[_fit.id].verdict is not Verdict.HOLDS:
-            return
 
 
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, device_in_use, keep, outside
+from pullback.conformance import Arguments, keep, outside
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, outputs_of
 from pullback.verification._error import Judge, Result, dtype_of
 
-__all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wait", "wrong"]
+__all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wrong"]
 
 Trial = tuple[str, Arguments | None, Placing]
 """What was changed, the arguments if there are such, and where their tensors lie."""
@@ -134,12 +134,6 @@ def raises(said: str) -> Result:
 
 
 broken = partial(Result, Verdict.BROKEN)
-
-
-def wait() -> None:
-    """Wait for all that was started on an accelerator."""
-    if device_in_use() is not None:
-        torch.accelerator.synchronize()
 
 
 def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
