@@ -8,13 +8,19 @@ from tests.specimens.wrong import machines
 
 from pullback.conformance import Verdict, check
 
+
+def _on_gpu(value):
+    return value.detach().cuda().requires_grad_() if isinstance(value, torch.Tensor) else value
+
+
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @NEEDS_GPU
 @pytest.mark.parametrize("specimen", machines.ON_A_GPU, ids=lambda specimen: specimen.id)
 def test_a_wrong_specimen_is_caught_on_a_gpu(specimen):
-    finding = check(specimen.function, *specimen.inputs(), clauses="cuda-graph")["cuda-graph"]
+    inputs = map(_on_gpu, specimen.inputs())
+    finding = check(specimen.function, *inputs, clauses="cuda-graph")["cuda-graph"]
     assert finding.verdict.is_bad or finding.verdict is Verdict.LACKING, finding
 
 
@@ -24,12 +30,11 @@ def test_a_right_specimen_holds_on_a_gpu(function):
     inputs = (normal(4, 3),)
     if function is Linear:
         inputs = normal(4, 3), normal(2, 3, seed=2), normal(2, seed=3)
-    report = check(function, *inputs, clauses="cuda-graph")
+    report = check(function, *map(_on_gpu, inputs), clauses="cuda-graph")
     assert report["cuda-graph"].verdict is Verdict.HOLDS, report
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_the_clause_is_skipped_and_says_why():
+def test_inputs_elsewhere_are_not_moved_to_a_gpu():
     finding = check(Cube, normal(3), clauses="cuda-graph")["cuda-graph"]
     assert finding.verdict is Verdict.SKIPPED
     assert "CUDA" in finding.detail

@@ -19,21 +19,17 @@ __all__ = ["cuda_graph"]
 )
 def cuda_graph(probe: Probe) -> Finding:
     """Capture forward and backward in a CUDA graph, replay at other inputs, and compare."""
-    if not torch.cuda.is_available():
-        return probe.skipped("There is no CUDA device.")
+    # Not moved there: its author may have written it, or what it holds may lie, elsewhere.
+    if not any(value.is_cuda for value in probe.inputs.values):
+        return probe.skipped("Its inputs lie on no CUDA device.")
     if probe.draws:
         return probe.skipped("It draws random numbers, which a graph draws in another order.")
-    moved = probe.inputs.with_values([value.cuda() for value in probe.inputs.values])
-    on_device = type(probe)(
-        probe.subject, moved, probe.original, intent=probe.intent, seed=probe.seed,
-        outputs=probe.outputs, clause=probe.clause,
-    )  # fmt: skip
-    start, other = on_device.point(0), on_device.point(2)
-    shapes = [y.detach() for y in on_device.evaluate(on_device.leaves(start))]
-    cotangents = on_device.cotangents(shapes)
-    expected = [t.detach() for t in _step(on_device, on_device.leaves(other), cotangents)]
+    start, other = probe.point(0), probe.point(2)
+    shapes = [y.detach() for y in probe.evaluate(probe.leaves(start))]
+    cotangents = probe.cotangents(shapes)
+    expected = [t.detach() for t in _step(probe, probe.leaves(other), cotangents)]
     try:
-        got = _replayed(on_device, start, other, cotangents)
+        got = _replayed(probe, start, other, cotangents)
     except Exception as error:  # judged by its type
         torch.cuda.synchronize()
         return probe.failed(error, "Capture is refused")
