@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._guard import device_in_use
+from pullback.conformance._guard import device_in_use, has_device
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
@@ -140,7 +140,7 @@ def can_copy() -> bool:
         return False
     if device_in_use() is not None:
         return False
-    return not torch.accelerator.is_available() or _a_copy_differentiates()
+    return not has_device() or _a_copy_differentiates()
 
 
 def _a_copy_differentiates() -> bool:

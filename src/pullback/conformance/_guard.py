@@ -22,7 +22,7 @@ from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = [
-    "device_in_use", "environment", "global_settings", "guarded", "reseed", "unpatched",
+    "device_in_use", "environment", "global_settings", "guarded", "has_device", "reseed", "unpatched",
 ]  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def device_in_use() -> torch.device | None:
     can do the work of.
 
     Example:
-        >>> device_in_use() is None or torch.accelerator.is_available()
+        >>> device_in_use() is None or has_device()
         True
     """
     device = torch.accelerator.current_accelerator()
@@ -42,6 +42,20 @@ def device_in_use() -> torch.device | None:
     # Where a device says nothing of it (Apple's) it has no state of ours either.
     module = torch.get_device_module(device)
     return device if getattr(module, "is_initialized", bool)() else None
+
+
+def has_device() -> bool:
+    """Whether there is an accelerator, used or not.
+
+    It is counted: `torch.accelerator.is_available` may leave CUDA of no use to processes that are
+    forked from this one.
+
+    Example:
+        >>> isinstance(has_device(), bool)
+        True
+    """
+    device = torch.accelerator.current_accelerator()
+    return device is not None and torch.get_device_module(device).device_count() > 0
 
 
 def reseed(seed: int) -> None:

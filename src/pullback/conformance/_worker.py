@@ -22,7 +22,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
-from pullback.conformance._guard import unpatched
+from pullback.conformance._guard import has_device, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
@@ -82,7 +82,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
     clause: between two of them the process may be copied. Not where there is a device: to
     differentiate starts a thread for each, which no copy has.
     """
-    if torch.accelerator.is_available():
+    if has_device():
         return
     torch.set_num_threads(1)
     with suppress(ImportError):  # torch's compiler shows its progress by it, where it is
