@@ -22,7 +22,8 @@ from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = [
-    "device_in_use", "environment", "global_settings", "guarded", "has_device", "reseed", "unpatched",
+    "device_in_use", "environment", "global_settings", "guarded", "has_device", "reseed",
+    "unpatched",
 ]  # fmt: skip
 
 
