@@ -152,7 +152,8 @@ def _starter(
         if not can_copy():
             raise ArgumentError(
                 "A copy of this process cannot check anything.",
-                given="a device in use, or a platform other than Linux",
+                given="a device in use, a backward that has run where there is a device, or a "
+                "platform other than Linux",
                 mend="Pass isolate=True or isolate=False.",
             )
         return copy

@@ -283,8 +283,9 @@ def refuse_here() -> None:
     if not (can_copy() and dist.is_available() and dist.is_gloo_available()):
         raise ArgumentError(
             "No ranks can be started from here.",
-            given="a device in use, another platform than Linux, or a torch without gloo",
-            mend="Check on ranks in a process that has used no device yet.",
+            given="a device in use, a backward that has run where there is a device, another "
+            "platform than Linux, or a torch without gloo",
+            mend="Check on ranks in a fresh process.",
         )
     if dist.is_initialized():
         raise ArgumentError(
