@@ -16,17 +16,21 @@ from pullback.recording.codec import TENSORS
 __all__ = ["Arguments", "is_composed", "is_continuous", "refuse_data", "without_nan"]
 
 
+_CODES = {getattr(torch, name, None) for name in ("float8_e8m0fnu", "float4_e2m1fn_x2")}
+
+
 def is_continuous(tensor: torch.Tensor) -> bool:
     """Whether a tensor is floating or complex, so that a derivative with respect to it makes sense.
 
     One that its class puts together from others, a quantised weight for example, has no numbers of
-    its own that could move a little.
+    its own that could move a little; nor have scales without a zero, and two numbers in a byte.
 
     Example:
         >>> is_continuous(torch.ones(2)), is_continuous(torch.ones(2, dtype=torch.int64))
         (True, False)
     """
-    return (tensor.is_floating_point() or tensor.is_complex()) and not is_composed(tensor)
+    moves = tensor.is_floating_point() and tensor.dtype not in _CODES
+    return (moves or tensor.is_complex()) and not is_composed(tensor)
 
 
 def is_composed(tensor: torch.Tensor) -> bool:

@@ -238,10 +238,20 @@ def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the checked code may raise anything
+        if isinstance(error, NotImplementedError) and _gives_float8(probe):
+            return probe.skipped("An output is of float8, in which torch computes nothing.")
         # Its clause foresees a refused transform; here types have met that do not fit.
         if classify(error, transform=not isinstance(error, TypeError)) is Verdict.LACKING:
             return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
         return probe.crashes(describe(error), _UNFORESEEN)
+
+
+def _gives_float8(probe: Probe) -> bool:
+    try:
+        with guarded():
+            return any(output.element_size() == 1 for output in probe.output_values())
+    except Exception:
+        return False
 
 
 def limit(seconds: float | None) -> AbstractContextManager[None]:

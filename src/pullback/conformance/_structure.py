@@ -53,7 +53,9 @@ _KNOWN: MutableMapping[torch.Tensor, tuple[int, list[Structure]]] = WeakTensorKe
 
 
 def _found(tensor: torch.Tensor) -> list[Structure]:
-    if not (is_continuous(tensor) and bool(tensor.isfinite().all()) and bool(tensor.any())):
+    if tensor.element_size() == 1 or not is_continuous(tensor):  # torch computes nothing in float8
+        return []
+    if not (bool(tensor.isfinite().all()) and bool(tensor.any())):
         return []
     # A matrix of one entry has every symmetry, which says nothing.
     square = tensor.ndim >= 2 and tensor.shape[-1] > 1

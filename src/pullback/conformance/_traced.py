@@ -13,10 +13,12 @@ from pullback.conformance._forked import ProcessDied, can_copy, forked
 from pullback.conformance._probe import Probe
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import (
+    FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
     compile_in_one_thread,
     has_own_fake,
+    pytree,
 )
 from pullback.report import Finding, Verdict
 
@@ -95,7 +97,10 @@ def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
 
 
 class _Failing(TorchDispatchMode):
-    """Notes the operator in which a run fails."""
+    """Notes the operator in which a run fails.
+
+    Not where a tensor with numbers is among its arguments: torch refuses that before any rule.
+    """
 
     op: Any = None
 
@@ -103,7 +108,9 @@ class _Failing(TorchDispatchMode):
         try:
             return func(*args, **(kwargs or {}))
         except Exception:
-            self.op = self.op or func
+            given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            if self.op is None and all(isinstance(x, FakeTensor) for x in given):
+                self.op = func
             raise
 
 

@@ -14,7 +14,7 @@ import torch
 
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe
-from pullback.conformance._vectors import Tensors, are_finite
+from pullback.conformance._vectors import Tensors, are_finite, wide
 from pullback.internal.torch import TorchDispatchMode, set_deterministic
 from pullback.report import Finding
 
@@ -92,7 +92,7 @@ def unwritten(found: Tensors, again: Callable[[], Tensors]) -> int | None:
             other = again()
     except Exception:  # some code takes no such mode
         return None
-    pairs = zip(found, other, strict=True)
+    pairs = zip(map(wide, found), map(wide, other), strict=True)
     return next((k for k, (a, b) in enumerate(pairs) if (a.isnan() & ~b.isnan()).any()), None)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._explain import Difference, explain
+from pullback.conformance._vectors import wide
 
 __all__ = [
     "CANCELLED", "broadcast", "close", "compared", "expanded", "is_freed", "largest", "offset",
@@ -189,8 +190,8 @@ def close(
     eps = max([least, *found])
     # So much of a half-precision number would let anything pass.
     tolerance = looser * eps**0.75 if eps > least else min(looser * eps**0.75, max(16 * eps, 0.1))
-    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
-    a, b = one.detach().to(wide), other.detach().to(wide)
+    dtype = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+    a, b = one.detach().to(dtype), other.detach().to(dtype)
     finite = torch.isfinite(b)
     if not torch.equal(torch.isfinite(a), finite):
         return False
@@ -204,7 +205,7 @@ def close(
 
 def largest(tensors: Iterable[torch.Tensor]) -> float:
     """The largest finite magnitude among the entries."""
-    sizes = (t.detach().abs() for t in tensors if is_continuous(t))
+    sizes = (wide(t.detach()).abs() for t in tensors if is_continuous(t))  # float8 has no abs
     finite = (size[size.isfinite()] for size in sizes)
     return max((float(size.max()) for size in finite if size.numel()), default=0.0)
 
@@ -214,9 +215,9 @@ def transposed(x: torch.Tensor) -> torch.Tensor:
 
 
 def strided(x: torch.Tensor) -> torch.Tensor:
-    wide = torch.zeros((*x.shape, 2), dtype=x.dtype, device=x.device)
-    wide[..., 1] = x
-    return wide[..., 1]
+    pairs = x.new_zeros((*x.shape, 2))
+    pairs[..., 1] = x
+    return pairs[..., 1]
 
 
 def offset(x: torch.Tensor) -> torch.Tensor:

@@ -131,3 +131,24 @@ def indexing(x):
 def test_of_a_fake_rule(name, fake, verdict):
     report = check(operator(name, fake), normal(3, 4), clauses="fake")
     assert report["fake"].verdict == verdict, str(report)
+
+
+def test_a_tensor_that_a_function_brings_itself_is_refused_by_torch_and_no_fault_of_a_fake_rule():
+    @torch.library.custom_op("pullback_whose::product", mutates_args=())
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x * w
+
+    product.register_fake(lambda x, w: torch.empty_like(x))
+    weight = torch.full((3, 4), 2.0, dtype=torch.float64)
+
+    class Weighted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return product(x, weight)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return product(cotangent, weight)
+
+    report = check(Weighted, normal(3, 4), clauses="fake")
+    assert report["fake"].verdict == "lacking", str(report)

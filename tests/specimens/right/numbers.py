@@ -36,6 +36,50 @@ def symmetric():
     return (x + x.mT).requires_grad_()
 
 
+class ToFloat8(torch.autograd.Function):
+    """Its output has a dtype in which torch computes nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.to(torch.float8_e4m3fn)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.to(torch.float64)
+
+
+class WithScales(torch.autograd.Function):
+    """Beside numbers it returns scales, which have no zero, and so no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        scale = torch.full((1,), 2.0).to(torch.float8_e8m0fnu)
+        ctx.mark_non_differentiable(scale)
+        return x / 2, scale
+
+    @staticmethod
+    def backward(ctx, cotangent, of_scale):
+        return cotangent / 2
+
+
+class FromFloat8(torch.autograd.Function):
+    """The numbers of a quantised tensor, in other units."""
+
+    @staticmethod
+    def forward(ctx, quantised, scale):
+        ctx.save_for_backward(quantised)
+        return quantised.to(scale.dtype) * scale
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (quantised,) = ctx.saved_tensors
+        return None, (cotangent * quantised.to(cotangent.dtype)).sum()
+
+
+def eighths(*shape):
+    return normal(*shape).detach().to(torch.float8_e4m3fn)
+
+
 ROWS = {
     "SingleInside": (lambda x: x.float().sin().double(), lambda: (normal(4),)),
     "OnlySingle": (only_single, lambda: (normal(4, dtype=torch.float32),)),
@@ -61,4 +105,8 @@ ROWS = {
 }
 SPECIMENS = [
     Specimen(function_of(formula, name), inputs) for name, (formula, inputs) in ROWS.items()
+] + [
+    Specimen(ToFloat8, lambda: (normal(3, 4),)),
+    Specimen(WithScales, lambda: (normal(3, 4),)),
+    Specimen(FromFloat8, lambda: (eighths(3, 4), at(2.0)[0].detach().requires_grad_())),
 ]
