@@ -18,7 +18,7 @@ from tests.specimens.wrong.hidden import NeverRuns
 from torch.testing._internal.two_tensor import TwoTensor
 
 import pullback.conformance
-from pullback.conformance import Report, Verdict, check
+from pullback.conformance import Report, Verdict, _prepare, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 from pullback.internal.torch import answering
@@ -418,6 +418,16 @@ def test_a_function_that_cannot_be_called_again_says_so(isolate):
     assert "second call with the same arguments fails" in report["derivative"].detail
     assert "the buckets are full" in report["derivative"].detail
     assert report["linear"].verdict == "skipped"
+
+
+def test_an_error_of_the_checker_accuses_nobody(monkeypatch):
+    def broken(probe):
+        raise NotImplementedError("no such operator")
+
+    monkeypatch.setattr(_prepare, "_grain", broken)
+    report = check(Cube, torch.randn(3), clauses=["derivative", "linear"])
+    assert {finding.verdict for finding in report.findings} == {"skipped"}
+    assert "no such operator" in report["derivative"].detail
 
 
 class Packs(torch.autograd.Function):

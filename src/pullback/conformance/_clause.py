@@ -6,7 +6,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pullback.conformance._causes import fold
-from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, classify, describe
+from pullback.conformance._failure import (
+    NoForward,
+    NoNumbers,
+    NotSeen,
+    OnceOnly,
+    classify,
+    describe,
+)  # fmt: skip
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
@@ -209,6 +216,8 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     if isinstance(fault, NoForward):
         return probe.crashes(str(fault), "Make a plain call work first, or pass other inputs.",
                              ["print(outs())"])  # fmt: skip
+    if isinstance(fault, NotSeen):
+        return probe.skipped(str(fault))
     if isinstance(fault, OnceOnly):
         hint = "Keep what changes from call to call in the arguments, or out of forward."
         return probe.crashes(str(fault), hint)

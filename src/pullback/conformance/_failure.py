@@ -19,7 +19,9 @@ import torch
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = ["NoForward", "NoNumbers", "OnceOnly", "classify", "describe", "is_written", "raised"]
+__all__ = [
+    "NoForward", "NoNumbers", "NotSeen", "OnceOnly", "classify", "describe", "is_written", "raised",
+]  # fmt: skip
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -37,6 +39,10 @@ class NoForward(Exception):
 
 class NoNumbers(Exception):
     """A gradient that its class puts together from others: what it is cannot be compared."""
+
+
+class NotSeen(Exception):
+    """What the checker could not find out, by an error of its own or at other arguments."""
 
 
 class OnceOnly(Exception):

@@ -9,7 +9,14 @@ from functools import cache, partial
 import torch
 
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._failure import NoForward, NoNumbers, OnceOnly, describe, raised
+from pullback.conformance._failure import (
+    NoForward,
+    NoNumbers,
+    NotSeen,
+    OnceOnly,
+    describe,
+    raised,
+)  # fmt: skip
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -55,7 +62,11 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
         try:
             return _look(probe)
         except (Exception, SystemExit) as error:
-            return _once_only(probe, describe(error))
+            # Looking made other calls too: that it fails again is said of what does.
+            again = raised(lambda: probe.run(probe.leaves()))
+            if again is not None:
+                return _once_only(probe, describe(again))
+            return replace(probe, fault=NotSeen(f"Looking at its calls fails: {describe(error)}"))
 
 
 def _takes(subject: Subject, arguments: Arguments) -> bool:
