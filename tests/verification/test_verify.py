@@ -298,6 +298,21 @@ def test_what_runs_in_a_copy_may_start_processes() -> None:
     assert isolated(steps, 5.0, isolate=True)["started"].detail == "0"
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent
+
+
+def test_an_apply_has_the_name_of_its_function() -> None:
+    report = verify(Twice.apply, lambda x: 2 * x, (torch.randn(3),), isolate=False)
+    assert report.function.endswith(":Twice")
+
+
 def test_a_slow_kernel_takes_more_of_the_time_than_its_reference(monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(

@@ -42,9 +42,10 @@ class Subject:
     """A function, Function, custom operator or module, called the same way in every dtype."""
 
     def __init__(self, given: Any) -> None:
-        self.given = given
-        is_function = isinstance(given, type) and issubclass(given, torch.autograd.Function)
-        self.call: Callable[..., Any] = given.apply if is_function else given
+        owner = getattr(given, "__self__", given)  # the Function of an `apply`
+        is_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+        self.given = owner if is_function else given
+        self.call: Callable[..., Any] = owner.apply if is_function else given
 
     def of(self, dtype: torch.dtype) -> Callable[..., Any]:
         """It as it computes in a dtype: the parameters of a module are cast."""
