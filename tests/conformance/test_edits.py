@@ -836,3 +836,22 @@ def test_the_script_prints_the_smallest_numbers_too():
     assert len(wanted) == 6
     for number in map(float, wanted):
         assert any(number == pytest.approx(n, rel=5e-4, abs=0) for n in printed)
+
+
+class OtherBelowZero(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if (x < 0).sum() > 0:
+            g = torch.where(x < 0, g * (3 * x).exp(), g)
+        return g * x.cos()
+
+
+def test_what_is_asked_of_a_tensor_in_an_if_is_no_reason_to_fail():
+    x = torch.tensor([-0.5, 0.3, 0.7], dtype=torch.float64)
+    assert check(OtherBelowZero, x, clauses="derivative")["derivative"].verdict == "broken"

@@ -235,7 +235,9 @@ def _plain(search: _Search, number: int) -> _Edited:
         elif type(leaf) in (int, float) and step.place:
             for rank, value, said in _meant(search, number, k):
                 yield rank, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
-            turns = [s.leaves[k] for s in search.steps if s.place == step.place]
+            # What is written once may be several operations: a comparison, and its truth for `if`.
+            same = (s for s in search.steps if s.place == step.place)
+            turns = [s.leaves[k] for s in same if k < len(s.leaves)]
             for more, said in _BESIDE.items() if len({*turns}) > 1 and type(leaf) is int else ():
                 edit = edited(k, lambda n, more=more: n + more)
                 yield 1, edit, f"reads {said} than {', '.join(map(str, turns[:3]))}, ..."
