@@ -21,6 +21,7 @@ from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
 from pullback.recording._call_sites import call_sites, sources
 from pullback.recording._guess import guesses
+from pullback.recording._spool import described
 from pullback.recording.codec import Encoder, NotPlain
 from pullback.recording.locator import Locator
 
@@ -55,7 +56,7 @@ def main(folder: Path) -> None:
         if locator.name in request["skip"]:
             continue
         # Said before it is tried, so that a Function that ends the process is still listed.
-        say(trying=locator.name, head=_head(locator))
+        say(trying=locator.name, head=described(locator))
         with _quiet():
             reasons = _try(function, locator, folder, files)
         say(tried=locator.name, reasons=reasons)
@@ -129,10 +130,6 @@ def _named(module: str, qualname: str) -> Any:
     return value
 
 
-def _head(locator: Locator) -> dict[str, Any]:
-    return {"locator": locator.to_data(), "paths": [], "script": ""}
-
-
 def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -> dict[str, int]:
     """Spool the calls that work; returns the reason why there are none."""
     if is_operator(function) and registered_rules(resolve(function)).kind != "registered":
@@ -156,9 +153,10 @@ def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -
             continue
         path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
         try:
-            _spool(path, locator, args)
+            call = Encoder(_CALL_BYTES).encode_call(args, {})
         except NotPlain as reason:
             return {str(reason): 1}
+        torch.save(described(locator, [call]), path)
         kept += 1
         if kept >= _KEEP:
             break
@@ -202,10 +200,6 @@ def _fault(function: Any, args: tuple[Any, ...]) -> str:
 
 def _differentiable(value: torch.Tensor) -> torch.Tensor:
     return value.clone().requires_grad_(value.is_floating_point())
-
-
-def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
-    torch.save({**_head(locator), **Encoder(_CALL_BYTES).encode_call(args, {})}, path)
 
 
 if __name__ == "__main__":

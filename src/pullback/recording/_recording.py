@@ -7,10 +7,9 @@ executes nothing.
 
 import io
 import pickle
-import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._files import write_whole
-from pullback.recording._spool import read_data
+from pullback.recording._spool import read_counts
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
@@ -31,7 +30,8 @@ _VERSION = 2
 # The encoder goes 40 deep, with up to four lists and tuples for a level.
 _DEPTH = 200
 _LEAST_VALUES = 2**16
-_KEPT = ("paths", "script", "applied", "reasons")  # of a Function, in a file
+_MAKE = "Make one with: pullback record -o calls.pt -- python train.py"
+_AGAIN = "Record again with this version."
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,19 @@ class RecordedFunction:
     def name(self) -> str:
         """``"package.module:Name"``; the script's file in place of ``__main__``."""
         return self.locator.name
+
+    def add(self, other: "RecordedFunction", *, alike: bool = True) -> None:
+        """Take in what another process says of the Function.
+
+        Arguments:
+            other: the same Function.
+            alike: whether calls are added that tell nothing new.
+        """
+        self.applied += other.applied
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        known = () if alike else {call.signature for call in self.calls}
+        self.calls += [call for call in other.calls if call.signature not in known]
 
     def load(self) -> Any:
         """Import the Function.
@@ -146,11 +159,8 @@ class Recording:
             RecordingError: the file cannot be written.
         """
         functions = [
-            {
-                **{name: getattr(item, name) for name in _KEPT},
-                "locator": item.locator.to_data(),
-                "calls": [dict(vars(call)) for call in item.calls],
-            }
+            {name: value for name, value in vars(item).items() if name != "loader"}
+            | {"locator": item.locator.to_data(), "calls": [dict(vars(c)) for c in item.calls]}
             for item in self.functions
         ]
         data = {"format": _FORMAT, "version": _VERSION, "program": list(self.program),
@@ -187,7 +197,7 @@ class Recording:
             raise RecordingError(
                 f"{path} is not a recording.",
                 given="a file that torch can read, of another form",
-                mend="Make one with: pullback record -o calls.pt -- python train.py",
+                mend=_MAKE,
             )
         version = data.get("version")
         if not _is(version, _VERSION):
@@ -195,21 +205,20 @@ class Recording:
                 f"{path} was written by another version of pullback.",
                 given=f"version {version}" if type(version) is int else None,
                 expected=f"version {_VERSION}",
-                mend="Record again with this version.",
+                mend=_AGAIN,
             )
         try:
-            named = [Path(script) for script in scripts]
-            functions = [_read_function(item, named) for item in data["functions"]]
+            functions = list(map(_read_function, data["functions"]))
             program = [_text(word) for word in data["program"]]
         except Exception as error:  # data of any other form fails in some way or other
             raise RecordingError(
                 f"{path} is malformed.",
                 given=describe_fault(error),
-                mend="Record again with this version.",
+                mend=_AGAIN,
             ) from error
-        if trust:
-            for function in functions:
-                function.loader = Loader(function.paths)
+        for item in functions:
+            package = "" if item.locator.script else item.locator.module.partition(".")[0]
+            item.loader = Loader(item.paths) if trust else StrictLoader(scripts, package)
         return cls(program, functions)
 
     @classmethod
@@ -224,19 +233,14 @@ class Recording:
             calls: the most calls of one Function that are kept, of all processes together.
         """
         functions: dict[Locator, RecordedFunction] = {}
-        folder = Path(directory)
-        for file, items in read_data(folder, "counts"):
-            for item in items:
-                entry = _entry(functions, item)
-                entry.applied += _tally(file, item.get("slot"))
-                for reason, count in item["reasons"].items():
-                    entry.reasons[reason] = entry.reasons.get(reason, 0) + count
-        for file in sorted(folder.glob("call-*.pt")):
-            item = _read(file)
-            entry, call = _entry(functions, item), _read_call(item)
-            if calls is None or all(call.signature != other.signature for other in entry.calls):
-                entry.calls.append(call)
+        files = sorted(Path(directory).glob("call-*.pt"))
+        for found in map(_read_function, [*read_counts(directory), *map(_read, files)]):
+            entry = functions.setdefault(found.locator, found)
+            if entry is not found:
+                entry.add(found, alike=calls is None)
         for entry in functions.values():
+            flags = ("--script", entry.script) if entry.script else ("--trust",)
+            entry.loader = Loader(entry.paths, flags)
             ranks = max((call.place[1] for call in entry.calls if call.place), default=1)
             del entry.calls[len(entry.calls) if calls is None else calls * ranks :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
@@ -276,7 +280,7 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise RecordingError(
             f"There is no recording at {path}.",
-            mend="Make one with: pullback record -o calls.pt -- python train.py",
+            mend=_MAKE,
         )
     try:
         _refuse_other_archives(path)
@@ -296,7 +300,7 @@ def _read(path: Path) -> Any:
         raise RecordingError(
             f"{path} cannot be read.",
             given=describe_fault(error),
-            mend="Make one with: pullback record -o calls.pt -- python train.py",
+            mend=_MAKE,
         ) from error
 
 
@@ -334,23 +338,15 @@ def _refuse_inflated(data: Any, size: int) -> None:
             raise ValueError("it holds more than its file: the same parts again and again")
 
 
-def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
-    locator = Locator.from_data(item["locator"])
-    if locator not in functions:
-        paths = [_text(entry) for entry in item["paths"]]
-        script = _text(item["script"])
-        loader = Loader(paths, ("--script", script) if script else ("--trust",))
-        functions[locator] = RecordedFunction(locator, paths, script, loader=loader)
-    return functions[locator]
-
-
-def _read_function(item: dict[str, Any], scripts: Sequence[Path]) -> RecordedFunction:
-    reasons = {_text(reason): int(count) for reason, count in item["reasons"].items()}
-    calls = [_read_call(call) for call in item["calls"]]
-    entry = _entry({}, item)
-    package = "" if entry.locator.script else entry.locator.module.partition(".")[0]
-    loader = StrictLoader(scripts, package)
-    return replace(entry, applied=int(item["applied"]), calls=calls, reasons=reasons, loader=loader)
+def _read_function(item: dict[str, Any]) -> RecordedFunction:
+    return RecordedFunction(
+        Locator.from_data(item["locator"]),
+        [_text(entry) for entry in item["paths"]],
+        _text(item["script"]),
+        int(item["applied"]),
+        list(map(_read_call, item["calls"])),
+        {_text(reason): int(count) for reason, count in item["reasons"].items()},
+    )
 
 
 def _read_call(item: dict[str, Any]) -> RecordedCall:
@@ -374,14 +370,6 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
-
-
-def _tally(counts: Path, slot: int | None) -> int:
-    """How often a process applied a Function, from the memory that it shared with a file."""
-    file = counts.with_name(counts.stem.replace("counts", "tally"))
-    if slot is None or not file.exists():
-        return 0
-    return int.from_bytes(file.read_bytes()[8 * slot : 8 * slot + 8], sys.byteorder)
 
 
 def _requires_grad(node: Any) -> bool:

@@ -2,9 +2,8 @@
 
 A process may be killed, leave through ``os._exit``, or be a forked worker of a loader: none of
 them runs what was meant for the end. So nothing waits for the end: each kept call is a file of its
-own, and the counts are in memory that is a file.
-
-This file imports neither torch nor pullback: it is also loaded by path into programs.
+own, and the counts are in memory that is a file. What a file says of a Function has the form that
+it has in a recording.
 """
 
 import contextlib
@@ -14,11 +13,20 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Spool", "place_of", "read_data", "write_data"]
+import torch
+import torch.distributed as dist
+
+from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
+from pullback.recording._recorder import Call, Record
+from pullback.recording.locator._locator import Locator
+
+__all__ = [
+    "Spool", "described", "place_of", "plain_torch", "read_counts", "read_data", "write_data",
+]  # fmt: skip
 
 _BYTES = 8
 
@@ -33,7 +41,7 @@ class Spool:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._number = 0
-        self.recorder: Any = None
+        self.recorder: Any = None  # whose records and counts are written
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.renew)
 
@@ -50,14 +58,24 @@ class Spool:
             self.recorder.tally = memoryview(mmap.mmap(file.fileno(), slots * _BYTES)).cast("Q")
         self.describe()
 
-    def keep(self, record: Any, call: Any) -> None:
-        """Write one call, while no mode of torch is on.
+    def keep(self, record: Record, call: Call) -> None:
+        """Write one call.
 
         Raises:
             OSError: the disk is full, for example; a file that is empty says so.
         """
-        with self._telling():
-            self._keep(record, call)
+        self._number += 1
+        data = {
+            "arguments": call.arguments,
+            "keywords": call.keywords,
+            "tensors": call.tensors,
+            "place": place_of(int(self.recorder.tally[record.slot])),
+        }
+        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
+        with plain_torch(), self._telling():
+            torch.save(described(record.locator, [data], record.script), written)
+            name = f"call-{os.getpid()}-{self._number:04d}.pt"
+            _write_whole(os.path.join(self._directory, name), written.getbuffer())
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -70,44 +88,34 @@ class Spool:
                 pass
             raise
 
-    def _keep(self, record: Any, call: Any) -> None:
-        import torch
-
-        self._number += 1
-        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
-        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
-        torch.save(
-            {
-                **_head(record),
-                "arguments": call.arguments,
-                "keywords": call.keywords,
-                "tensors": call.tensors,
-                "place": place_of(int(self.recorder.tally[record.slot])),
-            },
-            written,
-        )
-        write_whole(path, written.getbuffer())
-
     def describe(self) -> None:
         """Write what the counts count, and why calls were not kept."""
         if not os.path.isdir(self._directory):
             return
-        with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
-            self._describe()
-
-    def _describe(self) -> None:
         found = [
-            {**_head(record), "slot": record.slot, "reasons": record.reasons}
+            described(
+                record.locator, script=record.script, reasons=record.reasons, slot=record.slot
+            )
             for record in self.recorder.records.values()
             if not record.ignored
         ]
-        write_data(self._directory, "counts", found)
+        with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
+            write_data(self._directory, "counts", found)
+
+
+def described(
+    locator: Locator, calls: Iterable[dict[str, Any]] = (), script: str = "", **more: Any
+) -> dict[str, Any]:
+    """What is said of a Function, in the form that it has in a recording."""
+    paths = [os.path.abspath(entry) for entry in sys.path]
+    data = {"locator": locator.to_data(), "paths": paths, "script": script, "applied": 0}
+    return {**data, "calls": list(calls), "reasons": {}, **more}
 
 
 def write_data(directory: str, kind: str, data: Any) -> None:
     """Write what this process says of a kind."""
     path = os.path.join(directory, f"{kind}-{os.getpid()}.json")
-    write_whole(path, json.dumps(data).encode())
+    _write_whole(path, json.dumps(data).encode())
 
 
 def read_data(directory: str | Path, kind: str) -> Iterator[tuple[Path, Any]]:
@@ -116,16 +124,28 @@ def read_data(directory: str | Path, kind: str) -> Iterator[tuple[Path, Any]]:
         yield path, json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_whole(path: str, content: Any) -> None:
+def read_counts(directory: str | Path) -> Iterator[dict[str, Any]]:
+    """What processes have said of their Functions, and how often they applied each."""
+    for path, items in read_data(directory, "counts"):
+        tally = path.with_name(path.stem.replace("counts", "tally"))
+        counts = memoryview(tally.read_bytes()).cast("Q") if tally.exists() else None
+        for item in items:
+            slot = item.pop("slot", None)
+            yield item if counts is None or slot is None else {**item, "applied": counts[slot]}
+
+
+def _write_whole(path: str, content: Any) -> None:
     """Write a file beside its place and put it there when it is whole: others read meanwhile."""
     with open(path + ".part", "wb") as file:
         file.write(content)
     os.replace(path + ".part", path)
 
 
-def _head(record: Any) -> dict[str, Any]:
-    paths = [os.path.abspath(entry) for entry in sys.path]
-    return {"locator": record.locator.to_data(), "paths": paths, "script": record.script}
+@contextlib.contextmanager
+def plain_torch() -> Iterator[None]:
+    """Leave dispatch modes and torch.func transforms while copying and writing."""
+    with temporarily_clear_interpreter_stack(), torch.no_grad(), disable_current_modes():
+        yield
 
 
 def place_of(number: int) -> tuple[int, int, int] | None:
@@ -133,7 +153,6 @@ def place_of(number: int) -> tuple[int, int, int] | None:
 
     ``None`` in a process that is no rank.
     """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size(), number
