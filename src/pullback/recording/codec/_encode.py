@@ -5,8 +5,7 @@ argument becomes a tree of tuples, lists, strings, numbers and tensors, each tup
 what it stands for; `decode_call` is the way back. What has no such form is
 refused with its reason, and the call is then reported as not replayable.
 
-This file imports nothing of pullback but `pullback.internal.torch`: it is also loaded by path into
-the program that is recorded, where pullback need not be installed and that one is a copy.
+A copy of this file is imported into the program that is recorded.
 """
 
 import abc
@@ -14,8 +13,6 @@ import collections
 import dataclasses
 import enum
 import functools
-import importlib
-import os
 import sys
 import types
 import typing
@@ -34,6 +31,7 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     maybe_get_bdim,
 )
+from pullback.recording.locator._locator import Locator
 
 # Long: it is loaded by path into programs, where one file is found without the others.
 
@@ -45,7 +43,6 @@ __all__ = [
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
-_SHIM_PREFIX = "_pullback_shim_"
 _DICTS = (collections.OrderedDict, collections.defaultdict, collections.Counter)
 _VIEWS = tuple(
     type(view) for kind in (dict, collections.OrderedDict)
@@ -299,14 +296,15 @@ class Encoder:
         defaults = self.encode(value.__defaults__)
         keywords = self.encode(value.__kwdefaults__)
         code = value.__code__
-        place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
+        home = _home(Locator.in_module(value.__module__))
+        place = (home, code.co_qualname, code.co_firstlineno)
         variables = self._script_globals(value)
         extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
         return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
     def _script_globals(self, value: types.FunctionType) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
-        if not _is_script(value.__module__):
+        if value.__module__ != "__main__" and not Locator.in_module(value.__module__).script:
             return []
         definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
         found = []
@@ -368,7 +366,7 @@ _ENCODERS: tuple[tuple[Any, Callable[[Encoder, Any], Any]], ...] = (
     (_GROUPS, lambda self, v: ("group", torch.distributed.get_process_group_ranks(v))),
     (types.EllipsisType, lambda self, value: ("ellipsis",)),
     (_ANNOTATIONS, Encoder._annotation),
-    (types.ModuleType, lambda self, value: ("module", _home(value.__name__))),
+    (types.ModuleType, lambda self, value: ("module", _home(Locator.in_module(value.__name__)))),
     (
         functools.partial,
         lambda self, v: ("partial", self._all((v.func, tuple(v.args), dict(v.keywords)))),
@@ -395,46 +393,17 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
 
 
 def _reference(value: Any) -> tuple[str, str]:
-    """Return the module and qualified name under which ``value`` is found again."""
-    module = getattr(value, "__module__", None) or ""
-    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
-    last = name.rpartition(".")[2]
-    # What torch makes in C says nothing, or something else, about where it is found.
-    places = [(module, name), ("torch", last), ("torch", f"Tensor.{last}")]
-    for place in [*places, ("torch.nn.functional", last)]:
-        if _look_up(*place) is value:
-            return _home(place[0]), place[1]
-    label = f"{module}.{name}".strip(".") or repr(value)
-    raise NotPlain(f"{label} cannot be found again by its name")
+    """Return the module, or script, and qualified name under which ``value`` is found again."""
+    locator = Locator.of(value)
+    if not locator.names(value):
+        raise NotPlain(f"{locator.name} cannot be found again by its name")
+    return _home(locator), locator.qualname
 
 
-def _is_script(module: str) -> bool:
-    return module == "__main__" or module.startswith(_SHIM_PREFIX)
-
-
-def _home(module: str) -> str:
-    """The name to import a module by; the file of a script."""
-    loaded = sys.modules.get(module)
-    file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
-    if not _is_script(module):
-        return module
-    if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
-        return spec.name  # run with `python -m`
-    if not file:
+def _home(locator: Locator) -> str:
+    if not locator.home:
         raise NotPlain("what was defined at a prompt has no file to be found in")
-    return os.path.abspath(file)
-
-
-def _look_up(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    if found is None and module:
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            return None
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return locator.home
 
 
 def _name(kind: type) -> str:

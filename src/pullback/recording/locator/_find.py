@@ -38,13 +38,13 @@ def find(locator: Locator) -> Any:
             mend="Put it in a module, so that it can be imported.",
         )
     first = locator.qualname.partition(".")[0]
-    module = load_module(locator.script or locator.module, locator.file, first)
+    module = load_module(locator.home, locator.file, first)
     try:
         found = operator.attrgetter(locator.qualname)(module)
     except AttributeError as error:
         functions = [name for name, value in vars(module).items() if _is_function(value)]
         raise ArgumentError(
-            f"{locator.script or locator.module} has no {locator.qualname}.",
+            f"{locator.home} has no {locator.qualname}.",
             given=locator.name,
             expected=f"one of its Functions: {', '.join(functions)}" if functions else None,
             mend="Check the spelling; a class that is made while the program runs is not found.",
