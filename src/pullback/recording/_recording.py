@@ -126,7 +126,7 @@ class RecordedFunction:
         args, keywords = decode_call(call.arguments, call.keywords, call.tensors, self.loader)
         for place, value in enumerate([*args, *keywords.values()]):
             if path and type(value) is FunctionType and "<" in value.__qualname__:
-                what = f"{path!r}, {self.name!r}, {number}{self.loader.options()}"
+                what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
                 module = "__import__('importlib').import_module('pullback.recording')"
                 setattr(value, EXPRESSION, f"{module}.load_call({what})[1][{place}]")
         return args, keywords

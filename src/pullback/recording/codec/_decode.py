@@ -117,7 +117,7 @@ class _Decoder:
 
     def _kind(self, module: str, name: str, fits: Callable[[Any], bool], otherwise: str) -> Any:
         """A class that the data names, of the kind that is meant."""
-        kind = self._loader.kind(_text(module), _text(name))
+        kind = self._loader.named(_text(module), _text(name), is_class=True)
         if not (isinstance(kind, type) and fits(kind)):
             raise ValueError(f"{module}.{name} {otherwise}")
         return kind
@@ -221,7 +221,7 @@ class _Decoder:
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
         cells, defaults, keywords, variables, *expression = bound
-        loaded = self._loader.code(_text(module))
+        loaded = self._loader.module(_text(module), is_code=True)
         code = _find_code(loaded, _text(qualname), *_integers([line]))
         closure = tuple(types.CellType(item) for item in self._many(cells))
         if len(closure) != len(code.co_freevars):
