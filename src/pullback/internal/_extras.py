@@ -26,10 +26,7 @@ def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
         root = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != root:
             raise
-        raise MissingExtraError(
-            f"{purpose} needs the package {root}, which is not installed.",
-            mend=f"pip install 'pullback[{extra}]'",
-        ) from error
+        raise _missing(root, extra, purpose) from error
 
 
 def require_tensor(purpose: str) -> None:
@@ -42,17 +39,13 @@ def require_tensor(purpose: str) -> None:
         MissingExtraError: torch or numpy is not installed.
     """
     for package in _TENSOR:
-        if not _is_installed(package):
-            raise MissingExtraError(
-                f"{purpose} needs the package {package}, which is not installed.",
-                mend="pip install 'pullback[tensor]'",
-            )
+        known = package in sys.modules
+        if (sys.modules[package] if known else importlib.util.find_spec(package)) is None:
+            raise _missing(package, "tensor", purpose)
 
 
-def _is_installed(package: str) -> bool:
-    if package in sys.modules:
-        return sys.modules[package] is not None
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
+def _missing(package: str, extra: str, purpose: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{purpose} needs the package {package}, which is not installed.",
+        mend=f"pip install 'pullback[{extra}]'",
+    )
