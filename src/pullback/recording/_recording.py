@@ -85,13 +85,8 @@ class RecordedFunction:
         """``"package.module:Name"``; the script's file in place of ``__main__``."""
         return self.locator.name
 
-    def add(self, other: "RecordedFunction", *, alike: bool = True) -> None:
-        """Take in what another process says of the Function.
-
-        Arguments:
-            other: the same Function.
-            alike: whether calls are added that tell nothing new.
-        """
+    def _add(self, other: "RecordedFunction", *, alike: bool) -> None:
+        """Take in what another process says of it, and its calls, if alike or if they are new."""
         self.applied += other.applied
         for reason, count in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + count
@@ -106,10 +101,8 @@ class RecordedFunction:
         """
         try:
             return self.loader.function(self.locator)
-        except ArgumentError as error:
-            raise RecordingError(
-                error.what, given=error.given, expected=error.expected, mend=error.mend
-            ) from error
+        except ArgumentError as e:
+            raise RecordingError(e.what, given=e.given, expected=e.expected, mend=e.mend) from e
 
     def arguments(self, number: int, path: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return fresh positional and keyword arguments of one call.
@@ -194,11 +187,8 @@ class Recording:
         StrictLoader(scripts)  # a script that is not there is the first thing to hear of
         data = _read(Path(path))
         if type(data) is not dict or not _is(data.get("format"), _FORMAT):
-            raise RecordingError(
-                f"{path} is not a recording.",
-                given="a file that torch can read, of another form",
-                mend=_MAKE,
-            )
+            given = "a file that torch can read, of another form"
+            raise RecordingError(f"{path} is not a recording.", given=given, mend=_MAKE)
         version = data.get("version")
         if not _is(version, _VERSION):
             raise RecordingError(
@@ -211,11 +201,8 @@ class Recording:
             functions = list(map(_read_function, data["functions"]))
             program = [_text(word) for word in data["program"]]
         except Exception as error:  # data of any other form fails in some way or other
-            raise RecordingError(
-                f"{path} is malformed.",
-                given=describe_fault(error),
-                mend=_AGAIN,
-            ) from error
+            given = describe_fault(error)
+            raise RecordingError(f"{path} is malformed.", given=given, mend=_AGAIN) from error
         for item in functions:
             package = "" if item.locator.script else item.locator.module.partition(".")[0]
             item.loader = Loader(item.paths) if trust else StrictLoader(scripts, package)
@@ -237,7 +224,7 @@ class Recording:
         for found in map(_read_function, [*read_counts(directory), *map(_read, files)]):
             entry = functions.setdefault(found.locator, found)
             if entry is not found:
-                entry.add(found, alike=calls is None)
+                entry._add(found, alike=calls is None)
         for entry in functions.values():
             flags = ("--script", entry.script) if entry.script else ("--trust",)
             entry.loader = Loader(entry.paths, flags)
@@ -278,30 +265,20 @@ def load_call(
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise RecordingError(
-            f"There is no recording at {path}.",
-            mend=_MAKE,
-        )
+        raise RecordingError(f"There is no recording at {path}.", mend=_MAKE)
     try:
         _refuse_other_archives(path)
         data = torch.load(path, weights_only=True, map_location="cpu")
         _refuse_inflated(data, path.stat().st_size)
         return data
-    except pickle.UnpicklingError as error:
-        unsafe = "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower()
-        raise RecordingError(
-            f"{path} holds more than plain data and was not opened."
-            if unsafe
-            else f"{path} cannot be read.",
-            given=str(error).strip().splitlines()[0][:160],
-            mend="Open only recordings made by pullback record; it never writes such data.",
-        ) from error
     except Exception as error:  # a file of any other form fails in some way or other
-        raise RecordingError(
-            f"{path} cannot be read.",
-            given=describe_fault(error),
-            mend=_MAKE,
-        ) from error
+        what, mend, said = f"{path} cannot be read.", _MAKE, describe_fault(error)
+        if isinstance(error, pickle.UnpicklingError):
+            mend = "Open only recordings made by pullback record; it never writes such data."
+            said = str(error).strip().splitlines()[0][:160]
+            if "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower():
+                what = f"{path} holds more than plain data and was not opened."
+        raise RecordingError(what, given=said, mend=mend) from error
 
 
 def _refuse_other_archives(path: Path) -> None:

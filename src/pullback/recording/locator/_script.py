@@ -42,26 +42,29 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         )
     file = os.path.abspath(file)
     source = Path(file).read_bytes()
-    # An edited script is another module.
-    name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(repr((file, wanted)).encode())):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__file__ = file  # where `inspect` finds the source of what is defined here
+    # An edited script is another module; all that is taken out of one is of one module.
+    name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
     if os.path.dirname(file) not in sys.path:
         sys.path.append(os.path.dirname(file))  # as Python does for a script
     try:
-        tree = ast.parse(source, file)
-        tree.body = _needed(tree.body, wanted)
-        exec(compile(tree, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own script, chosen statements
+        if name not in sys.modules:
+            _left[name] = ast.parse(source, file).body
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__file__ = file  # where `inspect` finds the source
+        needed = _needed(_left[name], wanted)
+        code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
+        exec(code, vars(sys.modules[name]))  # noqa: S102 - the user's own script, chosen statements
+        _left[name] = [item for item in _left[name] if item not in needed or _is_future(item)]
     except Exception as error:
-        del sys.modules[name]
         raise ArgumentError(
             f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
             given=f"{type(error).__name__}: {error}",
             mend="Move the Function into a module that the script imports.",
         ) from error
-    return module
+    return sys.modules[name]
+
+
+_left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed yet
 
 
 def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
@@ -88,8 +91,12 @@ def _is_main_guard(statement: ast.stmt) -> bool:
 def _always(statement: ast.stmt) -> bool:
     """Star imports, ``__future__``, and changes of ``sys.path`` that imports may need."""
     if isinstance(statement, ast.ImportFrom):
-        return statement.module == "__future__" or any(a.name == "*" for a in statement.names)
+        return _is_future(statement) or any(a.name == "*" for a in statement.names)
     return isinstance(statement, ast.Expr) and "sys.path." in ast.unparse(statement)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def _tables(statement: ast.stmt) -> Iterator[symtable.SymbolTable]:
