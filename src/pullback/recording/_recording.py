@@ -23,7 +23,7 @@ from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_ca
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
 
-__all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
+__all__ = ["RecordedCall", "RecordedFunction", "Recording", "calls_on_ranks", "load_call"]
 
 _FORMAT = "pullback recording"
 _VERSION = 2
@@ -261,6 +261,25 @@ def load_call(
                 raise RecordingError(f"Call {number} of {name} has keyword arguments.")
             return item.load(), args
     raise RecordingError(f"{path} holds no call {number} of {name}.", mend="Record again.")
+
+
+def calls_on_ranks(function: RecordedFunction) -> list[dict[int, int]]:
+    """The calls that every rank of the program has made and kept.
+
+    Ranks run one program: the third call of a Function on one is the third on each.
+
+    Arguments:
+        function: as it was recorded.
+
+    Returns:
+        For each such call, which of the recorded calls each rank has made.
+    """
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for k, call in enumerate(function.calls):
+        if call.place is not None:
+            rank, count, number = call.place
+            found.setdefault((number, count), {})[rank] = k
+    return [by_rank for (_, count), by_rank in sorted(found.items()) if len(by_rank) == count > 1]
 
 
 def _read(path: Path) -> Any:
