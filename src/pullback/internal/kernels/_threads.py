@@ -6,6 +6,7 @@ letting go of their cores: where other work ran beside them they were many times
 numba's own threads compile for seconds, and its default layer aborts when two threads call it.
 """
 
+import functools
 import itertools
 import math
 import os
@@ -95,7 +96,7 @@ def run_slices(
             first, last = items * number // slices, items * (number + 1) // slices
             kernel(**arguments, first=first, last=last)
 
-    others = [_pool.submit(work) for _ in range(threads - 1)]
+    others = [_pool().submit(work) for _ in range(threads - 1)]
     try:
         work()
     finally:
@@ -116,12 +117,11 @@ def _wait(others: list[Future[None]]) -> None:
         other.result()
 
 
-def _start_anew() -> None:
-    # A forked child has the pool but not its threads, and may have it locked.
-    global _pool  # noqa: PLW0603  # one pool for the process
-    _pool = ThreadPoolExecutor(_MOST, thread_name_prefix="pullback")
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="pullback")
 
 
-_start_anew()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    # A forked child has the pool but not its threads, and may have it locked.
+    os.register_at_fork(after_in_child=_pool.cache_clear)

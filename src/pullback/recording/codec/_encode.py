@@ -234,8 +234,9 @@ class Encoder:
         if kind not in (dict, *_DICTS):
             raise _without_form(value)
         pairs = [(self.encode(key), self.encode(item)) for key, item in value.items()]
-        more = [self.encode(value.default_factory)] if kind is collections.defaultdict else []
-        return (kind.__name__, pairs, *more)
+        if isinstance(value, collections.defaultdict):
+            return ("defaultdict", pairs, self.encode(value.default_factory))
+        return (kind.__name__, pairs)
 
     def _view(self, value: Any) -> Any:
         kind = type(value).__name__.removeprefix("odict_").removeprefix("dict_")

@@ -110,19 +110,21 @@ def _imported(file: str, name: str, module: str) -> Iterator[tuple[str, str]]:
     """The modules and names that a name of a file may have been imported from."""
     package = module if file.endswith("__init__.py") else module.rpartition(".")[0]
     for statement in ast.walk(_parsed(file, os.path.getmtime(file))):
-        for alias in statement.names if isinstance(statement, (ast.Import, ast.ImportFrom)) else ():
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        for alias in statement.names:
             bound = alias.asname or alias.name
             rest = name.removeprefix(bound).removeprefix(".")
             if not f"{name}.".startswith(f"{bound}."):
                 continue
             if isinstance(statement, ast.Import):
                 yield alias.name, rest
-            else:
-                with suppress(ImportError):  # it leads out of the package
-                    dots = "." * statement.level + (statement.module or "")
-                    origin = importlib.util.resolve_name(dots, package)
-                    # A class, or a module of a package.
-                    yield (f"{origin}.{alias.name}", rest) if rest else (origin, alias.name)
+                continue
+            with suppress(ImportError):  # it leads out of the package
+                dots = "." * statement.level + (statement.module or "")
+                origin = importlib.util.resolve_name(dots, package)
+                # A class, or a module of a package.
+                yield (f"{origin}.{alias.name}", rest) if rest else (origin, alias.name)
 
 
 @functools.lru_cache(maxsize=64)
