@@ -1,34 +1,113 @@
 """`Spool`: the files into which a recorded process writes what it applies, while it applies it.
 
+The program's Python need not have pullback: it imports a copy of this file and of what that imports
+when it has imported torch, apart from any pullback of its own (``_bootstrap/sitecustomize.py``).
+
 A process may be killed, leave through ``os._exit``, or be a forked worker of a loader: none of
 them runs what was meant for the end. So nothing waits for the end: each kept call is a file of its
 own, and the counts are in memory that is a file. What a file says of a Function has the form that
 it has in a recording.
 """
 
+import atexit
 import contextlib
 import errno
+import importlib
 import io
 import json
 import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from pullback.internal._when_imported import WhenImported
 from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
-from pullback.recording._recorder import Call, Record
+from pullback.recording._recorder import Call, Limits, Record, Recorder
+from pullback.recording.codec._encode import Encoder, Traced
 from pullback.recording.locator._locator import Locator
+from pullback.recording.training._finding import Training
+from pullback.recording.training._watch import TrainingWatch
 
 __all__ = [
-    "Spool", "described", "place_of", "plain_torch", "read_counts", "read_data", "write_data",
+    "Spool", "described", "place_of", "read_counts", "record_this_process", "watch_this_process",
 ]  # fmt: skip
 
 _BYTES = 8
+_OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
+
+
+def record_this_process(
+    directory: str, limits: str, inside: str, guarded: Callable[[Any], Any]
+) -> None:
+    """Record this process into ``directory``.
+
+    Arguments:
+        directory: where calls and counts are written.
+        limits: the numbers of `Limits`, with commas between.
+        inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
+            its ``copy_call`` has kept here; an empty text to write the calls instead.
+        guarded: an action that raises nothing into the program.
+    """
+    spool = Spool(directory)
+    bounds = Limits(*map(int, limits.split(",")))
+    if inside:
+        recorder = Recorder(_copies_of(inside), limits=bounds, changed=spool.describe)
+        atexit.register(_finish, recorder, inside)
+    else:
+        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe)
+    spool.recorder = recorder
+    spool.renew()
+
+    def install(part: Any) -> None:
+        recorder.install(part.Function, torch.Tensor)
+
+    install(torch.autograd)
+    WhenImported(_OWN_BASE, guarded(install))
+    watch_this_process(directory)
+
+
+def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
+    """How a module keeps the calls of the program in the program's own process."""
+    # The compiler needs them: once Python has begun to end, they cannot be imported.
+    for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+        importlib.import_module(name)
+    return lambda *call: importlib.import_module(module).copy_call(*call)
+
+
+def _finish(recorder: Recorder, module: str) -> None:
+    recorder.uninstall()
+    os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
+    if recorder.records:
+        importlib.import_module(module).finish(recorder.records)
+
+
+def watch_this_process(directory: str) -> TrainingWatch:
+    """Watch how this process trains, and write it as it is known: its end may not come.
+
+    Arguments:
+        directory: where to.
+
+    Returns:
+        The watch.
+    """
+
+    def write() -> None:
+        if os.path.isdir(directory) and (watch.steps or watch.fault):
+            found = Training(watch.findings, watch.steps, watch.fault)
+            with contextlib.suppress(OSError):  # a full disk must not end the program
+                _write_data(directory, "training", asdict(found))
+
+    watch = TrainingWatch(looked=write)
+    watch.__enter__()
+    atexit.register(write)
+    if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
+        os.register_at_fork(after_in_child=watch.leave)
+    return watch
 
 
 class Spool:
@@ -58,6 +137,13 @@ class Spool:
             self.recorder.tally = memoryview(mmap.mmap(file.fileno(), slots * _BYTES)).cast("Q")
         self.describe()
 
+    def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+        """A call as plain data."""
+        encoder = Encoder(limit)
+        with _plain_torch(), contextlib.suppress(Traced):
+            return Call(**encoder.encode_call(args, kwargs), size=encoder.bytes)
+        return None
+
     def keep(self, record: Record, call: Call) -> None:
         """Write one call.
 
@@ -72,7 +158,7 @@ class Spool:
             "place": place_of(int(self.recorder.tally[record.slot])),
         }
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
-        with plain_torch(), self._telling():
+        with _plain_torch(), self._telling():
             torch.save(described(record.locator, [data], record.script), written)
             name = f"call-{os.getpid()}-{self._number:04d}.pt"
             _write_whole(os.path.join(self._directory, name), written.getbuffer())
@@ -100,7 +186,7 @@ class Spool:
             if not record.ignored
         ]
         with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
-            write_data(self._directory, "counts", found)
+            _write_data(self._directory, "counts", found)
 
 
 def described(
@@ -112,24 +198,18 @@ def described(
     return {**data, "calls": list(calls), "reasons": {}, **more}
 
 
-def write_data(directory: str, kind: str, data: Any) -> None:
+def _write_data(directory: str, kind: str, data: Any) -> None:
     """Write what this process says of a kind."""
     path = os.path.join(directory, f"{kind}-{os.getpid()}.json")
     _write_whole(path, json.dumps(data).encode())
 
 
-def read_data(directory: str | Path, kind: str) -> Iterator[tuple[Path, Any]]:
-    """Read what each process has said of a kind."""
-    for path in sorted(Path(directory).glob(f"{kind}-*.json")):
-        yield path, json.loads(path.read_text(encoding="utf-8"))
-
-
 def read_counts(directory: str | Path) -> Iterator[dict[str, Any]]:
     """What processes have said of their Functions, and how often they applied each."""
-    for path, items in read_data(directory, "counts"):
+    for path in sorted(Path(directory).glob("counts-*.json")):
         tally = path.with_name(path.stem.replace("counts", "tally"))
         counts = memoryview(tally.read_bytes()).cast("Q") if tally.exists() else None
-        for item in items:
+        for item in json.loads(path.read_text(encoding="utf-8")):
             slot = item.pop("slot", None)
             yield item if counts is None or slot is None else {**item, "applied": counts[slot]}
 
@@ -142,7 +222,7 @@ def _write_whole(path: str, content: Any) -> None:
 
 
 @contextlib.contextmanager
-def plain_torch() -> Iterator[None]:
+def _plain_torch() -> Iterator[None]:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
     with temporarily_clear_interpreter_stack(), torch.no_grad(), disable_current_modes():
         yield
@@ -153,6 +233,7 @@ def place_of(number: int) -> tuple[int, int, int] | None:
 
     ``None`` in a process that is no rank.
     """
+    dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size(), number

@@ -19,7 +19,7 @@ from pullback.recording import (
     Training,
     watch_training,
 )
-from pullback.recording._process import watch_this_process
+from pullback.recording._spool import watch_this_process
 from pullback.report._terminal import make_console
 
 

@@ -68,8 +68,8 @@ def _record(torch: ModuleType) -> None:
     inside = os.environ.get("PULLBACK_RECORD_INSIDE", "")
     if inside and importlib.util.find_spec("pullback") is None:
         raise ImportError("pullback is not installed for the program's Python, as --inside needs")
-    process = _import_copy("pullback.recording._process")
-    process.record_this_process(_DIRECTORY, os.environ["PULLBACK_RECORD_LIMITS"], inside, _guarded)
+    spool = _import_copy("pullback.recording._spool")
+    spool.record_this_process(_DIRECTORY, os.environ["PULLBACK_RECORD_LIMITS"], inside, _guarded)
 
 
 def _start() -> None:
