@@ -5,6 +5,7 @@ It starts the recorder when the program has imported torch, and hands over to th
 that it hides, if any.
 """
 
+import errno
 import importlib
 import importlib.machinery
 import importlib.util
@@ -42,11 +43,10 @@ def _ours() -> list[str]:
     return [key for key in sys.modules if key.partition(".")[0] == "pullback"]
 
 
-def _tell(kind: str, text: str = "") -> None:
+def _tell(name: str, text: str = "") -> None:
     """Tell the parent. On a full disk the file is empty: that it is there says enough."""
     try:
-        path = os.path.join(_DIRECTORY, f"{kind}-{os.getpid()}")
-        with open(path, "w", encoding="utf-8") as file:
+        with open(os.path.join(_DIRECTORY, name), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
@@ -59,7 +59,9 @@ def _guarded(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], Non
         try:
             action(module)
         except Exception as error:
-            _tell("failed", f"{type(error).__name__}: {error}")
+            if isinstance(error, OSError):
+                _tell(f"unwritten-{os.getpid()}-{error.errno or errno.EIO}")
+            _tell(f"failed-{os.getpid()}", f"{type(error).__name__}: {error}")
 
     return act
 
@@ -73,7 +75,7 @@ def _record(torch: ModuleType) -> None:
 
 
 def _start() -> None:
-    _tell("started")
+    _tell(f"started-{os.getpid()}")
     # Only when all of torch is there: what it applies by itself is not of interest.
     when_imported = _import_copy("pullback.internal._when_imported").WhenImported
     when_imported("torch", _guarded(_record))
