@@ -42,7 +42,7 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
     """Find the Functions of a package or module and inputs that fit them.
 
     Arguments:
-        package: the name of an installed package or module.
+        package: the name of an installed package or module, or the path of a script.
         only: the qualified name of one Function in it; all if ``None``.
         timeout: seconds of work that the trial calls of one Function may take.
 
@@ -88,6 +88,8 @@ def _not_importable(package: str, fault: str, missing: str) -> ArgumentError:
 def _must_exist(package: str) -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
+    if package.endswith(".py"):
+        return  # what is wrong with a script is told by whoever takes definitions out of it
     try:
         found = importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):

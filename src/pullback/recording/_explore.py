@@ -24,7 +24,7 @@ from pullback.recording._call_sites import call_sites, sources
 from pullback.recording._guess import guesses
 from pullback.recording._spool import described
 from pullback.recording.codec import Encoder, NotPlain
-from pullback.recording.locator import Locator
+from pullback.recording.locator import Locator, load_script
 
 __all__ = ["main"]
 
@@ -45,7 +45,10 @@ def main(folder: Path) -> None:
 
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
-            root = importlib.import_module(package)
+            if package.endswith(".py"):
+                root = load_script(package, only and only.partition(".")[0])
+            else:
+                root = importlib.import_module(package)
         except BaseException as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else ""
             say(fault=_describe(error), missing=(missing or "").partition(".")[0])
@@ -53,7 +56,7 @@ def main(folder: Path) -> None:
         for problem in _import_submodules(root) if only is None else ():
             say(problem=problem)
         files = list(sources(root))
-        for function in _functions(package, only):
+        for function in _functions(root, only):
             locator = Locator.of(function)
             if locator.name not in request["skip"]:
                 # Said before it is tried, so that a Function that ends the process is listed.
@@ -88,13 +91,13 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{place}"
 
 
-def _functions(package: str, only: str | None) -> list[Any]:
+def _functions(root: ModuleType, only: str | None) -> list[Any]:
     """The Functions of a package, or the one of that name; then the operators."""
     parts = (only or "").split(".")
-    named = functools.reduce(lambda v, part: getattr(v, part, None), parts, sys.modules[package])
+    named: Any = functools.reduce(lambda v, part: getattr(v, part, None), parts, root)
 
     def is_meant(value: Any, home: str) -> bool:
-        return f"{home}.".startswith(f"{package}.") if only is None else value is named
+        return f"{home}.".startswith(f"{root.__name__}.") if only is None else value is named
 
     base = torch.autograd.Function
     found = {kind for kind in _subclasses(base) if is_meant(kind, kind.__module__)}

@@ -127,16 +127,13 @@ class Encoder:
 
     Arguments:
         limit: the most bytes of tensors that the encoder may copy.
-        expressions: write down by which source a repro gets at a function without a name; for
-            another process of ours, never for a file.
 
     Attributes:
         tensors: detached copies on the CPU, each tensor once however often it occurs.
     """
 
-    def __init__(self, limit: int, *, expressions: bool = False) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._expressions = expressions
         self.bytes = 0
         self.tensors: list[torch.Tensor] = []
         self._met: dict[int, tuple[Any, Any]] = {}  # by id: an object, which lives on, and its node
@@ -285,7 +282,7 @@ class Encoder:
         home = _home(Locator.in_module(value.__module__))
         place = (home, code.co_qualname, code.co_firstlineno)
         variables = self._script_globals(value)
-        extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
+        extra = [vars(value)[EXPRESSION]] if EXPRESSION in vars(value) else []
         return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
     def _script_globals(self, value: types.FunctionType) -> list[tuple[str, Any]]:
