@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from pullback.errors import ProgramError
-from pullback.recording import Call, Limits, Record, Recorder, record_program
+from pullback.recording import Call, Limits, Record, Recorder, copy_call, record_program
 from pullback.tensor import Function
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,29 @@ def test_other_shapes_and_dtypes_are_kept_up_to_the_limit(kept) -> None:
 def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
     InPlace.apply(torch.ones(3))
     assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: object
+
+
+def test_tensors_within_are_copied_and_other_objects_kept() -> None:
+    handle = object()
+    given = {"a": [Pair(torch.ones(2, requires_grad=True), handle)], "b": torch.Size([1])}
+    call = copy_call((given,), {}, 100)
+    assert call is not None
+    (copied,) = call.arguments
+    first, second = copied["a"][0]
+    assert isinstance(copied["a"][0], Pair)
+    assert first is not given["a"][0].first
+    assert first.requires_grad
+    assert second is handle
+    assert copied["b"] == (1,)
+    assert call.size == 8
+    assert copy_call((torch.empty(2, device="meta"),), {}, 100) is None
+    with pytest.raises(RuntimeError, match="more than"):
+        copy_call(([Pair(torch.ones(99), handle)],), {}, 100)
 
 
 def test_a_call_that_fails_is_not_kept(kept) -> None:
