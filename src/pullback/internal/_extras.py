@@ -39,9 +39,17 @@ def require_tensor(purpose: str) -> None:
         MissingExtraError: torch or numpy is not installed.
     """
     for package in _TENSOR:
-        known = package in sys.modules
-        if (sys.modules[package] if known else importlib.util.find_spec(package)) is None:
+        if not _is_installed(package):
             raise _missing(package, "tensor", purpose)
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _missing(package: str, extra: str, purpose: str) -> MissingExtraError:

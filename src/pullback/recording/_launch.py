@@ -89,7 +89,7 @@ def record_program(
     if reasons or (full and not any(item.calls for item in recording)):
         raise ProgramError(
             "The program ran, but its calls could not be recorded.",
-            given="; ".join(filter(None, [*reasons, full])),
+            given="; ".join(text for text in [*reasons, full] if text),
             mend=_MORE_ROOM if full else None,
         )
     return recording, None
