@@ -6,7 +6,6 @@ recorded, before they import anything.
 
 import dataclasses
 import functools
-import importlib
 import operator
 import os
 import sys
@@ -148,8 +147,8 @@ def _place(target: Any) -> tuple[str, str, bool]:
 
 
 def _look_up(module: str, qualname: str) -> Any:
+    """What stands there; what its module does not hold now, another import would not be either."""
     try:
-        home = sys.modules.get(module) or importlib.import_module(module)
-        return operator.attrgetter(qualname)(home)
-    except (ImportError, AttributeError):
+        return operator.attrgetter(qualname)(sys.modules.get(module))
+    except AttributeError:
         return None
