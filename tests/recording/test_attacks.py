@@ -135,6 +135,20 @@ def test_a_script_is_loaded_when_it_is_named(tmp_path) -> None:
     assert sys.canary == []
 
 
+@pytest.mark.parametrize("name", ["Started", "launch"])
+def test_what_a_script_gives_another_name_is_not_handed_on(tmp_path, name) -> None:
+    prepare(tmp_path)
+    script = tmp_path / "work" / "train.py"
+    script.write_text(
+        f"import subprocess\nStarted, launch = subprocess.Popen, subprocess.run\n"
+        f"{name} = {name}\n{script.read_text()}"
+    )
+    path = recording(tmp_path, "__main__", "Mine", ("named", str(script), name), file=str(script))
+    (item,) = Recording.load(path, scripts=[script])
+    with pytest.raises(RecordingError, match="may not name"):
+        item.arguments(0)
+
+
 def test_a_module_that_lies_beside_a_recording_is_not_found(tmp_path) -> None:
     (tmp_path / "beside.py").write_text(
         "import pathlib, torch\n"

@@ -105,6 +105,16 @@ def test_what_the_source_does_not_tell_is_left_out(tmp_path, source):
     assert list(call_sites("Round", [tmp_path / "calls.py", tmp_path / "none.py"])) == []
 
 
+@pytest.mark.parametrize(
+    "source", ["import torch\nRound.apply(torch.load({!r}))", "from torch import load as read\n"
+               "Round.apply(read({!r}))"],
+)  # fmt: skip
+def test_no_file_is_read(tmp_path, source):
+    torch.save(3, tmp_path / "weights.pt")
+    (tmp_path / "calls.py").write_text(source.format(str(tmp_path / "weights.pt")))
+    assert list(call_sites("Round", [tmp_path / "calls.py"])) == []
+
+
 def test_what_is_known_is_tried_first_and_the_rest_is_guessed():
     parameters = list(inspect.signature(lambda x, bits, mode: None).parameters.values())
     x, bits, mode = next(guesses(parameters, [{1: 6, 2: "nearest"}]))

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from pullback.errors import ProgramError
-from pullback.recording import Call, Limits, Record, Recorder, record_program
+from pullback.recording import Call, Limits, Record, Recorder, copy_call, record_program
 from pullback.tensor import Function
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,29 @@ def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
     assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]
 
 
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: object
+
+
+def test_tensors_within_are_copied_and_other_objects_kept() -> None:
+    handle = object()
+    given = {"a": [Pair(torch.ones(2, requires_grad=True), handle)], "b": torch.Size([1])}
+    call = copy_call((given,), {}, 100)
+    assert call is not None
+    (copied,) = call.arguments
+    first, second = copied["a"][0]
+    assert isinstance(copied["a"][0], Pair)
+    assert first is not given["a"][0].first
+    assert first.requires_grad
+    assert second is handle
+    assert copied["b"] == (1,)
+    assert call.size == 8
+    assert copy_call((torch.empty(2, device="meta"),), {}, 100) is None
+    with pytest.raises(RuntimeError, match="more than"):
+        copy_call(([Pair(torch.ones(99), handle)],), {}, 100)
+
+
 def test_a_call_that_fails_is_not_kept(kept) -> None:
     with pytest.raises(ValueError, match="on purpose"):
         Fails.apply(torch.ones(3))
@@ -164,11 +188,11 @@ def test_the_bootstrap_does_not_import_torch(tmp_path: Path) -> None:
         "PULLBACK_RECORD_DIRECTORY": str(tmp_path),
         "PULLBACK_RECORD_LIMITS": "1,1,1",
     }
-    code = "import sys; print('torch' in sys.modules, '_pullback_recorder' in sys.modules)"
+    code = "import sys; print('torch' in sys.modules, 'pullback' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["False", "True"], done.stderr
+    assert done.stdout.split() == ["False", "False"], done.stderr
     assert any(tmp_path.glob("started-*"))
 
 
@@ -187,6 +211,7 @@ def test_a_program_on_a_torch_that_is_not_supported_runs_and_the_reason_is_said(
     assert (tmp_path / "ran").read_text() == "1.13.1"
     assert "torch 1.13.1" in str(caught.value)
     assert "torch 2.7 or newer" in str(caught.value)
+    assert "TMPDIR" not in str(caught.value)  # there is room
 
 
 def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
@@ -201,6 +226,11 @@ def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
         "    @staticmethod\n"
         "    def backward(ctx, g): return g * 2\n"
         "twice = Twice.apply\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(4):\n"
+        "    layer(torch.ones(2)).detach().requires_grad_().sum().backward()\n"
+        "    optimizer.step()\n"
         "torch.func.vmap(lambda x: x * 2)(twice(torch.ones(3, requires_grad=True)))\n"
         "try:\n"
         "    import pullback.internal.torch\n"
@@ -213,3 +243,4 @@ def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
     recording, failure = record_program([sys.executable, str(script)], environment=environment)
     assert failure is None
     assert [entry.applied for entry in recording.functions] == [1]
+    assert {item.name for item in recording.training.findings} == {"Linear.weight", "Linear.bias"}

@@ -63,7 +63,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
             )
         module, _, qualname = target.rpartition(":")
         if module.endswith(".py"):
-            module = function.__module__  # what stands for the script, which is not run
+            module = os.path.abspath(module)
         tasks, _ = package_tasks(module, timeout, only=qualname)
         nothing = Task(
             target, lambda: (function, []), (target,), reason="it has no forward and backward"

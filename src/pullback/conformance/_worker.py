@@ -180,7 +180,7 @@ def pack(arguments: Arguments, path: Path) -> None:
     slots = iter(values)
     parts = (replace(part, slots) for part in (arguments.args, dict(arguments.kwargs)))
     try:
-        call = Encoder(_UNLIMITED, expressions=True).encode_call(*parts)
+        call = Encoder(_UNLIMITED).encode_call(*parts)
     except NotPlain as reason:
         raise ArgumentError(
             "An argument cannot be handed to another process.",

@@ -1,6 +1,5 @@
 """What a callable takes is said once, by its annotations; whatever else it is given is refused."""
 
-import collections.abc
 import contextlib
 import functools
 import inspect
@@ -9,8 +8,8 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
@@ -19,7 +18,6 @@ __all__ = ["check_counts", "checked", "is_whole"]
 
 T = TypeVar("T")
 _SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
-_EVERYTHING = (Any, object, inspect.Parameter.empty)
 
 
 def is_whole(value: Any) -> bool:
@@ -96,16 +94,15 @@ def _checked(function: Any) -> Any:
 
 def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
     """What refuses the arguments of a call that are not what the annotations name."""
-    parameters = tuple(inspect.signature(function).parameters.values())
-    many = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    parameters = inspect.signature(function).parameters.values()
+    placed = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+    many = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
     more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     kinds: dict[str, _Kind] = {}
-    placed: list[tuple[str, _Kind]] = []
 
     def read() -> None:
         hints = typing.get_type_hints(function)
         kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
-        placed.extend((p.name, kinds[p.name]) for p in parameters if p.kind < p.VAR_POSITIONAL)
 
     with contextlib.suppress(NameError):  # what an annotation names may be defined further below
         read()  # not at the first call, which Dynamo may trace
@@ -113,17 +110,27 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not kinds:
             read()
-        for (name, kind), value in zip(placed, args, strict=False):
-            if type(value) not in kind.known and not isinstance(value, kind.classes):
-                kind.check(function, name, value)
-        for value in args[len(placed) :] if many else ():
-            kinds[many].check(function, many, value)
-        for name, value in kwargs.items():
+        names = placed + many * (len(args) - len(placed))
+        for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more, _ANYTHING)
-            if type(value) not in kind.known and not isinstance(value, kind.classes):
-                kind.check(function, name, value)
+            if type(value) not in kind.known and not kind.takes(value):
+                _refuse(function, name, value, kind.words)
 
     return check
+
+
+def _refuse(function: Any, name: str, value: Any, expected: str) -> NoReturn:
+    mend = None
+    if inspect.isawaitable(value):
+        mend = "Await it, and pass what it gives."
+    elif isinstance(value, type):
+        mend = f"Pass an instance of {value.__name__}, if it was meant."
+    said = type(value).__name__ if name in _SECRET else shown(value)
+    called = function.__qualname__.removesuffix(".__init__")
+    raise ArgumentTypeError(
+        f"{called} cannot use what it was given as {name}.", given=f"{name}={said}",
+        expected=expected, mend=mend,
+    )  # fmt: skip
 
 
 class _Kind(NamedTuple):
@@ -132,126 +139,95 @@ class _Kind(NamedTuple):
     Arguments:
         takes: whether it takes a value.
         words: what that is.
-        known: types of which it takes every value; of these and of
-        classes: those of subclasses, too: most calls look no further.
+        known: types of which it takes every value: most calls look no further.
     """
 
     takes: Callable[[Any], bool]
     words: str
     known: frozenset[type] = frozenset()
-    classes: tuple[type, ...] = ()
-
-    def check(self, function: Any, name: str, value: Any) -> None:
-        """Refuse a value that is none.
-
-        Raises:
-            ArgumentTypeError: it is none.
-        """
-        if self.takes(value):
-            return
-        mend = None
-        if inspect.isawaitable(value):
-            mend = "Await it, and pass what it gives."
-        elif isinstance(value, type):
-            mend = f"Pass an instance of {value.__name__}, if it was meant."
-        said = type(value).__name__ if name in _SECRET else shown(value)
-        raise ArgumentTypeError(
-            f"{function.__qualname__.removesuffix('.__init__')} cannot use what it was given as "
-            f"{name}.",
-            given=f"{name}={said}", expected=self.words, mend=mend,
-        )  # fmt: skip
 
 
-_ANYTHING = _Kind(lambda value: True, "anything", classes=(object,))
-_SCALARS = {
-    bool: _Kind(lambda value: isinstance(value, bool), "True or False", frozenset({bool})),
+def _is_list(value: Any) -> bool:
+    """Whether it has entries by number: an array and a data set do, and are no Sequence."""
+    named = isinstance(value, str | bytes | type | Mapping | Set)
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not named
+
+
+def _is_gone_through(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | type)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not (isinstance(value, bool) or math.isnan(value))
+
+
+def _instance_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+_ANYTHING = _Kind(lambda value: True, "anything")
+_KINDS: dict[Any, _Kind] = {
+    Any: _ANYTHING,
+    object: _ANYTHING,
+    bool: _Kind(_instance_of(bool), "True or False", frozenset({bool})),
     int: _Kind(is_whole, "a whole number", frozenset({int})),
-    float: _Kind(
-        lambda value: (
-            isinstance(value, numbers.Real) and not (isinstance(value, bool) or math.isnan(value))
-        ),
-        "a number",
-        frozenset({int}),
-    ),
-    str: _Kind(lambda value: isinstance(value, str), "a text", classes=(str,)),
-    bytes: _Kind(lambda value: isinstance(value, bytes | bytearray | memoryview), "bytes"),
+    float: _Kind(_is_number, "a number", frozenset({int})),
+    str: _Kind(_instance_of(str), "a text", frozenset({str})),
+    bytes: _Kind(_instance_of(bytes, bytearray, memoryview), "bytes"),
     type(None): _Kind(lambda value: value is None, "None", frozenset({type(None)})),
+}
+_FORMS: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    Callable: (callable, "a function"),
+    type: (_instance_of(type), "a class"),
+    Sequence: (_is_list, "a list"),
+    Iterable: (_is_gone_through, "a list or another iterable"),
+    Mapping: (_instance_of(Mapping), "a dict"),
+    Sized: (lambda v: hasattr(v, "__len__") and not isinstance(v, type), "what has a length"),
+    list: (_instance_of(list), "a list"),
+    tuple: (_instance_of(list, tuple), "a tuple"),
+    dict: (_instance_of(dict), "a dict"),
 }
 
 
 @functools.cache
 def _kind(hint: Any) -> _Kind:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is None or hint in _SCALARS:
-        return _SCALARS[type(None) if hint is None else hint]
-    if hint in _EVERYTHING or isinstance(hint, TypeVar):
+    whole = origin or hint
+    if isinstance(hint, TypeVar):
         return _ANYTHING
+    if hint in _KINDS:
+        return _KINDS[hint]
     if origin in (typing.Union, types.UnionType):
-        return _one_of([_kind(each) for each in inner])
+        kinds = [_kind(each) for each in inner]
+        words = " or ".join(kind.words for kind in kinds)
+        known = frozenset().union(*(kind.known for kind in kinds))
+        return _Kind(lambda value: any(kind.takes(value) for kind in kinds), words, known)
     if origin is typing.Literal:
         return _Kind(
             lambda value: any(type(value) is type(each) and value == each for each in inner),
             " or ".join(map(repr, inner)),
         )
-    whole = origin or hint
-    if whole is collections.abc.Callable:
-        return _Kind(callable, "a function", frozenset({types.FunctionType, types.MethodType}))
-    if whole is type:
-        return _Kind(lambda value: isinstance(value, type), "a class")
-    if whole in _CONTAINERS:
-        return _container(whole, inner)
+    if whole in _FORMS:
+        return _container(whole, () if whole in (Callable, type) else inner)
     claim = re.split("[.,:;]", inspect.getdoc(whole) or "")[0]  # a docstring begins with what it is
     claim = claim and f": {claim[:1].lower()}{claim[1:]}"
     return _Kind(
         lambda value: isinstance(value, whole) and not isinstance(value, type),
         f"an instance of {whole.__name__}{claim}",
-        classes=() if getattr(whole, "_is_protocol", False) else (whole,),
+        frozenset({whole}),
     )
-
-
-def _one_of(kinds: list[_Kind]) -> _Kind:
-    return _Kind(
-        lambda value: any(kind.takes(value) for kind in kinds),
-        " or ".join(kind.words for kind in kinds),
-        frozenset().union(*(kind.known for kind in kinds)),
-        tuple(each for kind in kinds for each in kind.classes),
-    )
-
-
-def _is_list(value: Any) -> bool:
-    """Whether it has entries by number: an array and a data set do, and are no Sequence."""
-    named = isinstance(value, str | bytes | type | collections.abc.Mapping | collections.abc.Set)
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not named
-
-
-def _is_gone_through(value: Any) -> bool:
-    return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes | type)
-
-
-_PLAIN = (list, tuple, dict, set)
-_CONTAINERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    collections.abc.Sequence: (_is_list, "a list"),
-    collections.abc.Iterable: (_is_gone_through, "a list or another iterable"),
-    collections.abc.Mapping: (lambda value: isinstance(value, collections.abc.Mapping), "a dict"),
-    collections.abc.Sized: (
-        lambda value: hasattr(value, "__len__") and not isinstance(value, type),
-        "what has a length",
-    ),
-    list: (lambda value: isinstance(value, list), "a list"),
-    tuple: (lambda value: isinstance(value, list | tuple), "a tuple"),
-    dict: (lambda value: isinstance(value, dict), "a dict"),
-}
 
 
 def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
-    has_form, words = _CONTAINERS[whole]
+    has_form, words = _FORMS[whole]
     if inner and inner[-1] is Ellipsis:  # of any length
         whole, inner = list, inner[:1]
-    if issubclass(whole, collections.abc.Mapping):
+    if issubclass(whole, Mapping):
         inner = inner[1:]  # what a dict is looked up by is the business of who does
     kinds = [_kind(each) for each in inner]
     if all(kind is _ANYTHING for kind in kinds):
-        return _Kind(has_form, words, frozenset(filter(lambda each: has_form(each()), _PLAIN)))
+        plain = (list, tuple, dict, set)
+        return _Kind(has_form, words, frozenset(each for each in plain if has_form(each())))
     several = whole is tuple and len(kinds) > 1  # a kind for each place
 
     def takes(value: Any) -> bool:

@@ -26,10 +26,7 @@ def require(module: str, *, extra: str, purpose: str) -> types.ModuleType:
         root = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != root:
             raise
-        raise MissingExtraError(
-            f"{purpose} needs the package {root}, which is not installed.",
-            mend=f"pip install 'pullback[{extra}]'",
-        ) from error
+        raise _missing(root, extra, purpose) from error
 
 
 def require_tensor(purpose: str) -> None:
@@ -43,10 +40,7 @@ def require_tensor(purpose: str) -> None:
     """
     for package in _TENSOR:
         if not _is_installed(package):
-            raise MissingExtraError(
-                f"{purpose} needs the package {package}, which is not installed.",
-                mend="pip install 'pullback[tensor]'",
-            )
+            raise _missing(package, "tensor", purpose)
 
 
 def _is_installed(package: str) -> bool:
@@ -56,3 +50,10 @@ def _is_installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:
         return False
+
+
+def _missing(package: str, extra: str, purpose: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{purpose} needs the package {package}, which is not installed.",
+        mend=f"pip install 'pullback[{extra}]'",
+    )

@@ -52,16 +52,13 @@ def refuse_unwritable(path: Path) -> None:
     """
     if not path.parent.is_dir():
         raise ArgumentError(f"The folder of {path} does not exist.", mend=f"mkdir -p {path.parent}")
-    try:
-        kind = stat.S_IFMT(path.stat().st_mode)
-    except OSError:
-        kind = 0
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+    exists = path.exists()
+    if exists and not (path.is_file() or path.is_dir()):
         return  # a pipe or a device: opening it may wait for a reader
     try:
         with path.open("ab"):
             pass
-        if not kind:
+        if not exists:
             path.unlink()
     except OSError as error:
         raise ArgumentError(

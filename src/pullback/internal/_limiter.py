@@ -19,8 +19,9 @@ class Limiter:
         self._lock = threading.Lock()
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
 
-    def acquire(self) -> concurrent.futures.Future[None]:
-        """A future that is done when a place is taken."""
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place inside."""
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self.free:
@@ -28,9 +29,15 @@ class Limiter:
                 future.set_result(None)
             else:
                 self._waiting.append(future)
-        return future
+        try:
+            if not future.done():
+                await asyncio.shield(asyncio.wrap_future(future))
+            yield
+        finally:
+            if not future.cancel():  # who was given no place gives none back
+                self._release()
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Give a place back, to whoever waits longest."""
         with self._lock:
             while self._waiting:
@@ -39,23 +46,3 @@ class Limiter:
                     future.set_result(None)
                     return
             self.free += 1
-
-    def give_up(self, future: concurrent.futures.Future[None]) -> None:
-        """No longer wait for a place; give it back if it was just given."""
-        if not future.cancel() and future.done():
-            self.release()
-
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place inside."""
-        future = self.acquire()
-        try:
-            if not future.done():
-                await asyncio.shield(asyncio.wrap_future(future))
-        except BaseException:
-            self.give_up(future)
-            raise
-        try:
-            yield
-        finally:
-            self.release()

@@ -9,9 +9,9 @@ and reads ``info`` off that frame.
 
 import contextlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -133,17 +133,14 @@ def signature(op: OpOverload) -> inspect.Signature:
         >>> str(signature(torch.ops.aten.cumsum.default))
         '(self, dim, *, dtype=None)'
     """
-    parameters = []
-    for argument in schema_of(op).arguments:
-        keyword = argument.kwarg_only
-        kind = (
-            inspect.Parameter.KEYWORD_ONLY if keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    none = inspect.Parameter.empty
+    return inspect.Signature([
+        inspect.Parameter(
+            a.name, kinds[a.kwarg_only], default=a.default_value if a.has_default_value() else none
         )
-        default = (
-            argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-        )
-        parameters.append(inspect.Parameter(argument.name, kind, default=default))
-    return inspect.Signature(parameters)
+        for a in schema_of(op).arguments
+    ])  # fmt: skip
 
 
 def written(op: OpOverload) -> tuple[str, ...]:
@@ -180,19 +177,13 @@ def registered_rules(op: OpOverload) -> Rules:
     except UnsupportedError:
         raise
     except _ReachedError as reached:
-        for frame in _frames(reached.__traceback__):
+        for frame, _ in traceback.walk_tb(reached.__traceback__):
             if (rules := rules_in(frame)) is not None:
                 return Rules("none" if rules[0] is None else "registered", *rules)
-    except Exception as error:  # a kernel for autograd that does not take empty tensors
-        return _other(op, error)
-    return _other(op, None)
-
-
-def _other(op: OpOverload, error: Exception | None) -> Rules:
-    """The rules of an operator whose kernel for autograd is not torch's own."""
+    except Exception:  # a kernel for autograd, by hand, that does not take empty tensors
+        return Rules("foreign")
     keys = ("Autograd", "AutogradCPU", "AutogradCUDA")
-    by_hand = error is not None or any(has_kernel(op.name(), key) for key in keys)
-    return Rules("foreign" if by_hand else "none")
+    return Rules("foreign" if any(has_kernel(op.name(), key) for key in keys) else "none")
 
 
 @contextlib.contextmanager
@@ -223,12 +214,6 @@ class _Stop(TorchDispatchMode):
         if func is self._op:
             raise _ReachedError
         return func(*args, **(kwargs or {}))
-
-
-def _frames(trace: TracebackType | None) -> Iterator[Any]:
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
 
 
 _VALUES = {

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
@@ -62,45 +61,36 @@ class Stopped(Exception):
     """This process was asked to end while another one worked for it."""
 
 
-@dataclass(frozen=True)
 class Child:
-    """A process that leads a group.
+    """A process that leads a group, started by this one.
 
     Arguments:
         pid: its number, and that of its group; taken until `end`.
         log: the file that takes its standard error, kept short.
-        has_ended: says whether it has ended.
-        end: kills what is left of the group; returns the status of its leader, negative for a
-            signal.
+        reap: waits for its end, and returns its status.
     """
 
-    pid: int
-    log: Path
-    has_ended: Callable[[], bool]
-    end: Callable[[], int]
+    def __init__(self, pid: int, log: Path, reap: Callable[[], int]) -> None:
+        self.pid, self.log, self._reap = pid, log, reap
+
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # the program waits for whatever child has ended, and got this one
+
+    def end(self) -> int:
+        """Kill what is left of the group; the status of its leader, negative for a signal."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._reap()
 
     def shorten(self) -> None:
         """Drop what it has printed once that is more than anybody reads."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > _LOG_BYTES:
                 os.truncate(self.log, 0)
-
-
-def _child(pid: int, log: Path, reap: Callable[[], int]) -> Child:
-    """A process that this one has started."""
-
-    def has_ended() -> bool:
-        try:
-            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True  # the program waits for whatever child has ended, and got this one
-
-    def end() -> int:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        return reap()
-
-    return Child(pid, log, has_ended, end)
 
 
 def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> Child:
@@ -123,7 +113,7 @@ def start_module(module: str, folder: Path, stdin: int = subprocess.DEVNULL) -> 
             stderr=stream,
             start_new_session=True,
         )
-    return _child(process.pid, log, process.wait)
+    return Child(process.pid, log, process.wait)
 
 
 def import_path() -> list[str]:
@@ -160,7 +150,7 @@ def start_copy(work: Callable[[], object], folder: Path | None = None) -> Child:
     def reap() -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    return _child(pid, log, reap)
+    return Child(pid, log, reap)
 
 
 def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:

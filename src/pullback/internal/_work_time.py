@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
-__all__ = ["WorkTime"]
+__all__ = ["WorkTime", "stat_fields"]
 
 _EVERY = 0.2  # seconds between two looks: the kernel counts CPU time in hundredths
 _LATE = 1.0  # a longer gap between two looks says that this process itself was stopped
@@ -71,15 +71,15 @@ def _look(pid: int) -> tuple[float, bool]:
     while pending:
         home = f"/proc/{pending.pop()}"
         with suppress(OSError):  # it may end at any moment
-            ticks += sum(map(int, _fields(home)[11:15]))  # its own, and of children that ended
+            ticks += sum(map(int, stat_fields(home)[11:15]))  # its own, and of children that ended
             for thread in os.listdir(f"{home}/task"):
-                states.add(_fields(f"{home}/task/{thread}")[0])
+                states.add(stat_fields(f"{home}/task/{thread}")[0])
                 with open(f"{home}/task/{thread}/children", encoding="ascii") as stream:
                     pending += stream.read().split()
     return ticks / os.sysconf("SC_CLK_TCK"), all(state in _ASLEEP for state in states)
 
 
-def _fields(home: str) -> list[str]:
-    """What stands in ``stat`` after the name of the program, which may hold anything."""
+def stat_fields(home: str) -> list[str]:
+    """What stands in ``stat`` of /proc after the name of the program, which may hold anything."""
     with open(f"{home}/stat", encoding="utf-8", errors="replace") as stream:
         return stream.read().rpartition(")")[2].split()

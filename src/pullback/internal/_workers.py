@@ -30,7 +30,7 @@ from pullback.internal._processes import (
     start_module,
     temporary_place,
 )
-from pullback.internal._work_time import WorkTime
+from pullback.internal._work_time import WorkTime, stat_fields
 
 __all__ = ["prepare_worker", "start_worker"]
 
@@ -122,9 +122,9 @@ class _Server:
                 pid = self._answer()
             except _Gone:
                 # What the copy runs may have killed the server: it is not run a second time.
-                return Child(self._process.pid, log, lambda: True, lambda: -signal.SIGKILL)
+                return _Copy(self._process.pid, log, lambda: -signal.SIGKILL)
             self._copies.add(pid)
-        return Child(pid, log, lambda: _has_ended(pid), lambda: self._end(pid))
+        return _Copy(pid, log, lambda: self._end(pid))
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request."""
@@ -179,13 +179,19 @@ def _close(
         shutil.rmtree(folder, ignore_errors=True)  # it may not have come so far
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a copy has ended: the server keeps what is left of it until it is asked to end it."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+class _Copy(Child):
+    """A child of the server, which keeps what is left of it until it is asked to end it."""
+
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        try:
+            return stat_fields(f"/proc/{self.pid}")[0] in "ZX"
+        except OSError:
+            return True
+
+    def end(self) -> int:
+        """Have the server kill what is left of the group."""
+        return self._reap()
 
 
 _lock = threading.Lock()

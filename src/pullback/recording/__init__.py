@@ -7,9 +7,14 @@ _require_tensor("pullback.recording")
 from pullback.recording._discover import Discovery, discover
 from pullback.recording._launch import record_program
 from pullback.recording._live import copy_call
-from pullback.recording._on_ranks import calls_on_ranks
 from pullback.recording._recorder import Call, Limits, Record, Recorder
-from pullback.recording._recording import RecordedCall, RecordedFunction, Recording, load_call
+from pullback.recording._recording import (
+    RecordedCall,
+    RecordedFunction,
+    Recording,
+    calls_on_ranks,
+    load_call,
+)
 from pullback.recording.locator import Locator, find, load_script, source_of
 from pullback.recording.training import (
     KINDS,

@@ -9,9 +9,11 @@ import ast
 import builtins
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -64,28 +66,14 @@ def call_sites(name: str, files: Iterable[Path]) -> Iterator[dict[int, Any]]:
         Position to value, for each call that tells any; those that tell most first.
     """
     files = list(files)
-    found: list[dict[int, Any]] = []
-    around: list[tuple[_Site, ast.FunctionDef]] = []
-    for tree in _trees(files, name):
-        for site in _sites(tree, _applies(tree, name)):
-            found.append(site.told())
-            if isinstance(site.place, ast.FunctionDef) and not _is_method(site.place):
-                around.append((site, site.place))
-    for wrapper, place in around[:_WRAPPERS]:
-        for tree in _trees(files, place.name):
-            for site in _sites(tree, lambda func, name=place.name: _last_word(func) == name):
-                found.append(wrapper.told(site.bound(place)))
-    told = [known for known in found if known]
-    yield from sorted(told, key=len, reverse=True)
-
-
-def _trees(files: Iterable[Path], word: str) -> Iterator[ast.Module]:
-    """The syntax of those files that have a word."""
-    for file in files:
-        with suppress(OSError, SyntaxError, ValueError, RecursionError):
-            text = file.read_text(encoding="utf-8")
-            if word in text:
-                yield ast.parse(text)
+    direct = list(_sites(files, name, "apply"))
+    found = [site.arguments() for site in direct]
+    around = [(s, s.place) for s in direct if isinstance(s.place, ast.FunctionDef)]
+    functions = [(site, place) for site, place in around if not _is_method(place)]
+    for wrapper, function in functions[:_WRAPPERS]:
+        found += [wrapper.arguments(s.bound(function)) for s in _sites(files, function.name)]
+    told = ({k: value for k, value in known.items() if isinstance(k, int)} for known in found)
+    yield from sorted(filter(None, told), key=len, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -98,60 +86,70 @@ class _Site:
         names: what names of the file are.
     """
 
-    place: ast.AST
+    place: ast.Module | ast.FunctionDef
     call: ast.Call
     names: Mapping[str, Any]
 
-    def told(self, given: Mapping[str, Any] = MappingProxyType({})) -> dict[int, Any]:
-        """Position to value, where parameters of the place are given."""
-        return dict(_arguments(self.call, self._here(given)))
+    def arguments(self, given: Mapping[str, Any] = MappingProxyType({})) -> dict[int | str, Any]:
+        """Position or keyword to value, where parameters of the place are given."""
+        here = {**self.names, **given}
+        if isinstance(self.place, ast.FunctionDef):
+            here = {**self.names, **_defaults(self.place, self.names), **given}
+            inside = ast.walk(self.place)
+            _assign([n for n in inside if getattr(n, "lineno", inf) < self.call.lineno], here)
+        plain = itertools.takewhile(lambda node: not isinstance(node, ast.Starred), self.call.args)
+        named = [(word.arg, word.value) for word in self.call.keywords if word.arg]
+        told = [(key, node, _value(node, here)) for key, node in [*enumerate(plain), *named]]
+        return {
+            key: value
+            for key, node, value in told
+            # A default of ``None`` often stands for a tensor that is made elsewhere.
+            if value is not _UNKNOWN and (value is not None or isinstance(node, ast.Constant))
+        }
 
     def bound(self, function: ast.FunctionDef) -> dict[str, Any]:
         """The parameters of a function that this is a call of."""
         places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
-        here = self._here({})
-        told = {places[k]: v for k, v in _arguments(self.call, here) if k < len(places)}
-        named = {word.arg: _value(word.value, here) for word in self.call.keywords if word.arg}
-        return told | {name: value for name, value in named.items() if value is not _UNKNOWN}
-
-    def _here(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        here = {**self.names, **_defaults(self.place, self.names), **given}
-        if isinstance(self.place, ast.FunctionDef):
-            line = self.call.lineno
-            _bind_assigned([n for n in ast.walk(self.place) if getattr(n, "lineno", line) < line],
-                           here)  # fmt: skip
-        return here
+        told = self.arguments().items()
+        named = {key: value for key, value in told if isinstance(key, str)}
+        return named | {places[k]: v for k, v in told if isinstance(k, int) and k < len(places)}
 
 
-def _sites(tree: ast.Module, is_meant: Callable[[ast.AST], bool]) -> Iterator[_Site]:
+def _sites(files: Iterable[Path], *ends: str) -> Iterator[_Site]:
+    """The calls of what is called by these words, or by another name that a file gives to it."""
+    for file in files:
+        with suppress(OSError, SyntaxError, ValueError, RecursionError):
+            text = file.read_text(encoding="utf-8")
+            if ends[0] in text:
+                yield from _sites_in(ast.parse(text), ends)
+
+
+def _sites_in(tree: ast.Module, ends: tuple[str, ...]) -> Iterator[_Site]:
+    nodes = list(ast.walk(tree))
     names: dict[str, Any] = {word: getattr(builtins, word) for word in _PLAIN}
-    for node in ast.walk(tree):
-        _bind_import(node, names)
-    _bind_assigned(tree.body, names)
-    for place in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))):
-        for call in _own_calls(place):
-            if is_meant(call.func):
-                yield _Site(place, call, names)
-
-
-def _applies(tree: ast.Module, name: str) -> Callable[[ast.AST], bool]:
-    """Whether what is called is the ``apply`` of a class, by another name too."""
+    names.update(item for node in nodes for item in _imported(node))
+    _assign(tree.body, names)
     aliases = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _is_apply(node.value, name)
+        (target.id,)
+        for node in nodes
+        if isinstance(node, ast.Assign) and _words(node.value)[-len(ends) :] == ends
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    return lambda func: _is_apply(func, name) or (isinstance(func, ast.Name) and func.id in aliases)
+    for place in (tree, *(node for node in nodes if isinstance(node, ast.FunctionDef))):
+        for call in _own_calls(place):
+            words = _words(call.func)
+            if words[-len(ends) :] == ends or words in aliases:
+                yield _Site(place, call, names)
+
+
+def _words(node: ast.AST) -> tuple[str, ...]:
+    """``module.Name.apply`` as its words."""
+    return tuple(ast.unparse(node).split(".")) if isinstance(node, ast.Attribute | ast.Name) else ()
 
 
 def _is_method(function: ast.FunctionDef) -> bool:
     return any(item.arg in ("self", "cls", "ctx") for item in function.args.args[:1])
-
-
-def _last_word(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _own_calls(place: ast.AST) -> Iterator[ast.Call]:
@@ -163,26 +161,21 @@ def _own_calls(place: ast.AST) -> Iterator[ast.Call]:
             yield from _own_calls(node)
 
 
-def _is_apply(node: ast.AST, name: str) -> bool:
-    words = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else []
-    return words[-1:] == ["apply"] and words[-2:-1] == [name]
+def _imported(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """What an import binds of torch, numpy and math."""
+    for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+        home = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
+        top = home.partition(".")[0]
+        if top in _ROOTS and alias.name not in _READS_FILES:
+            with suppress(ImportError, AttributeError):
+                module = importlib.import_module(home)
+                if isinstance(node, ast.ImportFrom):
+                    yield alias.asname or alias.name, getattr(module, alias.name)
+                else:
+                    yield alias.asname or top, module if alias.asname else sys.modules[top]
 
 
-def _bind_import(node: ast.AST, names: dict[str, Any]) -> None:
-    with suppress(ImportError, AttributeError):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] in _ROOTS:
-                    module = importlib.import_module(alias.name)
-                    top = importlib.import_module(alias.name.partition(".")[0])
-                    names[alias.asname or top.__name__] = module if alias.asname else top
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _ROOTS:
-            for alias in node.names:
-                module = importlib.import_module(node.module or "")
-                names[alias.asname or alias.name] = getattr(module, alias.name)
-
-
-def _bind_assigned(nodes: Iterable[ast.AST], names: dict[str, Any]) -> None:
+def _assign(nodes: Iterable[ast.AST], names: dict[str, Any]) -> None:
     """Bind what statements assign, where it can be had; a name that is assigned twice, the last."""
     assigned = [node for node in nodes if isinstance(node, ast.Assign)]
     for node in sorted(assigned, key=lambda node: node.lineno):
@@ -195,33 +188,21 @@ def _bind_assigned(nodes: Iterable[ast.AST], names: dict[str, Any]) -> None:
                     names[part.id] = item
 
 
-def _defaults(function: ast.AST, names: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(function: ast.FunctionDef, names: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters with a default, and those that a test is parametrised with."""
-    if not isinstance(function, ast.FunctionDef):
-        return {}
     given = function.args
     places = [*given.posonlyargs, *given.args]
     pairs = [*zip(reversed(places), reversed(given.defaults), strict=False),
              *zip(given.kwonlyargs, given.kw_defaults, strict=True)]  # fmt: skip
     found = {place.arg: _value(node, names) for place, node in pairs if node is not None}
     for made in function.decorator_list:
-        if isinstance(made, ast.Call) and ast.unparse(made.func).endswith("parametrize"):
+        if isinstance(made, ast.Call) and _words(made.func)[-1:] == ("parametrize",):
             words, values = (_value(node, names) for node in made.args[:2])
             with suppress(TypeError, IndexError, AttributeError):
                 several = words.replace(" ", "").split(",") if isinstance(words, str) else words
                 found |= dict(zip(several, values[0] if len(several) > 1 else [values[0]],
                                   strict=True))  # fmt: skip
     return {name: value for name, value in found.items() if value is not _UNKNOWN}
-
-
-def _arguments(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-    for position, node in enumerate(call.args):
-        if isinstance(node, ast.Starred):
-            return
-        value = _value(node, names)
-        # A default of ``None`` often stands for a tensor that is made elsewhere.
-        if value is not _UNKNOWN and (value is not None or isinstance(node, ast.Constant)):
-            yield position, value
 
 
 class _Unknown(tuple[Any, ...]):

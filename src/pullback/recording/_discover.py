@@ -42,7 +42,7 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
     """Find the Functions of a package or module and inputs that fit them.
 
     Arguments:
-        package: the name of an installed package or module.
+        package: the name of an installed package or module, or the path of a script.
         only: the qualified name of one Function in it; all if ``None``.
         timeout: seconds of work that the trial calls of one Function may take.
 
@@ -55,43 +55,32 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
     """
     _must_exist(package)
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        said = folder / "said.jsonl"
-        said.touch()
-        tried: dict[str, dict[str, int]] = {}  # and why it was found no arguments
+        folder, found = Path(name), dict[str, dict[str, Any]]()
         while True:
-            request = {"package": package, "only": only, "skip": [*tried]}
-            end = _run_explorer(folder, request, timeout)
-            messages = _messages(said)
-            heads = {m["trying"]: m["head"] for m in messages if "trying" in m}
-            tried |= {m["tried"]: m["reasons"] for m in messages if "tried" in m}
-            ended = [name for name in heads if name not in tried]  # the process, by its calls
-            if not (end and ended):
+            end = _run_explorer(
+                folder, {"package": package, "only": only, "skip": [*found]}, timeout
+            )
+            said = _said(folder)
+            found |= {message["name"]: message["data"] for message in said if "name" in message}
+            begun = [data for data in found.values() if data["reasons"] is None]
+            if not (end and begun):
                 break
-            tried[ended[0]] = {f"its trial calls {end}": 1}
-        _refuse_faults(package, [m for m in messages if "fault" in m], end)
-        counts = [{**heads[name], "reasons": reasons} for name, reasons in tried.items()]
-        (folder / "counts-0.json").write_text(json.dumps(counts), encoding="utf-8")
-        problems = dict.fromkeys(m["problem"] for m in messages if "problem" in m)
+            begun[0]["reasons"] = {f"its trial calls {end}": 1}  # that is what ended the process
+        faults = [message for message in said if "fault" in message]
+        if faults or end:
+            fault = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}
+            raise _not_importable(package, **fault)
+        (folder / "counts-0.json").write_text(json.dumps([*found.values()]), encoding="utf-8")
+        problems = dict.fromkeys(message["problem"] for message in said if "problem" in message)
         return Discovery(Recording.collect(folder, ["trial", package]), [*problems])
 
 
-def _messages(said: Path) -> list[dict[str, Any]]:
-    """What the process has said so far, in whole lines."""
-    text = said.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def _refuse_faults(package: str, faults: list[dict[str, Any]], end: str) -> None:
-    """Say what kept the package from being imported."""
-    if not (faults or end):
-        return
-    fault = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}
-    raise ArgumentError(
+def _not_importable(package: str, fault: str, missing: str) -> ArgumentError:
+    return ArgumentError(
         f"{package} cannot be imported.",
-        given=fault["fault"],
-        mend=f"pip install {fault['missing']}, where it is published under that name."
-        if fault["missing"]
+        given=fault,
+        mend=f"pip install {missing}, where it is published under that name."
+        if missing
         else f'Mend its import first: python -c "import {package}" shows all of it.',
     )
 
@@ -99,6 +88,8 @@ def _refuse_faults(package: str, faults: list[dict[str, Any]], end: str) -> None
 def _must_exist(package: str) -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
+    if package.endswith(".py"):
+        return  # what is wrong with a script is told by whoever takes definitions out of it
     try:
         found = importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -114,22 +105,28 @@ def _must_exist(package: str) -> None:
         )
 
 
+def _said(folder: Path) -> list[dict[str, Any]]:
+    """What the process has said so far, in whole lines."""
+    text = (folder / "said.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
 def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
     """Run the process once; how it died, or an empty text."""
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    (folder / "said.jsonl").write_text("")
     child = start_worker("pullback.recording._explore", folder)
     work = WorkTime(child.pid)
     seen, since = 0, 0.0
 
     def give_up() -> str:
         nonlocal seen, since
-        messages = _messages(folder / "said.jsonl")
-        if len(messages) != seen:
-            seen, since = len(messages), work.seconds
-        begun = bool(messages) and "trying" in messages[-1]
+        said = _said(folder)
+        if len(said) != seen:
+            seen, since = len(said), work.seconds
+        begun = bool(said) and "name" in said[-1]
         limit = timeout if begun else max(timeout, _IMPORT_SECONDS)
-        late = work.seconds - since > limit
-        return f"gave no answer within {limit:g} s" if late else ""
+        return f"gave no answer within {limit:g} s" if work.seconds - since > limit else ""
 
     status, reason = supervise(child, give_up)
     if reason or status == 0:

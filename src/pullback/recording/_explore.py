@@ -1,6 +1,7 @@
 """The process behind `discover`: import a package, find its Functions and operators, try inputs."""
 
 import contextlib
+import functools
 import importlib
 import inspect
 import itertools
@@ -21,8 +22,9 @@ from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
 from pullback.recording._call_sites import call_sites, sources
 from pullback.recording._guess import guesses
+from pullback.recording._spool import described
 from pullback.recording.codec import Encoder, NotPlain
-from pullback.recording.locator import Locator
+from pullback.recording.locator import Locator, load_script
 
 __all__ = ["main"]
 
@@ -41,30 +43,26 @@ def main(folder: Path) -> None:
         with (folder / "said.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(f"{json.dumps(message)}\n")
 
-    with _quiet():
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
-            root = importlib.import_module(package)
+            if package.endswith(".py"):
+                root = load_script(package, only and only.partition(".")[0])
+            else:
+                root = importlib.import_module(package)
         except BaseException as error:
-            say(fault=_describe(error), missing=_missing(error))
+            missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+            say(fault=_describe(error), missing=(missing or "").partition(".")[0])
             return
         for problem in _import_submodules(root) if only is None else ():
             say(problem=problem)
-    files = list(sources(root))
-    for function in _functions(package, only):
-        locator = Locator.of(function)
-        if locator.name in request["skip"]:
-            continue
-        # Said before it is tried, so that a Function that ends the process is still listed.
-        say(trying=locator.name, head=_head(locator))
-        with _quiet():
-            reasons = _try(function, locator, folder, files)
-        say(tried=locator.name, reasons=reasons)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-        yield
+        files = list(sources(root))
+        for function in _functions(root, only):
+            locator = Locator.of(function)
+            if locator.name not in request["skip"]:
+                # Said before it is tried, so that a Function that ends the process is listed.
+                say(name=locator.name, data=described(locator, reasons=None))
+                reasons = _try(function, locator, folder, files)
+                say(name=locator.name, data=described(locator, reasons=reasons))
 
 
 def _import_submodules(root: ModuleType) -> Iterator[str]:
@@ -93,44 +91,29 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{place}"
 
 
-def _missing(error: BaseException) -> str:
-    """The package that a failed import misses, or an empty text."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else ""
-    return (name or "").partition(".")[0]
-
-
-def _functions(package: str, only: str | None) -> list[Any]:
+def _functions(root: ModuleType, only: str | None) -> list[Any]:
     """The Functions of a package, or the one of that name; then the operators."""
+    parts = (only or "").split(".")
+    named: Any = functools.reduce(lambda v, part: getattr(v, part, None), parts, root)
 
     def is_meant(value: Any, home: str) -> bool:
-        if only is not None:
-            return value is _named(package, only)
-        return f"{home}.".startswith(f"{package}.")
+        return f"{home}.".startswith(f"{root.__name__}.") if only is None else value is named
 
-    pending: list[Any] = [torch.autograd.Function]
-    found = set()
-    while pending:
-        kind = pending.pop()
-        pending.extend(kind.__subclasses__())
-        # Bases that others complete have no forward of their own.
-        if kind.forward is not torch.autograd.Function.forward and is_meant(kind, kind.__module__):
-            found.add(kind)
+    base = torch.autograd.Function
+    found = {kind for kind in _subclasses(base) if is_meant(kind, kind.__module__)}
+    # Bases that others complete have no forward of their own.
+    own = [kind for kind in found if kind.forward is not base.forward]
     operators = [op for _, op in sorted(OPERATORS.items())]
     return [
-        *sorted(found, key=lambda kind: (kind.__module__, kind.__qualname__)),
+        *sorted(own, key=lambda kind: (kind.__module__, kind.__qualname__)),
         *(op for op in operators if is_meant(op, function_behind(op).__module__)),
     ]
 
 
-def _named(module: str, qualname: str) -> Any:
-    value: Any = sys.modules[module]
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
-    return value
-
-
-def _head(locator: Locator) -> dict[str, Any]:
-    return {"locator": locator.to_data(), "paths": [], "script": ""}
+def _subclasses(kind: Any) -> Iterator[Any]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -> dict[str, int]:
@@ -143,29 +126,26 @@ def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -
         parameters = _parameters(function)
     except (TypeError, ValueError) as error:
         return {f"the arguments of its forward cannot be seen: {error}": 1}
-    kept = 0
-    last = "no inputs were thought of"
-    short = locator.qualname.rpartition(".")[2]
-    known = list(itertools.islice(call_sites(short, files), _CALL_SITES))
-    for number, args in enumerate(guesses(parameters, known)):
-        if number >= _TRIALS:
-            break
+    kept, last = 0, "no inputs were thought of"
+    known = call_sites(locator.qualname.rpartition(".")[2], files)
+    made = guesses(parameters, list(itertools.islice(known, _CALL_SITES)))
+    for number, args in enumerate(itertools.islice(made, _TRIALS)):
         fault = _fault(function, args)
         if fault:
             last = fault if number == 0 or len(fault) < len(last) else last
             continue
-        path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
         try:
-            _spool(path, locator, args)
+            call = Encoder(_CALL_BYTES).encode_call(args, {})
         except NotPlain as reason:
             return {str(reason): 1}
+        path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
+        torch.save(described(locator, [call]), path)
         kept += 1
-        if kept >= _KEEP:
+        if kept == _KEEP:
             break
-    if kept:
-        return {}
     shown = ", ".join(parameter.name for parameter in parameters)
-    return {f"no inputs found for ({shown}); the last trial said {last}": 1}
+    said = f"no inputs found for ({shown}); the last trial said {last}"
+    return {} if kept else {said: 1}
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
@@ -202,10 +182,6 @@ def _fault(function: Any, args: tuple[Any, ...]) -> str:
 
 def _differentiable(value: torch.Tensor) -> torch.Tensor:
     return value.clone().requires_grad_(value.is_floating_point())
-
-
-def _spool(path: Path, locator: Locator, args: tuple[Any, ...]) -> None:
-    torch.save({**_head(locator), **Encoder(_CALL_BYTES).encode_call(args, {})}, path)
 
 
 if __name__ == "__main__":

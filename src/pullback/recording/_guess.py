@@ -2,42 +2,82 @@
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 __all__ = ["guesses"]
 
-# What a parameter of this name usually is. The first fitting word wins; a plain name is a tensor.
-_NUMBERS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
-    (("dim", "axis", "dims"), (-1, 0)),
-    (("eps", "epsilon", "tol"), (1e-5,)),
-    (("training", "train", "inplace", "is_", "use_", "ensure", "causal"), (False, True)),
-    (("n_iter", "iters", "niter", "num_iter", "max_iter"), (30,)),
-    (("bits", "nbits", "k_bits"), (4,)),
-    (("kernel_size", "kernel"), (2, (2, 2))),
-    (("stride", "dilation", "groups", "padding"), (1, (1, 1), 0)),
-    (("num", "n", "k", "size", "length", "topk", "step", "steps", "order"), (2, 3, 1)),
-    (("p", "nu", "power", "exponent", "degree"), (2, 2.5, 0.5)),
-    (("reduction",), ("mean", "sum", "none")),
-    (("shape",), ((3, 4),)),
-    (("dtype",), (torch.float64,)),
-    (("device",), ("cpu",)),
-)
-_FACTORS = ("alpha", "lambda", "lambd", "scale", "factor", "temperature", "tau", "beta", "gamma",
-            "coeff", "slope", "threshold", "margin", "ratio", "weight_decay", "momentum",
-            "min", "max", "low", "high", "bound", "clip", "sigma", "lr", "grl")  # fmt: skip
-_PLAIN: dict[str, list[Any]] = {
-    "bool": [False, True], "int": [-1, 1, 2, 3], "float": [0.5, 2.0],
-    "str": ["mean", "sum", "none", ""],
-}  # fmt: skip
-_INDICES = ("index", "indices", "idx", "label", "labels", "target", "targets", "y_true", "batch")
-_MASKS = ("mask",)
 _SHAPES = ((3, 4), (4, 4), (4,), (2, 3, 4), (2, 3, 3), (2, 3, 6, 6), (3, 1), ())
-_LINEAR = {"weight": (4, 4), "w": (4, 4), "bias": (4,), "b": (4,), "running_mean": (4,)}
-# One number for each channel, as norms have.
-_PER_CHANNEL = ("weight", "w", "gain", "gamma", "beta", "scale", "bias", "b")
+_Shape = tuple[int, ...]
+_Make = Callable[[_Shape, torch.Generator], torch.Tensor]  # a tensor, where a shape is tried
+
+
+def _tensor(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _positive(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    return 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _index(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 3, shape, generator=generator)
+
+
+def _mask(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator) < 0.7
+
+
+def _channels(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    """One number for each channel, as norms have."""
+    return _positive(shape[-1:], generator)
+
+
+def _half(shape: _Shape, generator: torch.Generator) -> torch.Tensor:
+    return torch.tensor(0.5, dtype=torch.float64)
+
+
+def _of_shape(*shape: int, make: _Make = _tensor) -> _Make:
+    return lambda _, generator: make(shape, generator)
+
+
+_ANY = (_tensor, _positive, 0.5, 1, None)
+_TENSORS = (_tensor, _positive, _of_shape(4, 4), _of_shape(3, make=_index))
+_ANNOTATED: dict[str, tuple[Any, ...]] = {
+    "bool": (False, True), "int": (-1, 1, 2, 3), "float": (0.5, 2.0),
+    "str": ("mean", "sum", "none", ""), "torch.Tensor": _TENSORS, "Tensor": _TENSORS,
+}  # fmt: skip
+_NAMED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("weight", "w"), (_of_shape(4, 4), _channels, *_ANY)),
+    **dict.fromkeys(("bias", "b"), (_of_shape(4), _channels, *_ANY)),
+    **dict.fromkeys(("gamma", "beta", "scale"), (0.5, _half, _channels, _tensor, 2)),
+    "running_mean": (_of_shape(4), *_ANY),
+    "gain": (_channels, *_ANY),
+}
+# What a parameter with such a word in its name usually is; the first row that fits.
+_WORDS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
+    (("mask",), (_mask, _tensor)),
+    (("index", "indices", "idx", "label", "labels", "target", "targets", "y_true", "batch"),
+     (_index, _tensor, _of_shape(3, make=_index))),
+    (("dim", "axis", "dims"), (-1, 0, _tensor)),
+    (("eps", "epsilon", "tol"), (1e-5, _tensor)),
+    (("training", "train", "inplace", "is_", "use_", "ensure", "causal"), (False, True, _tensor)),
+    (("n_iter", "iters", "niter", "num_iter", "max_iter"), (30, _tensor)),
+    (("bits", "nbits", "k_bits"), (4, _tensor)),
+    (("kernel_size", "kernel"), (2, (2, 2), _tensor)),
+    (("stride", "dilation", "groups", "padding"), (1, (1, 1), 0, _tensor)),
+    (("num", "n", "k", "size", "length", "topk", "step", "steps", "order"), (2, 3, 1, _tensor)),
+    (("p", "nu", "power", "exponent", "degree"), (2, 2.5, 0.5, _tensor)),
+    (("reduction",), ("mean", "sum", "none", _tensor)),
+    (("shape",), ((3, 4), _tensor)),
+    (("dtype",), (torch.float64, _tensor)),
+    (("device",), ("cpu", _tensor)),
+    (("alpha", "lambda", "lambd", "scale", "factor", "temperature", "tau", "beta", "gamma",
+      "coeff", "slope", "threshold", "margin", "ratio", "weight_decay", "momentum", "min", "max",
+      "low", "high", "bound", "clip", "sigma", "lr", "grl"), (0.5, _half, _tensor, 2)),
+)  # fmt: skip
 
 
 def guesses(
@@ -89,84 +129,32 @@ def _fitting(
             for k, item in enumerate(required)
         ]
         for chosen in itertools.islice(itertools.product(*choices), 60):
-            yield (*(item for value in chosen for item in _spread(value)), *tail)
+            several = (
+                value if item.kind is item.VAR_POSITIONAL else (value,)
+                for item, value in zip(required, chosen, strict=True)
+            )
+            yield (*itertools.chain(*several), *tail)
         if len(known) == len(required):
             return  # the shape changes nothing
 
 
-class _Many(tuple[Any, ...]):
-    """The values of a ``*args`` parameter."""
-
-
-def _spread(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, _Many) else (value,)
-
-
-def _choices(
-    item: inspect.Parameter, shape: tuple[int, ...], generator: torch.Generator
-) -> list[Any]:
+def _choices(item: inspect.Parameter, shape: _Shape, generator: torch.Generator) -> list[Any]:
+    """What a parameter may be, the likeliest first."""
     if item.kind is item.VAR_POSITIONAL:
-        return [_Many([_tensor(shape, generator) for _ in range(2)]), _Many()]
-    annotated = _annotated(str(item.annotation), shape, generator)
-    if annotated is not None:
-        return annotated
-    words = _words(item.name)
+        return [(_tensor(shape, generator), _tensor(shape, generator)), ()]
+    annotation = str(item.annotation).replace("typing.", "")
+    choices = _ANNOTATED.get(annotation.replace("<class '", "").replace("'>", ""))
     name = item.name.lower()
-    if words & set(_MASKS):
-        return [torch.rand(shape, generator=generator) < 0.7, _tensor(shape, generator)]
-    if words & set(_INDICES):
-        return [_index(shape, generator), _tensor(shape, generator), _index((3,), generator)]
-    for names, values in _NUMBERS:
-        if name in names or words & {n for n in names if len(n) > 1}:
-            return [*values, _tensor(shape, generator)]
-    channels = [_positive(shape[-1:], generator)] if name in _PER_CHANNEL and shape[1:] else []
-    if words & set(_FACTORS) or name in _FACTORS or name.rstrip("_") in _FACTORS:
-        return [
-            0.5,
-            torch.tensor(0.5, dtype=torch.float64),
-            *channels,
-            _tensor(shape, generator),
-            2,
-        ]
-    like_linear = [_tensor(_LINEAR[name], generator)] if name in _LINEAR else []
-    return [
-        *like_linear,
-        *channels,
-        _tensor(shape, generator),
-        _positive(shape, generator),
-        0.5,
-        1,
-        None,
-    ]
-
-
-def _annotated(
-    annotation: str, shape: tuple[int, ...], generator: torch.Generator
-) -> list[Any] | None:
-    text = annotation.replace("typing.", "").replace("<class '", "").replace("'>", "")
-    if text in _PLAIN:
-        return _PLAIN[text]
-    if text in ("torch.Tensor", "Tensor"):
-        return [
-            _tensor(shape, generator),
-            _positive(shape, generator),
-            _tensor((4, 4), generator),
-            _index((3,), generator),
-        ]
-    return None
+    if choices is None:
+        choices = _NAMED.get(name)
+    if choices is None:
+        words = _words(name)
+        fitting = (
+            found for names, found in _WORDS if name in names or words & {n for n in names if n[1:]}
+        )
+        choices = next(fitting, _ANY)
+    return [value(shape, generator) if callable(value) else value for value in choices]
 
 
 def _words(name: str) -> set[str]:
     return set(name.lower().strip("_").split("_"))
-
-
-def _tensor(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def _positive(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
-def _index(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 3, shape, generator=generator)

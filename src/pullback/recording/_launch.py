@@ -86,17 +86,12 @@ def record_program(
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
         )
-    if reasons:
+    if reasons or (full and not any(item.calls for item in recording)):
         raise ProgramError(
             "The program ran, but its calls could not be recorded.",
-            given="; ".join(filter(None, reasons)) or f"{directory} cannot be written to",
-            mend=_MORE_ROOM,
+            given="; ".join(text for text in [*reasons, full] if text),
+            mend=_MORE_ROOM if full else None,
         )
-    if full and not any(item.calls for item in recording):
-        raise ProgramError(
-            "The program ran, but what it applied could not be written.", given=full,
-            mend=_MORE_ROOM,
-        )  # fmt: skip
     return recording, None
 
 
@@ -105,7 +100,8 @@ def _why_unwritten(directory: str, recording: Recording) -> str:
     numbers = [int(p.name.rpartition("-")[2]) for p in Path(directory).glob("unwritten-*")]
     if not numbers:
         return ""
-    said = f"{Path(directory).parent}, the folder for temporary files: {os.strerror(numbers[0])}"
+    folder = f"{Path(directory).parent}, the folder for temporary files"
+    said = f"{folder}, could not be written to: {os.strerror(numbers[0])}"
     for item in recording:
         if not item.calls:
             item.reasons.clear()

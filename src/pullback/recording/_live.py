@@ -9,10 +9,11 @@ from pullback.internal.torch import (
     FakeTensor,
     FunctionalTensor,
     are_functorch_transforms_active,
+    pytree,
 )
 from pullback.recording._recorder import Call
 from pullback.recording._spool import place_of
-from pullback.recording.codec import TENSORS, Traced
+from pullback.recording.codec import TENSORS
 
 __all__ = ["copy_call"]
 
@@ -34,31 +35,22 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
     """
     if are_functorch_transforms_active():
         raise RuntimeError("applied under a torch.func transform only")
-    size = 0
+    tensors = [v for v in pytree.tree_leaves((args, keywords)) if isinstance(v, torch.Tensor)]
+    if any(isinstance(v, (FakeTensor, FunctionalTensor)) or v.is_meta for v in tensors):
+        return None
+    size = sum(value.numel() * value.element_size() for value in tensors)
+    if size > limit:
+        raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
 
-    def visit(value: Any) -> Any:
-        nonlocal size
-        if isinstance(value, torch.Tensor):
-            if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
-                raise Traced
-            size += value.numel() * value.element_size()
-            if size > limit:
-                raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
-            if type(value) not in TENSORS:
-                return _other_tensor(value)
+    def copied(value: Any) -> Any:
+        if type(value) in TENSORS:
             return value.detach().clone().requires_grad_(value.requires_grad)
-        if type(value) in (list, tuple):
-            return type(value)(visit(item) for item in value)
-        if type(value) is dict:
-            return {key: visit(item) for key, item in value.items()}
+        if isinstance(value, torch.Tensor):
+            return _other_tensor(value)
         return copy.copy(value) if isinstance(value, (set, bytearray)) else value
 
     with torch.no_grad():
-        try:
-            arguments = tuple(visit(item) for item in args)
-            named = {name: visit(item) for name, item in keywords.items()}
-        except Traced:
-            return None
+        arguments, named = pytree.tree_map(copied, (tuple(args), keywords))
     place = place_of(0)
     return Call(arguments, named, [], size, 1 if place is None else place[1])
 

@@ -7,10 +7,9 @@ executes nothing.
 
 import io
 import pickle
-import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,19 +18,20 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._files import write_whole
-from pullback.recording._spool import read_data
+from pullback.recording._spool import read_counts
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
 
-__all__ = ["RecordedCall", "RecordedFunction", "Recording", "load_call"]
+__all__ = ["RecordedCall", "RecordedFunction", "Recording", "calls_on_ranks", "load_call"]
 
 _FORMAT = "pullback recording"
 _VERSION = 2
 # The encoder goes 40 deep, with up to four lists and tuples for a level.
 _DEPTH = 200
 _LEAST_VALUES = 2**16
-_KEPT = ("paths", "script", "applied", "reasons")  # of a Function, in a file
+_MAKE = "Make one with: pullback record -o calls.pt -- python train.py"
+_AGAIN = "Record again with this version."
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,14 @@ class RecordedFunction:
         """``"package.module:Name"``; the script's file in place of ``__main__``."""
         return self.locator.name
 
+    def _add(self, other: "RecordedFunction", *, alike: bool) -> None:
+        """Take in what another process says of it, and its calls, if alike or if they are new."""
+        self.applied += other.applied
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        known = () if alike else {call.signature for call in self.calls}
+        self.calls += [call for call in other.calls if call.signature not in known]
+
     def load(self) -> Any:
         """Import the Function.
 
@@ -93,10 +101,8 @@ class RecordedFunction:
         """
         try:
             return self.loader.function(self.locator)
-        except ArgumentError as error:
-            raise RecordingError(
-                error.what, given=error.given, expected=error.expected, mend=error.mend
-            ) from error
+        except ArgumentError as e:
+            raise RecordingError(e.what, given=e.given, expected=e.expected, mend=e.mend) from e
 
     def arguments(self, number: int, path: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return fresh positional and keyword arguments of one call.
@@ -113,7 +119,7 @@ class RecordedFunction:
         args, keywords = decode_call(call.arguments, call.keywords, call.tensors, self.loader)
         for place, value in enumerate([*args, *keywords.values()]):
             if path and type(value) is FunctionType and "<" in value.__qualname__:
-                what = f"{path!r}, {self.name!r}, {number}{self.loader.options()}"
+                what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
                 module = "__import__('importlib').import_module('pullback.recording')"
                 setattr(value, EXPRESSION, f"{module}.load_call({what})[1][{place}]")
         return args, keywords
@@ -146,11 +152,8 @@ class Recording:
             RecordingError: the file cannot be written.
         """
         functions = [
-            {
-                **{name: getattr(item, name) for name in _KEPT},
-                "locator": item.locator.to_data(),
-                "calls": [dict(vars(call)) for call in item.calls],
-            }
+            {name: value for name, value in vars(item).items() if name != "loader"}
+            | {"locator": item.locator.to_data(), "calls": [dict(vars(c)) for c in item.calls]}
             for item in self.functions
         ]
         data = {"format": _FORMAT, "version": _VERSION, "program": list(self.program),
@@ -184,32 +187,25 @@ class Recording:
         StrictLoader(scripts)  # a script that is not there is the first thing to hear of
         data = _read(Path(path))
         if type(data) is not dict or not _is(data.get("format"), _FORMAT):
-            raise RecordingError(
-                f"{path} is not a recording.",
-                given="a file that torch can read, of another form",
-                mend="Make one with: pullback record -o calls.pt -- python train.py",
-            )
+            given = "a file that torch can read, of another form"
+            raise RecordingError(f"{path} is not a recording.", given=given, mend=_MAKE)
         version = data.get("version")
         if not _is(version, _VERSION):
             raise RecordingError(
                 f"{path} was written by another version of pullback.",
                 given=f"version {version}" if type(version) is int else None,
                 expected=f"version {_VERSION}",
-                mend="Record again with this version.",
+                mend=_AGAIN,
             )
         try:
-            named = [Path(script) for script in scripts]
-            functions = [_read_function(item, named) for item in data["functions"]]
+            functions = list(map(_read_function, data["functions"]))
             program = [_text(word) for word in data["program"]]
         except Exception as error:  # data of any other form fails in some way or other
-            raise RecordingError(
-                f"{path} is malformed.",
-                given=describe_fault(error),
-                mend="Record again with this version.",
-            ) from error
-        if trust:
-            for function in functions:
-                function.loader = Loader(function.paths)
+            given = describe_fault(error)
+            raise RecordingError(f"{path} is malformed.", given=given, mend=_AGAIN) from error
+        for item in functions:
+            package = "" if item.locator.script else item.locator.module.partition(".")[0]
+            item.loader = Loader(item.paths) if trust else StrictLoader(scripts, package)
         return cls(program, functions)
 
     @classmethod
@@ -224,19 +220,14 @@ class Recording:
             calls: the most calls of one Function that are kept, of all processes together.
         """
         functions: dict[Locator, RecordedFunction] = {}
-        folder = Path(directory)
-        for file, items in read_data(folder, "counts"):
-            for item in items:
-                entry = _entry(functions, item)
-                entry.applied += _tally(file, item.get("slot"))
-                for reason, count in item["reasons"].items():
-                    entry.reasons[reason] = entry.reasons.get(reason, 0) + count
-        for file in sorted(folder.glob("call-*.pt")):
-            item = _read(file)
-            entry, call = _entry(functions, item), _read_call(item)
-            if calls is None or all(call.signature != other.signature for other in entry.calls):
-                entry.calls.append(call)
+        files = sorted(Path(directory).glob("call-*.pt"))
+        for found in map(_read_function, [*read_counts(directory), *map(_read, files)]):
+            entry = functions.setdefault(found.locator, found)
+            if entry is not found:
+                entry._add(found, alike=calls is None)
         for entry in functions.values():
+            flags = ("--script", entry.script) if entry.script else ("--trust",)
+            entry.loader = Loader(entry.paths, flags)
             ranks = max((call.place[1] for call in entry.calls if call.place), default=1)
             del entry.calls[len(entry.calls) if calls is None else calls * ranks :]
         ordered = sorted(functions.values(), key=lambda item: item.name)
@@ -272,32 +263,41 @@ def load_call(
     raise RecordingError(f"{path} holds no call {number} of {name}.", mend="Record again.")
 
 
+def calls_on_ranks(function: RecordedFunction) -> list[dict[int, int]]:
+    """The calls that every rank of the program has made and kept.
+
+    Ranks run one program: the third call of a Function on one is the third on each.
+
+    Arguments:
+        function: as it was recorded.
+
+    Returns:
+        For each such call, which of the recorded calls each rank has made.
+    """
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for k, call in enumerate(function.calls):
+        if call.place is not None:
+            rank, count, number = call.place
+            found.setdefault((number, count), {})[rank] = k
+    return [by_rank for (_, count), by_rank in sorted(found.items()) if len(by_rank) == count > 1]
+
+
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise RecordingError(
-            f"There is no recording at {path}.",
-            mend="Make one with: pullback record -o calls.pt -- python train.py",
-        )
+        raise RecordingError(f"There is no recording at {path}.", mend=_MAKE)
     try:
         _refuse_other_archives(path)
         data = torch.load(path, weights_only=True, map_location="cpu")
         _refuse_inflated(data, path.stat().st_size)
         return data
-    except pickle.UnpicklingError as error:
-        unsafe = "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower()
-        raise RecordingError(
-            f"{path} holds more than plain data and was not opened."
-            if unsafe
-            else f"{path} cannot be read.",
-            given=str(error).strip().splitlines()[0][:160],
-            mend="Open only recordings made by pullback record; it never writes such data.",
-        ) from error
     except Exception as error:  # a file of any other form fails in some way or other
-        raise RecordingError(
-            f"{path} cannot be read.",
-            given=describe_fault(error),
-            mend="Make one with: pullback record -o calls.pt -- python train.py",
-        ) from error
+        what, mend, said = f"{path} cannot be read.", _MAKE, describe_fault(error)
+        if isinstance(error, pickle.UnpicklingError):
+            mend = "Open only recordings made by pullback record; it never writes such data."
+            said = str(error).strip().splitlines()[0][:160]
+            if "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower():
+                what = f"{path} holds more than plain data and was not opened."
+        raise RecordingError(what, given=said, mend=mend) from error
 
 
 def _refuse_other_archives(path: Path) -> None:
@@ -334,23 +334,15 @@ def _refuse_inflated(data: Any, size: int) -> None:
             raise ValueError("it holds more than its file: the same parts again and again")
 
 
-def _entry(functions: dict[Locator, RecordedFunction], item: dict[str, Any]) -> RecordedFunction:
-    locator = Locator.from_data(item["locator"])
-    if locator not in functions:
-        paths = [_text(entry) for entry in item["paths"]]
-        script = _text(item["script"])
-        loader = Loader(paths, ("--script", script) if script else ("--trust",))
-        functions[locator] = RecordedFunction(locator, paths, script, loader=loader)
-    return functions[locator]
-
-
-def _read_function(item: dict[str, Any], scripts: Sequence[Path]) -> RecordedFunction:
-    reasons = {_text(reason): int(count) for reason, count in item["reasons"].items()}
-    calls = [_read_call(call) for call in item["calls"]]
-    entry = _entry({}, item)
-    package = "" if entry.locator.script else entry.locator.module.partition(".")[0]
-    loader = StrictLoader(scripts, package)
-    return replace(entry, applied=int(item["applied"]), calls=calls, reasons=reasons, loader=loader)
+def _read_function(item: dict[str, Any]) -> RecordedFunction:
+    return RecordedFunction(
+        Locator.from_data(item["locator"]),
+        [_text(entry) for entry in item["paths"]],
+        _text(item["script"]),
+        int(item["applied"]),
+        list(map(_read_call, item["calls"])),
+        {_text(reason): int(count) for reason, count in item["reasons"].items()},
+    )
 
 
 def _read_call(item: dict[str, Any]) -> RecordedCall:
@@ -374,14 +366,6 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
-
-
-def _tally(counts: Path, slot: int | None) -> int:
-    """How often a process applied a Function, from the memory that it shared with a file."""
-    file = counts.with_name(counts.stem.replace("counts", "tally"))
-    if slot is None or not file.exists():
-        return 0
-    return int.from_bytes(file.read_bytes()[8 * slot : 8 * slot + 8], sys.byteorder)
 
 
 def _requires_grad(node: Any) -> bool:

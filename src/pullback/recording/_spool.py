@@ -1,26 +1,113 @@
 """`Spool`: the files into which a recorded process writes what it applies, while it applies it.
 
+The program's Python need not have pullback: it imports a copy of this file and of what that imports
+when it has imported torch, apart from any pullback of its own (``_bootstrap/sitecustomize.py``).
+
 A process may be killed, leave through ``os._exit``, or be a forked worker of a loader: none of
 them runs what was meant for the end. So nothing waits for the end: each kept call is a file of its
-own, and the counts are in memory that is a file.
-
-This file imports neither torch nor pullback: it is also loaded by path into programs.
+own, and the counts are in memory that is a file. What a file says of a Function has the form that
+it has in a recording.
 """
 
+import atexit
 import contextlib
 import errno
+import importlib
 import io
 import json
 import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Spool", "place_of", "read_data", "write_data"]
+import torch
+
+from pullback.internal._when_imported import WhenImported
+from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
+from pullback.recording._recorder import Call, Limits, Record, Recorder
+from pullback.recording.codec._encode import Encoder, Traced
+from pullback.recording.locator._locator import Locator
+from pullback.recording.training._finding import Training
+from pullback.recording.training._watch import TrainingWatch
+
+__all__ = [
+    "Spool", "described", "place_of", "read_counts", "record_this_process", "watch_this_process",
+]  # fmt: skip
 
 _BYTES = 8
+_OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
+
+
+def record_this_process(
+    directory: str, limits: str, inside: str, guarded: Callable[[Any], Any]
+) -> None:
+    """Record this process into ``directory``.
+
+    Arguments:
+        directory: where calls and counts are written.
+        limits: the numbers of `Limits`, with commas between.
+        inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
+            its ``copy_call`` has kept here; an empty text to write the calls instead.
+        guarded: an action that raises nothing into the program.
+    """
+    spool = Spool(directory)
+    bounds = Limits(*map(int, limits.split(",")))
+    if inside:
+        recorder = Recorder(_copies_of(inside), limits=bounds, changed=spool.describe)
+        atexit.register(_finish, recorder, inside)
+    else:
+        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe)
+    spool.recorder = recorder
+    spool.renew()
+
+    def install(part: Any) -> None:
+        recorder.install(part.Function, torch.Tensor)
+
+    install(torch.autograd)
+    WhenImported(_OWN_BASE, guarded(install))
+    watch_this_process(directory)
+
+
+def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
+    """How a module keeps the calls of the program in the program's own process."""
+    # The compiler needs them: once Python has begun to end, they cannot be imported.
+    for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+        importlib.import_module(name)
+    return lambda *call: importlib.import_module(module).copy_call(*call)
+
+
+def _finish(recorder: Recorder, module: str) -> None:
+    recorder.uninstall()
+    os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
+    if recorder.records:
+        importlib.import_module(module).finish(recorder.records)
+
+
+def watch_this_process(directory: str) -> TrainingWatch:
+    """Watch how this process trains, and write it as it is known: its end may not come.
+
+    Arguments:
+        directory: where to.
+
+    Returns:
+        The watch.
+    """
+
+    def write() -> None:
+        if os.path.isdir(directory) and (watch.steps or watch.fault):
+            found = Training(watch.findings, watch.steps, watch.fault)
+            with contextlib.suppress(OSError):  # a full disk must not end the program
+                _write_data(directory, "training", asdict(found))
+
+    watch = TrainingWatch(looked=write)
+    watch.__enter__()
+    atexit.register(write)
+    if hasattr(os, "register_at_fork"):  # a loader's worker trains nothing
+        os.register_at_fork(after_in_child=watch.leave)
+    return watch
 
 
 class Spool:
@@ -33,7 +120,7 @@ class Spool:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._number = 0
-        self.recorder: Any = None
+        self.recorder: Any = None  # whose records and counts are written
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.renew)
 
@@ -50,14 +137,31 @@ class Spool:
             self.recorder.tally = memoryview(mmap.mmap(file.fileno(), slots * _BYTES)).cast("Q")
         self.describe()
 
-    def keep(self, record: Any, call: Any) -> None:
-        """Write one call, while no mode of torch is on.
+    def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> Call | None:
+        """A call as plain data."""
+        encoder = Encoder(limit)
+        with _plain_torch(), contextlib.suppress(Traced):
+            return Call(**encoder.encode_call(args, kwargs), size=encoder.bytes)
+        return None
+
+    def keep(self, record: Record, call: Call) -> None:
+        """Write one call.
 
         Raises:
             OSError: the disk is full, for example; a file that is empty says so.
         """
-        with self._telling():
-            self._keep(record, call)
+        self._number += 1
+        data = {
+            "arguments": call.arguments,
+            "keywords": call.keywords,
+            "tensors": call.tensors,
+            "place": place_of(int(self.recorder.tally[record.slot])),
+        }
+        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
+        with _plain_torch(), self._telling():
+            torch.save(described(record.locator, [data], record.script), written)
+            name = f"call-{os.getpid()}-{self._number:04d}.pt"
+            _write_whole(os.path.join(self._directory, name), written.getbuffer())
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -70,62 +174,58 @@ class Spool:
                 pass
             raise
 
-    def _keep(self, record: Any, call: Any) -> None:
-        import torch
-
-        self._number += 1
-        path = os.path.join(self._directory, f"call-{os.getpid()}-{self._number:04d}.pt")
-        written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
-        torch.save(
-            {
-                **_head(record),
-                "arguments": call.arguments,
-                "keywords": call.keywords,
-                "tensors": call.tensors,
-                "place": place_of(int(self.recorder.tally[record.slot])),
-            },
-            written,
-        )
-        write_whole(path, written.getbuffer())
-
     def describe(self) -> None:
         """Write what the counts count, and why calls were not kept."""
         if not os.path.isdir(self._directory):
             return
-        with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
-            self._describe()
-
-    def _describe(self) -> None:
         found = [
-            {**_head(record), "slot": record.slot, "reasons": record.reasons}
+            described(
+                record.locator, script=record.script, reasons=record.reasons, slot=record.slot
+            )
             for record in self.recorder.records.values()
             if not record.ignored
         ]
-        write_data(self._directory, "counts", found)
+        with contextlib.suppress(OSError), self._telling():  # the program is not to end for it
+            _write_data(self._directory, "counts", found)
 
 
-def write_data(directory: str, kind: str, data: Any) -> None:
+def described(
+    locator: Locator, calls: Iterable[dict[str, Any]] = (), script: str = "", **more: Any
+) -> dict[str, Any]:
+    """What is said of a Function, in the form that it has in a recording."""
+    paths = [os.path.abspath(entry) for entry in sys.path]
+    data = {"locator": locator.to_data(), "paths": paths, "script": script, "applied": 0}
+    return {**data, "calls": list(calls), "reasons": {}, **more}
+
+
+def _write_data(directory: str, kind: str, data: Any) -> None:
     """Write what this process says of a kind."""
     path = os.path.join(directory, f"{kind}-{os.getpid()}.json")
-    write_whole(path, json.dumps(data).encode())
+    _write_whole(path, json.dumps(data).encode())
 
 
-def read_data(directory: str | Path, kind: str) -> Iterator[tuple[Path, Any]]:
-    """Read what each process has said of a kind."""
-    for path in sorted(Path(directory).glob(f"{kind}-*.json")):
-        yield path, json.loads(path.read_text(encoding="utf-8"))
+def read_counts(directory: str | Path) -> Iterator[dict[str, Any]]:
+    """What processes have said of their Functions, and how often they applied each."""
+    for path in sorted(Path(directory).glob("counts-*.json")):
+        tally = path.with_name(path.stem.replace("counts", "tally"))
+        counts = memoryview(tally.read_bytes()).cast("Q") if tally.exists() else None
+        for item in json.loads(path.read_text(encoding="utf-8")):
+            slot = item.pop("slot", None)
+            yield item if counts is None or slot is None else {**item, "applied": counts[slot]}
 
 
-def write_whole(path: str, content: Any) -> None:
+def _write_whole(path: str, content: Any) -> None:
     """Write a file beside its place and put it there when it is whole: others read meanwhile."""
     with open(path + ".part", "wb") as file:
         file.write(content)
     os.replace(path + ".part", path)
 
 
-def _head(record: Any) -> dict[str, Any]:
-    paths = [os.path.abspath(entry) for entry in sys.path]
-    return {"locator": record.locator.to_data(), "paths": paths, "script": record.script}
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Leave dispatch modes and torch.func transforms while copying and writing."""
+    with temporarily_clear_interpreter_stack(), torch.no_grad(), disable_current_modes():
+        yield
 
 
 def place_of(number: int) -> tuple[int, int, int] | None:
@@ -133,7 +233,7 @@ def place_of(number: int) -> tuple[int, int, int] | None:
 
     ``None`` in a process that is no rank.
     """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size(), number

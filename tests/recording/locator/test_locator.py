@@ -85,6 +85,21 @@ def test_a_script_is_named_by_its_file_in_every_process(tmp_path) -> None:
     assert find(Locator.of(loaded)) is loaded
 
 
+def test_what_is_taken_out_of_a_script_one_by_one_is_of_one_module(tmp_path) -> None:
+    """A Function that asks whether an argument is of a class of the script must be answered yes."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "class Config: pass\n"
+        "class F:\n    config: Config\n"
+        "class Later:\n    later: NoSuchType\n    made = Config()\n"
+    )
+    function = load_script(str(path), "F").F
+    later = load_script(str(path), "Later")
+    assert type(later.Later.made) is find(Locator.at(str(path), "Config"))
+    assert later.F is function
+
+
 def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import no_such_module_at_all\nclass F(no_such_module_at_all.Base): pass\n")

@@ -19,7 +19,7 @@ from pullback.recording import (
     Training,
     watch_training,
 )
-from pullback.recording._recorder import _watch_training
+from pullback.recording._spool import watch_this_process
 from pullback.report._terminal import make_console
 
 
@@ -79,9 +79,8 @@ def test_what_is_sound_is_not_accused(name: str) -> None:
     assert not found._flow.fault
 
 
-def test_a_program_without_pullback_writes_what_is_known_of_it(tmp_path: Path) -> None:
-    watch = _watch_training(str(tmp_path))
-    assert not type(watch).__module__.startswith("pullback.")
+def test_a_process_writes_what_is_known_of_it(tmp_path: Path) -> None:
+    watch = watch_this_process(str(tmp_path))
     dead.PROGRAMS["detach"][0]()
     watch.leave()
     training = Training.collect(str(tmp_path))

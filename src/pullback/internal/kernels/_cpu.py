@@ -2,8 +2,7 @@
 
 import functools
 import hashlib
-import importlib.util
-import re
+import importlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -18,10 +17,8 @@ from numba.core.runtime import rtsys
 __all__ = ["compile_kernel", "compile_part"]
 
 _STANDARD: dict[str, Any] = {"error_model": "numpy"}
-_SHARED = "pullback.internal."
 # The newest numba whose compiled code is known to need no more to be loaded than is set up here.
 _KNOWN = (0, 68)
-_IMPORTED = re.compile(r"^\s*from (\S+) import (\w*)", re.MULTILINE)
 _OURS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -77,7 +74,7 @@ def compile_kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     Compiling takes seconds, so that the result is kept on disk. Where no place for it can be
     written, in a container with a read-only root for example, each process compiles anew. numba
     looks at the file that a function is in; here the name under which a result is kept also stands
-    for the files of its room that this one imports. Division by zero follows IEEE 754, as in torch;
+    for the files of its room. Division by zero follows IEEE 754, as in torch;
     other options are those of `numba.njit`.
 
     Example:
@@ -125,25 +122,11 @@ def _stamp(module: str) -> str:
 
 
 def _sources(module: str) -> list[Path]:
-    """The file of a module and those of its room that it imports, directly or not.
+    """The files that a kernel may be made of: of the package above its own, and of this one.
 
-    A room is the package above the module's own. What lies beyond it, such as the engine of the
-    contract, has no part in what is compiled.
+    What lies beyond, such as the engine of the contract, has no part in what is compiled.
     """
-    room = module.rpartition(".")[0].rpartition(".")[0] + "."
-    found: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name in found or (name != module and not name.startswith((room, _SHARED))):
-            continue
-        try:
-            spec = importlib.util.find_spec(name)
-        except ModuleNotFoundError:  # a name in a module
-            continue
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            continue
-        found[name] = Path(spec.origin)
-        for source, first in _IMPORTED.findall(found[name].read_text("utf-8")):
-            waiting += [source, f"{source}.{first}"]
-    return [found[name] for name in sorted(found)]
+    file = Path(importlib.import_module(module).__file__ or "")
+    rooms = [file.parents[1]] if module.count(".") > 1 else []
+    rooms.append(Path(__file__).parent)
+    return sorted({file, *(path for room in rooms for path in room.rglob("*.py"))})

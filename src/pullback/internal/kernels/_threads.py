@@ -6,10 +6,10 @@ letting go of their cores: where other work ran beside them they were many times
 numba's own threads compile for seconds, and its default layer aborts when two threads call it.
 """
 
+import functools
 import itertools
 import math
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -31,8 +31,7 @@ _LEAST = 1 << 17
 # A thread that the system holds up leaves its share to the others.
 _SLICES_OF_A_THREAD = 4
 
-_pool: tuple[int, ThreadPoolExecutor] | None = None
-_lock = threading.Lock()
+_MOST = 256  # threads in all; each is started when none is idle
 
 
 def in_memory(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -97,21 +96,11 @@ def run_slices(
             first, last = items * number // slices, items * (number + 1) // slices
             kernel(**arguments, first=first, last=last)
 
-    others = _submit(work, threads - 1)
+    others = [_pool().submit(work) for _ in range(threads - 1)]
     try:
         work()
     finally:
         _wait(others)
-
-
-def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
-    global _pool  # noqa: PLW0603  # one pool for the process, replaced when more are asked for
-    with _lock:
-        if _pool is None or _pool[0] < count:
-            if _pool is not None:
-                _pool[1].shutdown(wait=False)
-            _pool = count, ThreadPoolExecutor(count, thread_name_prefix="pullback")
-        return [_pool[1].submit(work) for _ in range(count)]
 
 
 def _wait(others: list[Future[None]]) -> None:
@@ -128,11 +117,11 @@ def _wait(others: list[Future[None]]) -> None:
         other.result()
 
 
-def _start_anew() -> None:
-    # A forked child has the pool but not its threads, and may have it locked.
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="pullback")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    # A forked child has the pool but not its threads, and may have it locked.
+    os.register_at_fork(after_in_child=_pool.cache_clear)

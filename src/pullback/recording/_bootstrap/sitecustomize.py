@@ -1,43 +1,84 @@
 """Started by Python itself in every process of a recorded program, before the program.
 
 The folder of this file is put first on PYTHONPATH by ``pullback record`` and ``pullback check --``.
-It loads the recorder by path, then hands over to the ``sitecustomize`` that it hides, if any.
+It starts the recorder when the program has imported torch, and hands over to the ``sitecustomize``
+that it hides, if any.
 """
 
+import errno
+import importlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
+from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(_HERE))
+_PACKAGES = ("internal", "recording", "recording.codec", "recording.locator", "recording.training")
+_DIRECTORY = os.environ.get("PULLBACK_RECORD_DIRECTORY", "")
+
+
+def _import_copy(name: str) -> ModuleType:
+    """Import a module of ours, apart from the pullback that the program has, or has not.
+
+    Packages are bare: what they export may need what the program cannot import.
+    """
+    theirs = {key: sys.modules.pop(key) for key in _ours()}
+    for key in ("pullback", *(f"pullback.{package}" for package in _PACKAGES)):
+        package = sys.modules[key] = ModuleType(key)
+        package.__path__ = [os.path.join(_ROOT, *key.split(".")[1:])]
+    try:
+        return importlib.import_module(name)
+    finally:
+        for key in _ours():
+            module = sys.modules.pop(key)
+            module.__name__ = f"_{key}"  # by which Dynamo finds the globals of a function
+            sys.modules[module.__name__] = module
+        sys.modules.update(theirs)
+
+
+def _ours() -> list[str]:
+    return [key for key in sys.modules if key.partition(".")[0] == "pullback"]
+
+
+def _tell(name: str, text: str = "") -> None:
+    """Tell the parent. On a full disk the file is empty: that it is there says enough."""
+    try:
+        with open(os.path.join(_DIRECTORY, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
+
+
+def _guarded(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """An action that raises nothing into the program, which runs, recorded or not."""
+
+    def act(module: ModuleType) -> None:
+        try:
+            action(module)
+        except Exception as error:
+            if isinstance(error, OSError):
+                _tell(f"unwritten-{os.getpid()}-{error.errno or errno.EIO}")
+            _tell(f"failed-{os.getpid()}", f"{type(error).__name__}: {error}")
+
+    return act
+
+
+def _record(torch: ModuleType) -> None:
+    inside = os.environ.get("PULLBACK_RECORD_INSIDE", "")
+    if inside and importlib.util.find_spec("pullback") is None:
+        raise ImportError("pullback is not installed for the program's Python, as --inside needs")
+    spool = _import_copy("pullback.recording._spool")
+    spool.record_this_process(_DIRECTORY, os.environ["PULLBACK_RECORD_LIMITS"], inside, _guarded)
 
 
 def _start() -> None:
-    directory = os.environ.get("PULLBACK_RECORD_DIRECTORY")
-    if not directory or not os.path.isdir(directory):
-        return
-    path = os.path.join(os.path.dirname(_HERE), "_recorder.py")
-    spec = importlib.util.spec_from_file_location("_pullback_recorder", path)
-    if spec is None or spec.loader is None:
-        return
-    recorder = importlib.util.module_from_spec(spec)
-    sys.modules["_pullback_recorder"] = recorder
-    spec.loader.exec_module(recorder)
-    calls, call_bytes, total = os.environ["PULLBACK_RECORD_LIMITS"].split(",")
-    limits = recorder.Limits(int(calls), int(call_bytes), int(total))
-    inside = os.environ.get("PULLBACK_RECORD_INSIDE", "")
-    with open(os.path.join(directory, f"started-{os.getpid()}"), "w", encoding="utf-8"):
-        pass  # tells the parent that this Python starts the recorder
-    try:
-        if inside and importlib.util.find_spec("pullback") is None:
-            raise ImportError("pullback is not installed for the program's Python, as --inside "
-                              "needs")  # fmt: skip
-        recorder.record_this_process(directory, limits, inside)
-    except Exception as error:
-        # On a full disk the file is empty: that it is there says enough.
-        with open(os.path.join(directory, f"failed-{os.getpid()}"), "w", encoding="utf-8") as file:
-            file.write(f"{type(error).__name__}: {error}")
-        raise
+    _tell(f"started-{os.getpid()}")
+    # Only when all of torch is there: what it applies by itself is not of interest.
+    when_imported = _import_copy("pullback.internal._when_imported").WhenImported
+    when_imported("torch", _guarded(_record))
 
 
 def _hand_over() -> None:
@@ -49,8 +90,6 @@ def _hand_over() -> None:
         spec.loader.exec_module(module)
 
 
-try:
+if os.path.isdir(_DIRECTORY):
     _start()
-except Exception as error:  # the program runs, recorded or not; the parent says what is missing
-    sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
 _hand_over()

@@ -30,7 +30,6 @@ from pullback.recording.codec._loader import Loader
 __all__ = ["decode_call", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
-_NOT_PLAIN = "cannot be remade without running its code"
 
 
 def decode_call(
@@ -55,12 +54,11 @@ def decode_call(
         return args, {name: decoder.decode(item) for name, item in keywords}
     except RecordingError:
         raise
-    except (ImportError, AttributeError, ArgumentError) as error:
-        what = "A recorded call names something that is not there."
-        raise RecordingError(what, given=describe_fault(error), mend=_MEND) from error
     except Exception as error:  # data of any other form fails in some way or other
-        what = "A recorded call is malformed."
-        raise RecordingError(what, given=describe_fault(error), mend=_MEND) from error
+        gone = isinstance(error, (ImportError, AttributeError, ArgumentError))
+        how = "names something that is not there" if gone else "is malformed"
+        said = describe_fault(error)
+        raise RecordingError(f"A recorded call {how}.", given=said, mend=_MEND) from error
 
 
 def describe_fault(error: BaseException) -> str:
@@ -115,16 +113,16 @@ class _Decoder:
             self._live[position] = value
         return self._live[position]
 
-    def _kind(self, module: str, name: str, fits: Callable[[Any], bool], otherwise: str) -> Any:
+    def _kind(self, module: str, name: str, fits: Callable[[Any], bool]) -> Any:
         """A class that the data names, of the kind that is meant."""
-        kind = self._loader.kind(_text(module), _text(name))
+        kind = self._loader.named(_text(module), _text(name), is_class=True)
         if not (isinstance(kind, type) and fits(kind)):
-            raise ValueError(f"{module}.{name} {otherwise}")
+            raise ValueError(f"{module}.{name} cannot be remade without running its code")
         return kind
 
     def _subclass(self, number: int, module: str, name: str, *content: Any) -> torch.Tensor:
         position, grad, state = content
-        kind = self._kind(module, name, is_plain_tensor_class, _NOT_PLAIN)
+        kind = self._kind(module, name, is_plain_tensor_class)
         value = make_subclass(kind, self._fresh(position), bool(grad))
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
@@ -142,9 +140,7 @@ class _Decoder:
                 given=f"{_text(module)}:{_text(name)}",
                 mend="Check the program itself, or pass --trust if you trust the recording.",
             )
-        kind = self._kind(
-            module, name, lambda kind: torch.Tensor in kind.__mro__, "is not a class of tensors"
-        )
+        kind = self._kind(module, name, _derives(torch.Tensor))
         parts = {_text(part): self.decode(item) for part, item in inner}
         value = kind.__tensor_unflatten__(
             parts, self.decode(made_with), torch.Size(_integers(size)), tuple(_integers(stride))
@@ -153,14 +149,14 @@ class _Decoder:
         return self._objects[number]
 
     def _namedtuple(self, module: str, name: str, items: list[Any]) -> Any:
-        kind = self._kind(module, name, lambda kind: tuple in kind.__mro__, "is not a named tuple")
+        kind = self._kind(module, name, _derives(tuple))
         values = self._many(items)
         if module == "torch.return_types":  # made in C, where tuple.__new__ is not enough
             return kind.__new__(kind, values)
         return tuple.__new__(kind, values)
 
     def _enum(self, module: str, name: str, member: str) -> Any:
-        kind = self._kind(module, name, lambda kind: enum.Enum in kind.__mro__, "is not an enum")
+        kind = self._kind(module, name, _derives(enum.Enum))
         return vars(kind)["_member_map_"][_text(member)]
 
     def _torch(self, name: str) -> Any:
@@ -189,8 +185,8 @@ class _Decoder:
         value = self._fresh(position).numpy()
         return value if array else value[()]
 
-    def _set(self, kind: type, nodes: list[Any]) -> Any:
-        return kind(self._key(node) for node in nodes)
+    def _keys(self, nodes: list[Any]) -> Iterator[Any]:
+        return map(self._key, nodes)
 
     def _key(self, node: Any) -> Any:
         """A value whose hash and comparison run no code of a class."""
@@ -221,7 +217,7 @@ class _Decoder:
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
         cells, defaults, keywords, variables, *expression = bound
-        loaded = self._loader.code(_text(module))
+        loaded = self._loader.module(_text(module), is_code=True)
         code = _find_code(loaded, _text(qualname), *_integers([line]))
         closure = tuple(types.CellType(item) for item in self._many(cells))
         if len(closure) != len(code.co_freevars):
@@ -237,7 +233,7 @@ class _Decoder:
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
-        kind = self._kind(module, name, is_plain_class, _NOT_PLAIN)
+        kind = self._kind(module, name, is_plain_class)
         value = object.__new__(kind)
         self._objects[number] = value
         slots = slots_of(kind)
@@ -250,6 +246,10 @@ class _Decoder:
             else:
                 raise ValueError(f"{module}.{name} has no attribute {attribute}")
         return value
+
+
+def _derives(base: type) -> Callable[[Any], bool]:
+    return lambda kind: base in kind.__mro__
 
 
 _FACTORIES = (bool, int, float, complex, str, list, dict, set, tuple)
@@ -278,8 +278,8 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,
     "size": lambda self, items: torch.Size(_integers(items)),
-    "set": lambda self, items: self._set(set, items),
-    "frozenset": lambda self, items: self._set(frozenset, items),
+    "set": lambda self, items: set(self._keys(items)),
+    "frozenset": lambda self, items: frozenset(self._keys(items)),
     "dict": lambda self, pairs: self._dict(dict, pairs),
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
     "defaultdict": _Decoder._defaultdict,
@@ -345,9 +345,13 @@ def _has_device(device: str) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _module_code(name: str, file: str) -> types.CodeType:
+def _codes(module: str, file: str) -> list[types.CodeType]:
+    """The code of a module, and of all that is defined in it; an edited script is another one."""
     with open(file, "rb") as source:
-        return compile(source.read(), file, "exec", dont_inherit=True)
+        found = [compile(source.read(), file, "exec", dont_inherit=True)]
+    for code in found:  # which grows
+        found += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return found
 
 
 def _find_code(module: types.ModuleType, qualname: str, line: int) -> types.CodeType:
@@ -356,18 +360,11 @@ def _find_code(module: types.ModuleType, qualname: str, line: int) -> types.Code
     if not file:
         raise ValueError(f"{module.__name__} has no source file")
     found = [
-        code
-        for code in _walk(_module_code(module.__name__, file))
-        if code.co_qualname == qualname and code.co_firstlineno == line
+        c
+        for c in _codes(module.__name__, file)
+        if (c.co_qualname, c.co_firstlineno) == (qualname, line)
     ]
     if len({(code.co_code, code.co_consts) for code in found}) != 1:
         what = "has changed since it was recorded" if not found else "is not alone on its line"
         raise ValueError(f"{qualname} (line {line} of {file}) {what}")
     return found[0]
-
-
-def _walk(code: types.CodeType) -> Iterator[types.CodeType]:
-    for item in code.co_consts:
-        if isinstance(item, types.CodeType):
-            yield item
-            yield from _walk(item)

@@ -5,17 +5,15 @@ argument becomes a tree of tuples, lists, strings, numbers and tensors, each tup
 what it stands for; `decode_call` is the way back. What has no such form is
 refused with its reason, and the call is then reported as not replayable.
 
-This file imports nothing of pullback but `pullback.internal.torch`: it is also loaded by path into
-the program that is recorded, where pullback need not be installed and that one is a copy.
+A copy of this file is imported into the program that is recorded.
 """
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import enum
 import functools
-import importlib
-import os
 import sys
 import types
 import typing
@@ -34,8 +32,7 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     maybe_get_bdim,
 )
-
-# Long: it is loaded by path into programs, where one file is found without the others.
+from pullback.recording.locator._locator import Locator
 
 __all__ = [
     "EXPRESSION", "PLAIN", "TENSORS", "Encoder", "NotPlain", "Traced", "is_plain_class",
@@ -45,7 +42,6 @@ __all__ = [
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
-_SHIM_PREFIX = "_pullback_shim_"
 _DICTS = (collections.OrderedDict, collections.defaultdict, collections.Counter)
 _VIEWS = tuple(
     type(view) for kind in (dict, collections.OrderedDict)
@@ -121,10 +117,8 @@ def slots_of(kind: type) -> dict[str, Any]:
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """The slots and the attributes of an object."""
     for name, slot in slots_of(type(value)).items():
-        try:
+        with contextlib.suppress(AttributeError):  # never filled
             yield name, slot.__get__(value)
-        except AttributeError:  # never filled
-            continue
     yield from getattr(value, "__dict__", {}).items()
 
 
@@ -133,22 +127,17 @@ class Encoder:
 
     Arguments:
         limit: the most bytes of tensors that the encoder may copy.
-        expressions: write down by which source a repro gets at a function without a name; for
-            another process of ours, never for a file.
 
     Attributes:
         tensors: detached copies on the CPU, each tensor once however often it occurs.
     """
 
-    def __init__(self, limit: int, *, expressions: bool = False) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._expressions = expressions
         self.bytes = 0
         self.tensors: list[torch.Tensor] = []
-        self._positions: dict[int, int] = {}
-        self._objects: dict[int, int] = {}
-        self._alive: list[Any] = []
-        self._nodes = self._depth = 0
+        self._met: dict[int, tuple[Any, Any]] = {}  # by id: an object, which lives on, and its node
+        self._objects = self._nodes = self._depth = 0
 
     def encode_call(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call as plain data, and the tensors: what `decode_call` takes.
@@ -172,8 +161,8 @@ class Encoder:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if id(value) in self._objects:
-            return ("same", self._objects[id(value)])
+        if id(value) in self._met:
+            return self._met[id(value)][1]
         self._depth += 1
         try:
             if isinstance(value, torch.Tensor):
@@ -187,23 +176,21 @@ class Encoder:
 
     def _number(self, value: Any) -> int:
         """The number by which an object is meant where it occurs again."""
-        self._alive.append(value)  # an id is unique only while its object lives
-        return self._objects.setdefault(id(value), len(self._objects))
+        self._objects += 1
+        self._met[id(value)] = value, ("same", self._objects - 1)
+        return self._objects - 1
 
     def _all(self, values: Iterable[Any]) -> list[Any]:
         return [self.encode(item) for item in values]
 
     def _tensor(self, value: torch.Tensor) -> Any:
-        position = self._positions.get(id(value))
         plain = _unwrap(value)
         if type(plain) not in TENSORS:
             return self._other_tensor(plain) if plain is value else self.encode(plain)
-        if position is None:
-            position = self._copy(plain)
-            self._positions[id(value)] = position
-            self._alive.append(value)  # an id is unique only while its object lives
-        parameter = isinstance(value, torch.nn.Parameter)
-        return ("tensor", position, bool(value.requires_grad), str(plain.device), parameter)
+        flags = bool(value.requires_grad), str(plain.device), isinstance(value, torch.nn.Parameter)
+        node = ("tensor", self._copy(plain), *flags)
+        self._met[id(value)] = value, node
+        return node
 
     def _other_tensor(self, value: Any) -> Any:
         """A tensor of a class of its own: what it is made of, or its numbers and attributes."""
@@ -216,7 +203,7 @@ class Encoder:
             shape = [list(value.shape), list(value.stride()), bool(value.requires_grad)]
             return ("flattened", number, *reference, inner, self.encode(made_with), *shape)
         if not is_plain_tensor_class(kind):
-            raise NotPlain(f"a tensor of type {_name(kind)} has no plain form")
+            raise _without_form(value, "a tensor")
         with disable_torch_function():
             position = self._copy(value.detach().as_subclass(torch.Tensor))
         state = [(name, self.encode(item)) for name, item in vars(value).items()]
@@ -226,29 +213,27 @@ class Encoder:
         size = plain.numel() * plain.element_size()
         self.bytes += size
         if self.bytes > self.limit:
-            raise NotPlain(
-                f"its tensors hold more than {_mebibytes(self.limit)}; raise --max-mebibytes"
-            )
+            most = f"{self.limit / 2**20:.3g} MiB"
+            raise NotPlain(f"its tensors hold more than {most}; raise --max-mebibytes")
         self.tensors.append(plain.detach().clone().cpu())
         return len(self.tensors) - 1
 
     def _sequence(self, value: list[Any] | tuple[Any, ...]) -> Any:
-        items = self._all(value)
         kind = type(value)
         if kind is list or kind is tuple:
-            return (kind.__name__, items)
+            return (kind.__name__, self._all(value))
         if hasattr(kind, "_fields"):  # a named tuple, or torch.return_types
-            return ("namedtuple", *_reference(kind), items)
-        raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
+            return ("namedtuple", *_reference(kind), self._all(value))
+        raise _without_form(value)
 
     def _dict(self, value: dict[Any, Any]) -> Any:
-        kind = type(value).__name__
-        if type(value) not in (dict, *_DICTS):
-            raise NotPlain(f"an argument of type {_name(type(value))} has no plain form")
+        kind = type(value)
+        if kind not in (dict, *_DICTS):
+            raise _without_form(value)
         pairs = [(self.encode(key), self.encode(item)) for key, item in value.items()]
         if isinstance(value, collections.defaultdict):
-            return (kind, pairs, self.encode(value.default_factory))
-        return (kind, pairs)
+            return ("defaultdict", pairs, self.encode(value.default_factory))
+        return (kind.__name__, pairs)
 
     def _view(self, value: Any) -> Any:
         kind = type(value).__name__.removeprefix("odict_").removeprefix("dict_")
@@ -284,37 +269,29 @@ class Encoder:
         return ("method", self.encode(owner), value.__name__)
 
     def _function(self, value: types.FunctionType) -> Any:
-        try:
+        if Locator.of(value).names(value):
             return ("named", *_reference(value))
-        except NotPlain:
-            pass  # a lambda or an inner function: its code, with what it closes over
-        cells: list[Any] = []
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                cells.append(self.encode(cell.cell_contents))
-            except NotPlain as reason:
-                raise NotPlain(
-                    f"the function {value.__qualname__} closes over {name}: {reason}"
-                ) from None
+        # A lambda or an inner function: its code, with what it closes over.
+        code = value.__code__
+        cells = [
+            self._part(f"the function {value.__qualname__} closes over {name}", cell.cell_contents)
+            for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
+        ]
         defaults = self.encode(value.__defaults__)
         keywords = self.encode(value.__kwdefaults__)
-        code = value.__code__
-        place = (_home(value.__module__), code.co_qualname, code.co_firstlineno)
+        home = _home(Locator.in_module(value.__module__))
+        place = (home, code.co_qualname, code.co_firstlineno)
         variables = self._script_globals(value)
-        extra = [getattr(value, EXPRESSION, "")] if self._expressions else []
+        extra = [vars(value)[EXPRESSION]] if EXPRESSION in vars(value) else []
         return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
     def _script_globals(self, value: types.FunctionType) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
-        if not _is_script(value.__module__):
+        if value.__module__ != "__main__" and not Locator.in_module(value.__module__).script:
             return []
         definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-        found = []
-        for name in value.__code__.co_names:
-            item = value.__globals__.get(name, int)
-            if not isinstance(item, definitions):
-                found.append((name, self.encode(item)))
-        return found
+        read = ((name, value.__globals__.get(name, int)) for name in value.__code__.co_names)
+        return [(name, self.encode(v)) for name, v in read if not isinstance(v, definitions)]
 
     def _annotation(self, value: Any) -> Any:
         """``list[int]``, ``int | None`` and the like, by what they are of."""
@@ -334,19 +311,23 @@ class Encoder:
     def _object(self, value: Any) -> Any:
         kind = type(value)
         if not is_plain_class(kind):
-            raise NotPlain(f"an argument of type {_name(kind)} has no plain form")
+            raise _without_form(value)
         reference = _reference(kind)
         number = self._number(value)
         state = []
         for name, item in _state(value):
             if name in STATE_DICT_HOOKS and isinstance(value, torch.nn.Module):
                 state.append((name, ("OrderedDict", [])))
-                continue
-            try:
-                state.append((name, self.encode(item)))
-            except NotPlain as reason:
-                raise NotPlain(f"{_name(kind)}.{name}: {reason}") from None
+            else:
+                state.append((name, self._part(f"{_name(kind)}.{name}", item)))
         return ("object", number, *reference, state)
+
+    def _part(self, what: str, value: Any) -> Any:
+        """What a function or an object holds; it is named where that has no plain form."""
+        try:
+            return self.encode(value)
+        except NotPlain as reason:
+            raise NotPlain(f"{what}: {reason}") from None
 
 
 _ENCODERS: tuple[tuple[Any, Callable[[Encoder, Any], Any]], ...] = (
@@ -357,10 +338,7 @@ _ENCODERS: tuple[tuple[Any, Callable[[Encoder, Any], Any]], ...] = (
     (dict, Encoder._dict),
     (collections.deque, lambda self, value: ("deque", self._all(value), value.maxlen)),
     (_VIEWS, Encoder._view),
-    (
-        (slice, range),
-        lambda self, v: (type(v).__name__, self._all((v.start, v.stop, v.step))),
-    ),
+    ((slice, range), lambda self, v: (type(v).__name__, self._all((v.start, v.stop, v.step)))),
     (torch.device, lambda self, value: ("device", str(value))),
     ((torch.dtype, torch.layout, torch.memory_format), lambda self, v: ("torch", str(v))),
     (torch.Generator, Encoder._generator),
@@ -368,7 +346,7 @@ _ENCODERS: tuple[tuple[Any, Callable[[Encoder, Any], Any]], ...] = (
     (_GROUPS, lambda self, v: ("group", torch.distributed.get_process_group_ranks(v))),
     (types.EllipsisType, lambda self, value: ("ellipsis",)),
     (_ANNOTATIONS, Encoder._annotation),
-    (types.ModuleType, lambda self, value: ("module", _home(value.__name__))),
+    (types.ModuleType, lambda self, value: ("module", _home(Locator.in_module(value.__name__)))),
     (
         functools.partial,
         lambda self, v: ("partial", self._all((v.func, tuple(v.args), dict(v.keywords)))),
@@ -395,51 +373,22 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
 
 
 def _reference(value: Any) -> tuple[str, str]:
-    """Return the module and qualified name under which ``value`` is found again."""
-    module = getattr(value, "__module__", None) or ""
-    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
-    last = name.rpartition(".")[2]
-    # What torch makes in C says nothing, or something else, about where it is found.
-    places = [(module, name), ("torch", last), ("torch", f"Tensor.{last}")]
-    for place in [*places, ("torch.nn.functional", last)]:
-        if _look_up(*place) is value:
-            return _home(place[0]), place[1]
-    label = f"{module}.{name}".strip(".") or repr(value)
-    raise NotPlain(f"{label} cannot be found again by its name")
+    """Return the module, or script, and qualified name under which ``value`` is found again."""
+    locator = Locator.of(value)
+    if not locator.names(value):
+        raise NotPlain(f"{locator.name} cannot be found again by its name")
+    return _home(locator), locator.qualname
 
 
-def _is_script(module: str) -> bool:
-    return module == "__main__" or module.startswith(_SHIM_PREFIX)
-
-
-def _home(module: str) -> str:
-    """The name to import a module by; the file of a script."""
-    loaded = sys.modules.get(module)
-    file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
-    if not _is_script(module):
-        return module
-    if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
-        return spec.name  # run with `python -m`
-    if not file:
+def _home(locator: Locator) -> str:
+    if not locator.home:
         raise NotPlain("what was defined at a prompt has no file to be found in")
-    return os.path.abspath(file)
-
-
-def _look_up(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    if found is None and module:
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            return None
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return locator.home
 
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.3g} MiB"
+def _without_form(value: Any, what: str = "an argument") -> NotPlain:
+    return NotPlain(f"{what} of type {_name(type(value))} has no plain form")

@@ -49,9 +49,13 @@ class Loader:
     Arguments:
         paths: ``sys.path`` of the recorded program, appended to ours.
         flags: the options of ``pullback check`` that load the file of the recording again.
+
+    Attributes:
+        options: the keyword arguments that give `Recording.load` the same loader, as source.
     """
 
     trusts = True
+    options = ", trust=True"
 
     def __init__(self, paths: Sequence[str] = (), flags: Sequence[str] = ("--trust",)) -> None:
         self._paths = paths
@@ -62,30 +66,18 @@ class Loader:
         self._extend_path()
         return find(locator)
 
-    def kind(self, home: str, qualname: str) -> type:
-        """The class of an object, an enum or a named tuple among the arguments."""
-        return self.named(home, qualname)
+    def named(self, home: str, qualname: str, *, is_class: bool = False) -> Any:
+        """A function or class among the arguments, or the class of one."""
+        return find(Locator.at(home, qualname))
 
-    def named(self, home: str, qualname: str) -> Any:
-        """A function or class among the arguments."""
-        return find(_locator(home, qualname))
-
-    def module(self, home: str) -> types.ModuleType:
-        """A module among the arguments."""
-        return self.code(home)
-
-    def code(self, home: str) -> types.ModuleType:
-        """The module that holds the code of an inner function."""
+    def module(self, home: str, *, is_code: bool = False) -> types.ModuleType:
+        """A module among the arguments, or one that holds the code of an inner function."""
         self._extend_path()
         return load_module(home)
 
     def method(self, owner: Any, name: str) -> Any:
         """A bound method among the arguments."""
         return getattr(owner, name)
-
-    def options(self) -> str:
-        """Source of the keyword arguments that give `Recording.load` the same loader."""
-        return ", trust=True"
 
     def _extend_path(self) -> None:
         for folder in self._paths:
@@ -113,13 +105,13 @@ class StrictLoader(Loader):
         self._extend_path()
         self._package = package
         self._named: dict[str, str] = {}  # a module that is on no path -> the script that it is
+        self.options = f", scripts={self._scripts!r}" if self._scripts else ""
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
-        home = self._home(locator.script or locator.module, locator.file)
+        home, file, _ = self._resolve(locator.home, locator.file)
         if home in self._scripts:
             self._named[locator.module] = home
-        file = self._source(home)
         if not file:
             raise _refused(f"{locator.name} is in a module that cannot be imported here.", locator)
         operator = definition(file, locator.qualname)
@@ -133,52 +125,36 @@ class StrictLoader(Loader):
             raise _refused(f"{locator.name} is neither a Function nor a custom operator.", locator)
         return complete(found) if locator.completed else found
 
-    def kind(self, home: str, qualname: str) -> type:
-        """A class of torch.nn, of the user's own files, or of the package of the Function."""
-        if home.startswith(("torch.nn.", "torch.return_types")):
-            found = _static(sys.modules.get(home), qualname)
-            if isinstance(found, type) and issubclass(found, (torch.nn.Module, tuple)):
+    def named(self, home: str, qualname: str, *, is_class: bool = False) -> Any:
+        """What is safe to call or to make: see the rules of the module."""
+        package = home.partition(".")[0]
+        found = _static(sys.modules.get(home), qualname)
+        if package == "torch":
+            if _is_harmless_class(found) if is_class else _is_of_tensors(found):
                 return found
-        package, home = home.partition(".")[0], self._home(home)
-        own = self._own_file(home)
-        if not own and package == self._package and package != "torch":
-            own = self._source(home)
-        found = self._defined(own, home, qualname)
-        if not isinstance(found, type) or (not self._own_file(home) and _has_call(found)):
-            raise _refused(f"A class that a recording may not name: {home}:{qualname}.")
-        return found
+        elif home == "builtins" and not is_class and any(found is kind for kind in _PLAIN_TYPES):
+            return found
+        home, file, own = self._resolve(home)
+        if own or (is_class and package == self._package != "torch"):
+            defined = definition(file, qualname)
+            found = None if defined is None else _static(load_module(home), qualname)
+            if is_class and isinstance(found, type) and (own or not _has_call(found)):
+                return found
+            if not is_class and found is not None and not isinstance(defined, ast.Assign):
+                return found
+        what = "class" if is_class else "callable"
+        raise _refused(f"A {what} that a recording may not name: {home}:{qualname}.")
 
-    def named(self, home: str, qualname: str) -> Any:
-        """A function of tensors, a type of plain data, or what the user's own files define."""
-        if home == "builtins":
-            found = vars(sys.modules[home]).get(qualname)
-            if any(found is kind for kind in _PLAIN_TYPES):
-                return found
-        elif home.partition(".")[0] == "torch":
-            found = _static(sys.modules.get(home), qualname)
-            if id(found) in _tensor_functions() or _is_nn_class(found):
-                return found
-        else:
-            home = self._home(home)
-            own = self._own_file(home)
-            if own and not isinstance(definition(own, qualname), ast.Assign):
-                found = self._defined(own, home, qualname)
-                if found is not None:
-                    return found
-        raise _refused(f"A callable that a recording may not name: {home}:{qualname}.")
-
-    def module(self, home: str) -> types.ModuleType:
-        """One of a few modules that lambdas close over."""
+    def module(self, home: str, *, is_code: bool = False) -> types.ModuleType:
+        """One of a few modules that lambdas close over; of code, an own file."""
+        if is_code:
+            home, _, own = self._resolve(home)
+            if own:
+                return super().module(home)
+            raise _refused(f"The code of an inner function is in {home}.")
         if home in _MODULES and home in sys.modules:
             return sys.modules[home]
         raise _refused(f"A module that a recording may not name: {home}.")
-
-    def code(self, home: str) -> types.ModuleType:
-        """A script that the user names, or a module beside it."""
-        home = self._home(home)
-        if not self._own_file(home):
-            raise _refused(f"The code of an inner function is in {home}.")
-        return super().code(home)
 
     def method(self, owner: Any, name: str) -> Any:
         """A method of a tensor, the forward of a module, or one that own files define."""
@@ -196,48 +172,27 @@ class StrictLoader(Loader):
                 return found.__get__(None if is_class else owner, kind)
         raise _refused(f"A method that a recording may not name: {type.__repr__(kind)}.{name}.")
 
-    def options(self) -> str:
-        """Source of the keyword arguments that give `Recording.load` the same loader."""
-        return f", scripts={self._scripts!r}" if self._scripts else ""
+    def _resolve(self, home: str, file: str = "") -> tuple[str, str, bool]:
+        """By which name a module is imported, its source, and whether that is the user's own.
 
-    def _home(self, home: str, file: str = "") -> str:
-        """The path of a script that the user names, whatever it is called; else ``home``."""
-        for place in (
-            home if os.path.isabs(home) else source_of(home),
-            file,
-            self._named.get(home),
-        ):
+        Own are the scripts that the user names, whatever a recording calls them, and the modules in
+        their folders.
+        """
+        is_path = os.path.isabs(home)
+        found = home if is_path else source_of(home)
+        for place in (found, file, self._named.get(home)):
             if place and os.path.realpath(place) in self._scripts:
-                return os.path.realpath(place)
-        return home
-
-    def _own_file(self, home: str) -> str:
-        """The file of a script that the user names, or of a module in its folder."""
-        if os.path.isabs(home):
-            return home if home in self._scripts else ""
+                return (os.path.realpath(place), os.path.realpath(place), True)
+        if is_path:
+            return home, "", False
         beside = source_of(home, self._paths)
         loaded = _file(sys.modules[home]) if home in sys.modules else beside
         # Python imports the first module of a name that it finds: it must be this one.
-        return beside if beside and beside == source_of(home) == loaded else ""
-
-    def _source(self, home: str) -> str:
-        return self._own_file(home) if os.path.isabs(home) else source_of(home)
-
-    def _defined(self, file: str, home: str, qualname: str) -> Any:
-        """What a file itself defines under a name; ``None`` if it does not."""
-        if not file or definition(file, qualname) is None:
-            return None
-        return _static(load_module(home), qualname)
+        return home, found, bool(beside) and beside == found == loaded
 
     def _is_own_code(self, function: types.FunctionType) -> bool:
         file = os.path.realpath(function.__code__.co_filename)
-        return file in self._scripts or (file == self._own_file(function.__module__ or ""))
-
-
-def _locator(home: str, qualname: str) -> Locator:
-    if os.path.isabs(home):
-        return Locator("__main__", qualname, home)
-    return Locator(home, qualname)
+        return file in self._scripts or (file, True) == self._resolve(function.__module__ or "")[1:]
 
 
 def _refused(what: str, locator: Locator | None = None) -> RecordingError:
@@ -251,6 +206,20 @@ def _refused(what: str, locator: Locator | None = None) -> RecordingError:
         "tensors, and functions of tensors or of your own files",
         mend=_MEND,
     )
+
+
+def _is_harmless_class(found: Any) -> bool:
+    """Whether it is a module or a tuple of torch, of which an instance runs nothing when made."""
+    return (
+        isinstance(found, type)
+        and found.__module__.startswith(("torch.nn.", "torch.return_types"))
+        and issubclass(found, (torch.nn.Module, tuple))
+    )
+
+
+def _is_of_tensors(found: Any) -> bool:
+    """Whether it computes with tensors alone."""
+    return id(found) in _tensor_functions() or _is_nn_class(found)
 
 
 def _mro(kind: type) -> tuple[type, ...]:

@@ -1,8 +1,7 @@
 """`Locator`: the one way to name a Function or callable, and the one place to find it."""
 
-from pullback.recording.locator._find import find, load_module
+from pullback.recording.locator._find import find, global_names, load_module, load_script
 from pullback.recording.locator._locator import Locator
-from pullback.recording.locator._script import global_names, load_script, run_definitions
 from pullback.recording.locator._source import definition, derives_from_function, source_of
 
 __all__ = [
@@ -13,6 +12,5 @@ __all__ = [
     "global_names",
     "load_module",
     "load_script",
-    "run_definitions",
     "source_of",
 ]

@@ -1,19 +1,30 @@
-"""`find`: the object that a `Locator` names, by import or out of a script that is not run."""
+"""`find`: the object that a `Locator` names, by import or out of a script that is not run.
 
+A Function written in the script itself lives in ``__main__``. The script may train for hours when
+it is run, guarded by ``if __name__ == "__main__"`` or not, so it is not run again: only the
+statements that the definition needs are executed (imports, assignments, other definitions), found
+by following names. What those statements do not define is reported as missing.
+"""
+
+import ast
 import importlib
 import operator
 import os
-from types import ModuleType
+import symtable
+import sys
+import types
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from pullback.errors import ArgumentError
-from pullback.recording.locator._locator import Locator
-from pullback.recording.locator._script import load_script
+from pullback.recording.locator._locator import SHIM_PREFIX, Locator
 from pullback.tensor import complete
 
-__all__ = ["find", "load_module"]
+__all__ = ["find", "global_names", "load_module", "load_script"]
 
 
 def find(locator: Locator) -> Any:
@@ -38,13 +49,13 @@ def find(locator: Locator) -> Any:
             mend="Put it in a module, so that it can be imported.",
         )
     first = locator.qualname.partition(".")[0]
-    module = load_module(locator.script or locator.module, locator.file, first)
+    module = load_module(locator.home, locator.file, first)
     try:
         found = operator.attrgetter(locator.qualname)(module)
     except AttributeError as error:
         functions = [name for name, value in vars(module).items() if _is_function(value)]
         raise ArgumentError(
-            f"{locator.script or locator.module} has no {locator.qualname}.",
+            f"{locator.home} has no {locator.qualname}.",
             given=locator.name,
             expected=f"one of its Functions: {', '.join(functions)}" if functions else None,
             mend="Check the spelling; a class that is made while the program runs is not found.",
@@ -52,7 +63,7 @@ def find(locator: Locator) -> Any:
     return complete(cast(type[torch.autograd.Function], found)) if locator.completed else found
 
 
-def load_module(name: str, file: str = "", wanted: str | None = None) -> ModuleType:
+def load_module(name: str, file: str = "", wanted: str | None = None) -> types.ModuleType:
     """Import a module, or take the definitions out of a script.
 
     Arguments:
@@ -87,3 +98,106 @@ def _not_importable(name: str, error: BaseException) -> ArgumentError:
 
 def _is_function(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, torch.autograd.Function)
+
+
+def load_script(file: str, wanted: str | None) -> types.ModuleType:
+    """Load what the definition of ``wanted`` needs from a script, without running the script.
+
+    Arguments:
+        file: the path of the script.
+        wanted: a name that its top level defines; ``None`` for every definition and import.
+
+    Returns:
+        A module; in another process a `Locator` leads to one like it.
+
+    Raises:
+        ArgumentError: the script is gone, does not parse, or the statements raise.
+    """
+    if not file or not os.path.isfile(file):
+        raise ArgumentError(
+            "The Function was defined in a program that has no file.",
+            given=file or "no file",
+            mend="Put it in a module, so that it can be imported.",
+        )
+    file = os.path.abspath(file)
+    source = Path(file).read_bytes()
+    # An edited script is another module; all that is taken out of one is of one module.
+    name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
+    if os.path.dirname(file) not in sys.path:
+        sys.path.append(os.path.dirname(file))  # as Python does for a script
+    try:
+        if name not in sys.modules:
+            _left[name] = ast.parse(source, file).body
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__file__ = file  # where `inspect` finds the source
+        needed = _needed(_left[name], wanted)
+        code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
+        exec(code, vars(sys.modules[name]))  # noqa: S102 - the user's own script, chosen statements
+        _left[name] = [item for item in _left[name] if item not in needed or _is_future(item)]
+    except Exception as error:
+        raise ArgumentError(
+            f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
+            given=f"{type(error).__name__}: {error}",
+            mend="Move the Function into a module that the script imports.",
+        ) from error
+    return sys.modules[name]
+
+
+_left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed yet
+
+
+def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
+    """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
+    left = [(item, _bound(item)) for item in body if not _is_main_guard(item)]
+    names = {wanted}
+    if wanted is None:
+        definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        names = {name for item, bound in left if isinstance(item, definitions) for name in bound}
+    chosen: set[ast.stmt] = set()
+    while found := [item for item, bound in left if names & bound or _always(item)]:
+        chosen |= set(found)
+        names |= {name for item in found for name in global_names(item)}
+        left = [(item, bound) for item, bound in left if item not in chosen]
+    return [item for item in body if item in chosen]
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+def _always(statement: ast.stmt) -> bool:
+    """Star imports, ``__future__``, and changes of ``sys.path`` that imports may need."""
+    if isinstance(statement, ast.ImportFrom):
+        return _is_future(statement) or any(a.name == "*" for a in statement.names)
+    return isinstance(statement, ast.Expr) and "sys.path." in ast.unparse(statement)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _tables(statement: ast.stmt) -> Iterator[symtable.SymbolTable]:
+    """The names of a statement, and of the functions and classes in it."""
+    pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
+    while pending:
+        yield (table := pending.pop())
+        pending.extend(table.get_children())
+
+
+def global_names(statement: ast.stmt) -> set[str]:
+    """Return the global names that a statement, or a function inside it, reads."""
+    return {
+        symbol.get_name()
+        for table in _tables(statement)
+        for symbol in table.get_symbols()
+        # The body of a module or class reads its own names, or else global ones.
+        if symbol.is_global() or (symbol.is_referenced() and table.get_type() != "function")
+    }
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds, not looking into definitions."""
+    symbols = next(_tables(statement)).get_symbols()
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}

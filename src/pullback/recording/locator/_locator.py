@@ -6,7 +6,6 @@ recorded, before they import anything.
 
 import dataclasses
 import functools
-import importlib
 import operator
 import os
 import sys
@@ -48,33 +47,33 @@ class Locator:
         """
         while isinstance(target, functools.partial):
             target = target.func
-        if type(target).__name__ == "OpOverload":  # of no module: the name is torch's own
-            return cls("torch", f"ops.{str(target).removeprefix('torch.ops.')}")
-        target = _decorated(target)
-        name = getattr(target, "__module__", None) or type(target).__module__
-        home = sys.modules.get(name)
-        qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
-        short = getattr(target, "__name__", None)
-        if short and getattr(home, short, None) is target:
-            qualname = short  # torch.sin calls itself torch:_VariableFunctionsClass.sin
+        module, qualname, _ = _place(target)
         completed = isinstance(getattr(target, "__dict__", {}).get("__wrapped__"), type)
-        file = getattr(home, "__file__", None)
-        spec = getattr(home, "__spec__", None)
-        if name.startswith(SHIM_PREFIX):
-            name = "__main__"
-        elif name == "__main__" and spec is not None and not spec.name.endswith("__main__"):
-            name = spec.name  # run with `python -m`
-        return cls(name, qualname, os.path.abspath(file) if file else "", completed)
+        return cls.in_module(module, qualname, completed)
+
+    @classmethod
+    def in_module(cls, module: str, qualname: str = "", completed: bool = False) -> "Locator":
+        """Name what a module of this process holds, or the module itself."""
+        home = sys.modules.get(module)
+        file, spec = getattr(home, "__file__", None), getattr(home, "__spec__", None)
+        if module.startswith(SHIM_PREFIX):
+            module = "__main__"
+        elif module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
+            module = spec.name  # run with `python -m`
+        return cls(module, qualname, os.path.abspath(file) if file else "", completed)
+
+    @classmethod
+    def at(cls, home: str, qualname: str = "") -> "Locator":
+        """What a module, or a script by its path, holds under a name."""
+        if home.endswith(".py") or os.path.isabs(home):
+            return cls("__main__", qualname, os.path.abspath(home))
+        return cls(home, qualname)
 
     def names(self, target: Any) -> bool:
         """Whether ``target`` stands at the top level of its module, under this very name."""
-        name = getattr(_decorated(target), "__module__", None) or self.module
-        name = self.module if self.module == "torch" else name
-        try:
-            home = sys.modules.get(name) or importlib.import_module(name)
-            return operator.attrgetter(self.qualname)(home) is target
-        except (ImportError, AttributeError):
-            return False
+        module, qualname, found = _place(target)
+        other = type(self).in_module(module, qualname)
+        return found and (self.home, self.qualname) == (other.home, other.qualname)
 
     @classmethod
     def parse(cls, text: str) -> "Locator":
@@ -90,9 +89,7 @@ class Locator:
         home, _, qualname = text.rpartition(":")
         if not home or not all(part.isidentifier() for part in qualname.split(".")):
             raise ValueError(f"{text!r} names no Function")
-        if home.endswith(".py"):
-            return cls("__main__", qualname, os.path.abspath(home))
-        return cls(home, qualname)
+        return cls.at(home, qualname)
 
     @classmethod
     def from_data(cls, data: Any) -> "Locator":
@@ -115,10 +112,15 @@ class Locator:
         return dataclasses.asdict(self)
 
     @property
+    def home(self) -> str:
+        """The name of the module, or the path of the script; an empty text for a prompt."""
+        return self.file if self.module == "__main__" else self.module
+
+    @property
     def name(self) -> str:
         """``"package.module:Name"``; the script's file in place of ``__main__``."""
         suffix = " (completed)" if self.completed else ""
-        return f"{self.script or self.module}:{self.qualname}{suffix}"
+        return f"{self.home or self.module}:{self.qualname}{suffix}"
 
     @property
     def script(self) -> str:
@@ -126,6 +128,27 @@ class Locator:
         return self.file if self.module == "__main__" else ""
 
 
-def _decorated(target: Any) -> Any:
-    """The function that `torch.library.custom_op` decorated, or the target itself."""
-    return getattr(target, "_init_fn", target) if hasattr(target, "_opoverload") else target
+def _place(target: Any) -> tuple[str, str, bool]:
+    """The module and name of an object, and whether they lead back to it."""
+    if type(target).__name__ == "OpOverload":  # of no module: the name is torch's own
+        return "torch", f"ops.{str(target).removeprefix('torch.ops.')}", True
+    # The function that `torch.library.custom_op` decorated, or the target itself.
+    named = getattr(target, "_init_fn", target) if hasattr(target, "_opoverload") else target
+    module = getattr(named, "__module__", None) or type(named).__module__
+    qualname = getattr(named, "__qualname__", None) or type(named).__qualname__
+    last = qualname.rpartition(".")[2]
+    places = [(module, qualname), (module, last)]
+    if "torch" in sys.modules:  # what it makes in C says something else than where it is found
+        places += [("torch", last), ("torch", f"Tensor.{last}"), ("torch.nn.functional", last)]
+    return next(
+        ((*place, True) for place in places if _look_up(*place) is target),
+        (module, qualname, False),
+    )
+
+
+def _look_up(module: str, qualname: str) -> Any:
+    """What stands there; what its module does not hold now, another import would not be either."""
+    try:
+        return operator.attrgetter(qualname)(sys.modules.get(module))
+    except AttributeError:
+        return None

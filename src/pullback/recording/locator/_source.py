@@ -4,9 +4,12 @@ import ast
 import functools
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 __all__ = ["definition", "derives_from_function", "source_of"]
 
@@ -64,21 +67,12 @@ def definition(file: str, qualname: str) -> Definition | None:
         'FunctionDef'
     """
     try:
-        body = _parsed(file, os.path.getmtime(file)).body
+        found: Any = _parsed(file, os.path.getmtime(file))
     except (OSError, SyntaxError, ValueError):
         return None
-    found: Definition | None = None
     for part in qualname.split("."):
-        if found is not None:
-            if not isinstance(found, ast.ClassDef):
-                return None
-            body = found.body
-        found = None
-        for statement in _statements(body):
-            if part in _defined(statement):
-                found = statement
-        if found is None:
-            return None
+        inside = _definitions(found) if isinstance(found, (ast.Module, ast.ClassDef)) else ()
+        found = next((item for item in reversed([*inside]) if part in _names(item)), None)
     return found
 
 
@@ -100,45 +94,37 @@ def derives_from_function(file: str, qualname: str, module: str = "", depth: int
     found = definition(file, qualname)
     if not isinstance(found, ast.ClassDef) or depth == 0:
         return False
+    outer = qualname.rpartition(".")[0]
     for base in found.bases:
         name = ast.unparse(base).partition("[")[0]
         if name.rpartition(".")[2].endswith("Function"):
             return True
-        outer = qualname.rpartition(".")[0]
-        if derives_from_function(file, f"{outer}.{name}".strip("."), module, depth - 1):
-            return True
-        if outer and derives_from_function(file, name, module, depth - 1):
-            return True
-        place = _imported(file, name, module)
-        if place is not None and derives_from_function(
-            source_of(place[0]), place[1], place[0], depth - 1
-        ):
+        here = [(file, inner, module) for inner in {f"{outer}.{name}".strip("."), name}]
+        there = ((source_of(home), inner, home) for home, inner in _imported(file, name, module))
+        if any(derives_from_function(*p, depth - 1) for p in itertools.chain(here, there)):
             return True
     return False
 
 
-def _imported(file: str, name: str, module: str) -> tuple[str, str] | None:
-    """The module and name that a name of a file was imported from."""
-    first, _, rest = name.partition(".")
+def _imported(file: str, name: str, module: str) -> Iterator[tuple[str, str]]:
+    """The modules and names that a name of a file may have been imported from."""
     package = module if file.endswith("__init__.py") else module.rpartition(".")[0]
     for statement in ast.walk(_parsed(file, os.path.getmtime(file))):
-        if isinstance(statement, ast.ImportFrom):
-            origin = statement.module or ""
-            if statement.level:
-                parts = package.split(".")
-                parents = parts[: len(parts) - statement.level + 1]
-                origin = ".".join([*parents, *([origin] if origin else [])])
-            for alias in statement.names:
-                if (alias.asname or alias.name) == first:
-                    # A class, or a module of a package.
-                    return (f"{origin}.{alias.name}", rest) if rest else (origin, alias.name)
-        if isinstance(statement, ast.Import):
-            for alias in statement.names:
-                if alias.asname == first and rest:
-                    return alias.name, rest
-                if alias.asname is None and rest and name.startswith(f"{alias.name}."):
-                    return alias.name, name.removeprefix(f"{alias.name}.")
-    return None
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        for alias in statement.names:
+            bound = alias.asname or alias.name
+            rest = name.removeprefix(bound).removeprefix(".")
+            if not f"{name}.".startswith(f"{bound}."):
+                continue
+            if isinstance(statement, ast.Import):
+                yield alias.name, rest
+                continue
+            with suppress(ImportError):  # it leads out of the package
+                dots = "." * statement.level + (statement.module or "")
+                origin = importlib.util.resolve_name(dots, package)
+                # A class, or a module of a package.
+                yield (f"{origin}.{alias.name}", rest) if rest else (origin, alias.name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -148,21 +134,16 @@ def _parsed(file: str, modified: float) -> ast.Module:
         return ast.parse(source.read(), file)
 
 
-def _statements(body: Sequence[ast.stmt]) -> Iterator[Definition]:
-    """Definitions of a body, those under ``if``, ``try`` and ``with`` too."""
-    for statement in body:
-        if isinstance(statement, Definition):
-            yield statement
-            continue
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            inner = getattr(statement, name, [])
-            yield from _statements([item for item in inner if isinstance(item, ast.stmt)])
-            for handler in inner:
-                if isinstance(handler, ast.ExceptHandler):
-                    yield from _statements(handler.body)
+def _definitions(node: ast.AST) -> Iterator[Definition]:
+    """What a module or class defines, under ``if``, ``try`` and ``with`` too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            yield child
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
+            yield from _definitions(child)
 
 
-def _defined(statement: Definition) -> list[str]:
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    return [statement.name]
+def _names(found: Definition) -> list[str]:
+    if isinstance(found, ast.Assign):
+        return [target.id for target in found.targets if isinstance(target, ast.Name)]
+    return [found.name]

@@ -1,12 +1,8 @@
-"""`ParameterFinding`: what is wrong with one parameter, and what a program says of all, as data.
+"""`ParameterFinding`: what is wrong with one parameter, and what a program says of all, as data."""
 
-This file is also loaded by path into programs that have no pullback (``_recorder.py``).
-"""
-
+import json
 from dataclasses import dataclass
 from pathlib import Path
-
-from pullback.recording._spool import read_data
 
 __all__ = ["KINDS", "ParameterFinding", "Training"]
 
@@ -68,7 +64,8 @@ class Training:
         """Put together what the processes have left in a directory."""
         found: dict[ParameterFinding, None] = {}
         steps, fault = 0, ""
-        for _, data in read_data(directory, "training"):
+        for path in sorted(Path(directory).glob("training-*.json")):
+            data = json.loads(path.read_text(encoding="utf-8"))
             found |= dict.fromkeys(ParameterFinding(**item) for item in data["findings"])
             steps, fault = steps + data["steps"], fault or data["fault"]
         return cls(tuple(found), steps, fault)
