@@ -5,8 +5,9 @@ import importlib.util
 import logging
 import os
 import random
+import subprocess
 import zlib
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -84,6 +85,18 @@ _docstrings = Sybil(
     setup=seed_document,
 )
 pytest_collect_file = (_pages + _docstrings).pytest()
+
+
+@pytest.fixture
+def copied_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that `pullback` runs are copies of this process, which has imported torch.
+
+    For tests of what is found in a program, where others show how it is started.
+    """
+    from tests.copies import start_program
+
+    started = SimpleNamespace(**vars(subprocess) | {"Popen": start_program})
+    monkeypatch.setattr("pullback.internal._program.subprocess", started)
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
