@@ -99,6 +99,17 @@ def copied_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pullback.internal._program.subprocess", started)
 
 
+@pytest.fixture
+def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is checked apart is checked in copies of this process, and no fresh one is started.
+
+    For tests of what is said of a check, where others show that it runs in a fresh process.
+    """
+    from pullback.internal import _workers
+
+    monkeypatch.setattr(_workers._current, "__defaults__", (True,))
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Mark what asks `tests.fuzzing` how much to try, for `make fuzz` to find it."""
     for item in items:

@@ -171,6 +171,9 @@ def be_program(work: Callable[[], object]) -> None:
         atexit._run_exitfuncs()
         sys.stdout.flush()
     finally:
+        if status == -signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(status)
 
 
@@ -187,6 +190,9 @@ def _status(work: Callable[[], object]) -> int:
         if isinstance(found, str):
             print(found, file=sys.stderr)
             return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return -signal.SIGINT
     except BaseException:
         traceback.print_exc()
         return 1
