@@ -68,6 +68,7 @@ def test_it_is_smooth_at_its_knots(degree: int) -> None:
         torch.testing.assert_close(at_end, at_begin, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("degree", [3, 4, 5])
 def test_every_derivative(degree: int) -> None:
     control = points(2, degree + 2, 2).requires_grad_()
