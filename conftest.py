@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import zlib
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -100,7 +101,7 @@ def copied_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def copied_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is checked apart is checked in copies of this process, and no fresh one is started.
 
     For tests of what is said of a check, where others show that it runs in a fresh process.
@@ -108,6 +109,10 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     from pullback.internal import _workers
 
     monkeypatch.setattr(_workers._current, "__defaults__", (True,))
+    before = [*_workers._servers]
+    yield
+    if _workers._servers != before:
+        _workers._servers.clear()
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:

@@ -694,6 +694,7 @@ NAMED = {
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_first_line_names_the_edit(name):
     function, inputs, said = NAMED[name]

@@ -50,6 +50,7 @@ def package(tmp_path, monkeypatch, request):
     return name
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_discovery_finds_operators_and_inputs_for_them(package):
     recording = discover(package).recording
     found = {item.name: item for item in recording}

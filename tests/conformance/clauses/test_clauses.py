@@ -44,7 +44,7 @@ ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
 EVERY = [*RIGHT, *MORE]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(len(EVERY)), ids=lambda number: EVERY[number].id)
 def test_a_right_specimen_is_not_flagged(number):
     """By all clauses in `make fuzz`; in `make test` by a tenth of them, another one for each."""
@@ -70,7 +70,7 @@ def test_each_kind_of_code_is_among_the_compiled():
     assert {specimen.function.__name__ for specimen in COMPILED} >= KINDS_OF_CODE
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("specimen", COMPILED, ids=lambda specimen: specimen.id)
 def test_a_right_specimen_is_not_flagged_when_compiled(specimen):
     report = check(
