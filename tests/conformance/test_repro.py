@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import re
-import sys
 import tokenize
 from pathlib import Path
 
