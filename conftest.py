@@ -42,9 +42,29 @@ if not FUZZING:
 # A test starts Python in vain where each start compiles all of pullback anew, for half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# pytest reads along with each logger that tells no other, and for a reader Dynamo describes all
-# that it does in JSON: a tenth of its time.
-logging.getLogger("torch.__trace").propagate = True
+LOGGERS = logging.getLogger().manager.loggerDict
+_told: set[str] = set()
+
+
+def _tell_of_torch_once() -> None:
+    """Have each logger of torch tell the one above it, down to `torch`.
+
+    Before each part of a test pytest sets out to read along with each logger that tells no other,
+    of which torch has eighty: a third of what a test costs beside itself. And for a reader of its
+    own Dynamo describes all that it does in JSON: a tenth of its time.
+    """
+    if len(LOGGERS) == len(_told):
+        return
+    for name in LOGGERS.keys() - _told:
+        logger = logging.getLogger(name)
+        if name.startswith("torch.") and not logger.propagate:
+            own = logging.StreamHandler  # to the terminal, as that of `torch`
+            logger.handlers = [each for each in logger.handlers if type(each) is not own]
+            logger.propagate = True
+    _told.update(LOGGERS)
+
+
+_tell_of_torch_once()
 
 
 def _measure_no_guards(guards: ModuleType) -> None:
@@ -61,8 +81,13 @@ NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
     """Start each test from a random state of its own, whatever ran before it."""
+    _tell_of_torch_once()
     seed = SEED + zlib.crc32(item.nodeid.encode())
-    torch.manual_seed(seed)
+    # As `torch.manual_seed`, which for each kind of device that is not there keeps the seed, with a
+    # text of who calls it: a third of what a test costs beside itself.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
     item.add_report_section("setup", "seed", f"PULLBACK_SEED={SEED} draws what this test drew")
