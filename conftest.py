@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -159,6 +159,16 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     asked = config.option.keyword or any("::" in argument for argument in config.args)
     if not (asked or FUZZING):
         _sample(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while what stays is made: it took a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
