@@ -235,6 +235,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     Path("train.py").write_text(PROGRAM.format(module=module))
     words = ["check", "--clauses", "derivative,linear", "--json", "out.json"]

@@ -828,8 +828,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_first_line_says_what_the_numbers_say(name):
     function, inputs, said = PLANTED[name]
@@ -853,8 +852,7 @@ def inside(text):
     return numbers(re.match(r"\[(?:\.\.\., )?([^].]*(?:\.\d[^].]*)*)", text).group(1))
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*CASES, *PLANTED])
 def test_the_script_prints_the_numbers_of_the_finding(name):
     if name in PLANTED:
