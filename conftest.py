@@ -180,6 +180,7 @@ def _sample(config: Any, items: list[Any]) -> None:
     """Leave no slow test, and of the cases of one that is marked ``sampled(every)`` each so many.
 
     The first one is another one for the next test, so that each value of a parameter has its turn.
+    Where a file is marked, and a test of it too, the larger step is taken.
     """
     groups: dict[str, list[Any]] = {}
     for item in items:
@@ -187,7 +188,8 @@ def _sample(config: Any, items: list[Any]) -> None:
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = {item for item in items if item.get_closest_marker("slow")}
     for place, group in enumerate(groups.values()):
-        step = min(group[0].get_closest_marker("sampled").args[0], len(group))
+        step = max(marker.args[0] for marker in group[0].iter_markers("sampled"))
+        step = min(step, len(group))
         left_out.update(set(group) - set(group[place % step :: step]))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
