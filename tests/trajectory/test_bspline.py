@@ -104,6 +104,7 @@ def test_vmap_equals_a_batch() -> None:
     torch.testing.assert_close(torch.func.vmap(run)(control, duration), run(control, duration))
 
 
+@pytest.mark.slow  # as a quintic: what it is made of compiles in `test_transforms`
 def test_it_compiles_whole() -> None:
     control = points(6, 2).requires_grad_()
     times = torch.linspace(0, 1, 5, dtype=torch.float64)
