@@ -61,6 +61,11 @@ class Endless(Square):
 
 
 @pytest.fixture
+def copied_workers():
+    """None: a copy of this process would print to where pytest reads."""
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     monkeypatch.chdir(tmp_path)
