@@ -5,8 +5,11 @@ import importlib.util
 import logging
 import os
 import random
+import subprocess
 import zlib
-from types import ModuleType
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -39,9 +42,29 @@ if not FUZZING:
 # A test starts Python in vain where each start compiles all of pullback anew, for half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# pytest reads along with each logger that tells no other, and for a reader Dynamo describes all
-# that it does in JSON: a tenth of its time.
-logging.getLogger("torch.__trace").propagate = True
+LOGGERS = logging.getLogger().manager.loggerDict
+_told: set[str] = set()
+
+
+def _tell_of_torch_once() -> None:
+    """Have each logger of torch tell the one above it, down to `torch`.
+
+    Before each part of a test pytest sets out to read along with each logger that tells no other,
+    of which torch has eighty: a third of what a test costs beside itself. And for a reader of its
+    own Dynamo describes all that it does in JSON: a tenth of its time.
+    """
+    if len(LOGGERS) == len(_told):
+        return
+    for name in LOGGERS.keys() - _told:
+        logger = logging.getLogger(name)
+        if name.startswith("torch.") and not logger.propagate:
+            own = logging.StreamHandler  # to the terminal, as that of `torch`
+            logger.handlers = [each for each in logger.handlers if type(each) is not own]
+            logger.propagate = True
+    _told.update(LOGGERS)
+
+
+_tell_of_torch_once()
 
 
 def _measure_no_guards(guards: ModuleType) -> None:
@@ -58,8 +81,13 @@ NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
     """Start each test from a random state of its own, whatever ran before it."""
+    _tell_of_torch_once()
     seed = SEED + zlib.crc32(item.nodeid.encode())
-    torch.manual_seed(seed)
+    # As `torch.manual_seed`, which for each kind of device that is not there keeps the seed, with a
+    # text of who calls it: a third of what a test costs beside itself.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
     item.add_report_section("setup", "seed", f"PULLBACK_SEED={SEED} draws what this test drew")
@@ -75,7 +103,16 @@ _pages = Sybil(
     patterns=["*.md"],
     setup=seed_document,
 )
-_docstrings = Sybil(
+
+
+class _Docstrings(Sybil):
+    """Reads the syntax of no file that has no example: each process would, for seconds."""
+
+    def should_parse(self, path: Path) -> bool:
+        return super().should_parse(path) and b">>>" in path.read_bytes()
+
+
+_docstrings = _Docstrings(
     path="src",
     parsers=[DocTestParser(optionflags=NUMBER)],
     patterns=["*.py"],
@@ -84,6 +121,33 @@ _docstrings = Sybil(
     setup=seed_document,
 )
 pytest_collect_file = (_pages + _docstrings).pytest()
+
+
+@pytest.fixture
+def copied_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that `pullback` runs are copies of this process, which has imported torch.
+
+    For tests of what is found in a program, where others show how it is started.
+    """
+    from tests.copies import start_program
+
+    started = SimpleNamespace(**vars(subprocess) | {"Popen": start_program})
+    monkeypatch.setattr("pullback.internal._program.subprocess", started)
+
+
+@pytest.fixture
+def copied_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is checked apart is checked in copies of this process, and no fresh one is started.
+
+    For tests of what is said of a check, where others show that it runs in a fresh process.
+    """
+    from pullback.internal import _workers
+
+    monkeypatch.setattr(_workers._current, "__defaults__", (True,))
+    before = [*_workers._servers]
+    yield
+    if _workers._servers != before:
+        _workers._servers.clear()
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
@@ -97,6 +161,16 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         _sample(config, items)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while what stays is made: it took a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Take the tests out of the collections of garbage to come, of which they are most objects."""
     gc.freeze()
@@ -106,6 +180,7 @@ def _sample(config: Any, items: list[Any]) -> None:
     """Leave no slow test, and of the cases of one that is marked ``sampled(every)`` each so many.
 
     The first one is another one for the next test, so that each value of a parameter has its turn.
+    Where a file is marked, and a test of it too, the larger step is taken.
     """
     groups: dict[str, list[Any]] = {}
     for item in items:
@@ -113,7 +188,8 @@ def _sample(config: Any, items: list[Any]) -> None:
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = {item for item in items if item.get_closest_marker("slow")}
     for place, group in enumerate(groups.values()):
-        step = min(group[0].get_closest_marker("sampled").args[0], len(group))
+        step = max(marker.args[0] for marker in group[0].iter_markers("sampled"))
+        step = min(step, len(group))
         left_out.update(set(group) - set(group[place % step :: step]))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))

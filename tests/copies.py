@@ -8,8 +8,11 @@ handler of signals, and its clean-ups at exit are its own.
 import atexit
 import contextlib
 import faulthandler
+import importlib.machinery
+import importlib.util
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,14 +21,16 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["be_program", "run_python", "start_copy"]
+__all__ = ["be_program", "run_python", "start_copy", "start_program"]
 
 _SECONDS = 250  # less than pytest gives a test
+_KEPT = [str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix]
 
 
 def run_python(
@@ -77,6 +82,72 @@ def start_copy(work: Callable[[], object], output: int, errors: int) -> int:
     return pid
 
 
+class _Program:
+    """A copy, as far as `subprocess.Popen` is asked of it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> int:
+        """Wait for its end; gives its exit status, negative for a signal."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+def start_program(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    **options: Any,
+) -> Any:
+    """As `subprocess.Popen`, and where ``command`` is a program of Python, as a copy."""
+    name, *words = command
+    own = shutil.which(name) or ""
+    python = Path(own).name.startswith("python") and Path(own).parent == Path(sys.executable).parent
+    plain = bool(words) and (words[0] in ("-c", "-m") or words[0][0] != "-")
+    if env is None or options or not (sys.platform == "linux" and python and plain):
+        return subprocess.Popen(command, env=env, stdout=stdout, **options)
+    variables = dict(env)
+
+    def work() -> object:
+        os.environ.clear()
+        os.environ.update(variables)
+        _start_as_python(variables.get("PYTHONPATH", ""))
+        return _interpret(words)
+
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        if stdout is not None:
+            os.dup2(stdout, 1)
+        be_program(work)
+    return _Program(pid)
+
+
+def _start_as_python(path: str) -> None:
+    """What Python does before a program: its path, and what is customised in its start."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not any(file.startswith(folder) for folder in _KEPT):
+            del sys.modules[name]  # a test's own, of another folder
+    added = [entry for entry in path.split(os.pathsep) if entry]
+    sys.path[:0] = added
+    waiting = len(sys.meta_path)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", added)
+    if spec is not None and spec.loader is not None:
+        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    # What waits for the import of a module that is there would wait in vain.
+    for finder in sys.meta_path[: len(sys.meta_path) - waiting]:
+        name = getattr(finder, "_name", None)
+        if name in sys.modules:
+            sys.meta_path.remove(finder)
+            finder._action(sys.modules[name])
+
+
 def be_program(work: Callable[[], object]) -> None:
     """In a copy: run ``work`` as a program over descriptors 0, 1 and 2, and end as Python ends."""
     status = 1
@@ -100,6 +171,9 @@ def be_program(work: Callable[[], object]) -> None:
         atexit._run_exitfuncs()
         sys.stdout.flush()
     finally:
+        if status == -signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(status)
 
 
@@ -116,6 +190,9 @@ def _status(work: Callable[[], object]) -> int:
         if isinstance(found, str):
             print(found, file=sys.stderr)
             return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return -signal.SIGINT
     except BaseException:
         traceback.print_exc()
         return 1
@@ -135,6 +212,7 @@ def _interpret(words: list[str]) -> None:
     elif first == "-m":
         sys.argv = rest
         sys.path.insert(0, os.getcwd())
+        sys.modules.pop(rest[0], None)
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.copies import run_python
 
 import pullback
 from pullback.cli import main
@@ -236,6 +237,6 @@ def test_what_is_defined_at_a_prompt_has_a_source_and_a_script(tmp_path):
     (tmp_path / "prompt.py").write_text(PROMPT)
     done = run(["prompt.py"], tmp_path)
     assert done.stdout.split() == ["broken", "<python-input-1>:2"], done.stderr
-    shown = run(["repro.py"], tmp_path)
+    shown = run_python("repro.py", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "double backward    0.0" in shown.stdout

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src" / "pullback"
 FILES = sorted(SOURCE.rglob("*.py"))
 FILE_LINES = 400
@@ -14,7 +16,10 @@ ARGUMENT = "# Long:"
 FACES = [path for path in FILES if path.name == "__init__.py" and path.parent != SOURCE]
 
 
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Not where the file is imported, which each process does that runs tests."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def place(path: Path, node: ast.AST | None = None) -> str:
@@ -47,10 +52,10 @@ def test_a_file_is_short_or_argues() -> None:
     assert [place(path) for path in long if ARGUMENT not in texts[path]] == []
 
 
-def test_a_function_is_short_or_argues() -> None:
+def test_a_function_is_short_or_argues(trees: dict[Path, ast.Module]) -> None:
     long = [
         f"{place(path, node)} {node.name} has {lines_of_code(node)} lines"
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in functions(tree)
         if lines_of_code(node) > FUNCTION_LINES
         and ARGUMENT not in (ast.get_source_segment(path.read_text(encoding="utf-8"), node) or "")
@@ -58,21 +63,21 @@ def test_a_function_is_short_or_argues() -> None:
     assert long == []
 
 
-def test_an_assert_only_narrows_a_type() -> None:
+def test_an_assert_only_narrows_a_type(trees: dict[Path, ast.Module]) -> None:
     asserts = [
         place(path, node)
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert) and not narrows_a_type(node.test)
     ]
     assert asserts == []
 
 
-def test_an_init_only_re_exports() -> None:
+def test_an_init_only_re_exports(trees: dict[Path, ast.Module]) -> None:
     code = [
         f"{place(path, node)} {ast.unparse(node).splitlines()[0]}"
         for path in FACES
-        for node in TREES[path].body
+        for node in trees[path].body
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr)
     ]
     assert code == []

@@ -235,6 +235,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     Path("train.py").write_text(PROGRAM.format(module=module))
     words = ["check", "--clauses", "derivative,linear", "--json", "out.json"]
@@ -267,6 +268,7 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
     Path("train.py").write_text(PROGRAM.format(module=module))
     assert main(["record", "-o", "calls.pt", "--calls", "1", "--", "python", "train.py"]) == 0
@@ -289,6 +291,7 @@ def test_a_function_of_a_script_is_checked_without_running_it(module, folder, ca
         assert "trained" not in out
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_call_that_cannot_be_replayed_is_reported(module, folder, capfd) -> None:
     Path("train.py").write_text(
         f"import torch\nfrom {module} import Good, Wrong\n"

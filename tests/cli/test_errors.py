@@ -104,6 +104,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_the_mend(case, capfd) -> None:

@@ -108,6 +108,7 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     assert not Path(".pullback").exists()
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_it_is_offered_where_objects_have_no_plain_form(capfd) -> None:
     words = ["check", "--clauses", "linear", "--gradient", "exact", "--only", "Base"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 3
@@ -156,6 +157,7 @@ Multiply.apply(torch.randn(4, 3, requires_grad=True), packed).sum().backward()
 """
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
     (tmp_path / "program.py").write_text(QUANTISED)
     words = ["check", "--inside", "--clauses", "derivative,linear", "--gradient", "exact"]

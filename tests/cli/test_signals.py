@@ -133,6 +133,7 @@ def interrupt(words) -> tuple[int, str]:
     return end_at_terminal(pid, terminal)
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_ctrl_c_ends_the_program_and_what_it_applied_until_then_is_checked(folder) -> None:
     words = ["check", "--clauses", "linear", "--gradient", "exact", "--json", "found.json", "--"]
     status, text = interrupt([*words, "python", "train.py"])
@@ -143,6 +144,7 @@ def test_ctrl_c_ends_the_program_and_what_it_applied_until_then_is_checked(folde
     assert "interrupted" in found["partial"]
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_ctrl_c_ends_a_recording_and_the_command_it_prints_works_as_printed(folder, capfd) -> None:
     status, text = interrupt(["record", "-o", "calls.pt", "--", "python", "train.py"])
     assert status == 130, text

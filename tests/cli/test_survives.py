@@ -61,6 +61,11 @@ class Endless(Square):
 
 
 @pytest.fixture
+def copied_workers():
+    """None: a copy of this process would print to where pytest reads."""
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     monkeypatch.chdir(tmp_path)
@@ -135,6 +140,7 @@ def test_what_a_function_says_is_printed_harmlessly(run) -> None:
     assert "linear crashes" in done.stdout
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_json_is_alone_on_stdout_whatever_is_printed(run) -> None:
     Path("train.py").write_text(
         "import torch\nfrom functions import Square\nprint('from the program')\n"
@@ -190,6 +196,7 @@ def test_a_place_that_is_not_ours_is_refused_before_the_run(run, place) -> None:
     assert sorted(entry.name for entry in Path("precious").iterdir()) == ["calls.pt"]
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_what_stands_in_our_folder_stays(run) -> None:
     Path("train.py").write_text(PROGRAM)
     Path(".pullback").mkdir()

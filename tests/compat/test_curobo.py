@@ -167,7 +167,7 @@ def differentiable(name, horizon):
 NAMES = [*PLAIN, *INDEXED]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("horizon", "name"),
     [*itertools.product([2], NAMES), *spread([*itertools.product([6, 7], NAMES)], 3)],

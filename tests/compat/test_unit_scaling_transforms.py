@@ -247,6 +247,7 @@ class Encoder(Residual):
         return self.layer(x[None])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [Disabled, Checkpointed, Conditional, Attends, Custom, Encoder])
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_product_out_of_reach_is_refused(make):

@@ -238,6 +238,7 @@ def checked(name):
     return check(function, *inputs, clauses=clauses)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_one_fault_is_one_finding_with_its_mend(name):
     report = checked(name)
@@ -827,7 +828,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_first_line_says_what_the_numbers_say(name):
     function, inputs, said = PLANTED[name]
@@ -851,7 +852,7 @@ def inside(text):
     return numbers(re.match(r"\[(?:\.\.\., )?([^].]*(?:\.\d[^].]*)*)", text).group(1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*CASES, *PLANTED])
 def test_the_script_prints_the_numbers_of_the_finding(name):
     if name in PLANTED:

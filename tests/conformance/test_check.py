@@ -21,6 +21,7 @@ import pullback.conformance
 from pullback.conformance import Report, Verdict, _prepare, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
+from pullback.internal import _workers
 from pullback.internal.torch import answering
 
 # The clauses of the contract in its order. It has none for how an operator of torch.library is
@@ -32,6 +33,20 @@ structure registration cuda-graph first-call rank repeated batch index-width mem
 distributed"""
 CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]
 QUICK = ["derivative", "linear", "form"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_of_this_process():
+    """To be apart is asked for here; that a worker is fresh, of `test_isolate`."""
+    _workers.prepare_worker("pullback.conformance._worker", False, (), as_copy=True)
+    yield
+    _workers._servers.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded_ahead(monkeypatch):
+    """A check of all clauses would have a compiler loaded, for a check that ends before."""
+    monkeypatch.setattr("pullback.conformance._isolate.prepare_worker", lambda *_: None)
 
 
 def test_the_table_has_every_clause_of_the_contract_in_order():

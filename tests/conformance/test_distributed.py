@@ -43,7 +43,7 @@ def test_a_right_function_is_not_accused(specimen):
     assert specimen.says in finding.detail
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("specimen", cases(WRONG))
 def test_a_published_fault_is_caught(specimen):
     finding = judged(specimen, timeout=1.0 if specimen.says.startswith("waits") else None)

@@ -693,7 +693,7 @@ NAMED = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_first_line_names_the_edit(name):
     function, inputs, said = NAMED[name]

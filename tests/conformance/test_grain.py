@@ -55,7 +55,7 @@ def product(first, second):
     return Product
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("only", [None, torch.float32])
 @pytest.mark.parametrize("cast", CASTS)
@@ -68,6 +68,7 @@ def test_a_gradient_that_autograd_casts_is_untidy(cast, only, seed):
         assert report["form"].verdict is Verdict.UNTIDY
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("cast", CASTS)
 def test_one_of_two_gradients_may_be_cast(cast, seed):
@@ -77,6 +78,7 @@ def test_one_of_two_gradients_may_be_cast(cast, seed):
         assert report.ok, report
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("cast", CASTS)
 def test_a_wrong_gradient_that_is_cast_is_still_found(cast, seed):

@@ -215,6 +215,7 @@ class CompilesForEachPrecision(torch.autograd.Function):
         return x.cos() * cotangent
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("known", [(), ("forward",), ("forward", "backward")])
 def test_what_compiles_for_each_precision_has_the_time_for_it(known, monkeypatch):
     """Also where the program has called it before, so that the calls as given are quick."""

@@ -69,7 +69,7 @@ def function_of(formula, *, reduced):
     return Formula
 
 
-@settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     formula=formulas(), reduced=st.booleans(), shape=st.sampled_from([(1,), (3,), (2, 3)]),
     seed=st.integers(0, 2**16),

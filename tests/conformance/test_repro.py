@@ -7,13 +7,12 @@ import io
 import itertools
 import json
 import re
-import subprocess
-import sys
 import tokenize
 from pathlib import Path
 
 import pytest
 import torch
+from tests.copies import run_python
 from tests.fuzzing import spread
 from tests.specimens import clauses
 from tests.specimens.wrong import calculus, calls, machines, memory
@@ -54,7 +53,7 @@ def assert_reads_well(script):
     assert all(node.lineno != before.lineno for before, node in itertools.pairwise(nodes))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("specimen", OTHERS, ids=lambda specimen: specimen.id)
 @pytest.mark.filterwarnings("ignore")
 def test_a_repro_is_short_and_runs(specimen):
@@ -123,18 +122,11 @@ print(json.dumps(printed))
 
 
 def run_alone(folder, scripts):
-    """What scripts print in a process that knows nothing of the tests."""
+    """What scripts print in a process of their own."""
     paths = [folder / f"repro_{number}.py" for number in range(len(scripts))]
     for path, script in zip(paths, scripts, strict=True):
         path.write_text(script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN_EACH, *map(str, paths)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python("-c", RUN_EACH, *map(str, paths), folder=ROOT)
     assert done.returncode == 0, "\n\n".join([*scripts, done.stderr])
     return json.loads(done.stdout)
 

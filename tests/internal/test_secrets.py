@@ -47,6 +47,7 @@ def test_what_is_no_secret_stays():
     assert mask_secrets(PLAIN) == PLAIN
 
 
+@pytest.mark.usefixtures("copied_programs", "copied_workers")
 def test_no_file_of_a_check_holds_a_secret(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(

@@ -51,6 +51,7 @@ def run(folder: Path, *words: str, found: bool = False) -> subprocess.CompletedP
         command += ["-p", "pullback.pytest_plugin", "-p", "xdist.plugin"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return run_python(*command, folder=folder, environment=environment)
+    command += ["-p", "no:langsmith_plugin"]  # takes seconds to import
     return subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False
     )

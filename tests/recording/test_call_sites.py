@@ -121,6 +121,7 @@ def test_what_is_known_is_tried_first_and_the_rest_is_guessed():
     assert (tuple(x.shape), bits, mode) == ((3, 4), 6, "nearest")
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_functions_that_no_guess_fits_are_found_inputs_for(folder):
     found = {item.locator.qualname: item for item in discover("layers_of_a_package").recording}
     (_, levels, mode), _ = found["Round"].arguments(0)

@@ -104,6 +104,7 @@ def test_a_package_is_searched_to_the_end(package, capfd) -> None:
     assert torch.isfinite(function.apply(*args)).all()
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_one_function_only(package) -> None:
     found = discover(f"{package}.functions", only="Split")
     assert [item.locator.qualname for item in found.recording] == ["Split"]

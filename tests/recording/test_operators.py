@@ -50,6 +50,7 @@ def package(tmp_path, monkeypatch, request):
     return name
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_discovery_finds_operators_and_inputs_for_them(package):
     recording = discover(package).recording
     found = {item.name: item for item in recording}
@@ -61,6 +62,7 @@ def test_discovery_finds_operators_and_inputs_for_them(package):
     assert report.function == f"{package}:halved"
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_program_that_applies_operators_is_recorded_and_checked(package, tmp_path, capfd):
     (tmp_path / "program.py").write_text(PROGRAM.format(name=package))
     words = ["check", "--clauses", "derivative,registration", "--no-isolate", "--"]

@@ -143,6 +143,7 @@ def test_other_ways_to_run_a_program(script, how, monkeypatch) -> None:
     assert [item.name for item in recording] == ["lib_of_program:Scale"]
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_program_that_fails_keeps_what_it_applied(script) -> None:
     script.write_text(SCRIPT + "\nraise SystemExit(7)\n")
     recording, failure = record_program([sys.executable, str(script)])
@@ -150,6 +151,7 @@ def test_a_program_that_fails_keeps_what_it_applied(script) -> None:
     assert len(recording) == 1
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_killed_program_keeps_what_it_applied(script) -> None:
     script.write_text(SCRIPT + "\nimport os\nos.kill(os.getpid(), 9)\n")
     recording, failure = record_program([sys.executable, str(script)])
@@ -175,6 +177,7 @@ def test_a_script_that_is_not_executable_is_run_through_python(tmp_path):
     assert caught.value.mend == f"pullback check -- python {script}"
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_local_function_is_named_with_the_mend(script) -> None:
     script.write_text(
         "import torch\ndef main():\n    class Inner(torch.autograd.Function):\n"
@@ -200,6 +203,7 @@ Triple.apply(torch.ones(3))
 """
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_temporary_folder_that_is_full_is_named(tmp_path, monkeypatch):
     script = tmp_path / "applies.py"
     script.write_text(APPLIES)

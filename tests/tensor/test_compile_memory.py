@@ -16,7 +16,7 @@ from tests.tensor.hidden.judge import leak
 
 import pullback
 
-pytestmark = [pytest.mark.sampled(10), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(15), pytest.mark.filterwarnings("ignore")]
 
 
 def window(size):
@@ -187,7 +187,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", ["Function", "complete"])
 @pytest.mark.parametrize(("place", "filled", "fullgraph"), CASES)
 def test_what_rules_keep_is_a_tensor_with_values(place, filled, fullgraph, way):

@@ -14,7 +14,7 @@ from pullback.errors import PullbackError
 
 # Dynamo's own doing.
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(6),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]

@@ -422,6 +422,7 @@ def test_exported_as_the_published_class_is(bare, hold, strict):
     close(found[0], Holding(hold(bare))(X))
 
 
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 @pytest.mark.parametrize(

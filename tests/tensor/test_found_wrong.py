@@ -338,7 +338,7 @@ WITHIN = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kept", ["saved", "in a list"])
 @pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
 def test_what_is_made_of_a_root_within_a_transform_is_not_a_constant(within, kept):

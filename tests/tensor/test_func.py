@@ -56,6 +56,7 @@ def test_second_order_in_every_nesting(row, outer, inner):
     agree(hessian(row.function), hessian(row.formula))
 
 
+@pytest.mark.sampled(3)
 @every_row
 def test_third_order_forward_over_forward_over_reverse(row):
     x, *rest = row.arguments(SEED)

@@ -155,6 +155,7 @@ def test_gradients_are_added_to_buffers_and_returned_where_they_are_differentiat
     assert seen[3:6] == [False] * 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["split", "combined", "completed"])
 @pytest.mark.parametrize("transform", ["none", "grad", "jvp", "vmap"])
 def test_a_function_that_dynamo_does_not_look_into_applies_it(way, transform):

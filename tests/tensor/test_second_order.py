@@ -78,6 +78,7 @@ def test_at_a_kink_and_away_from_it_in_both_orders(way, name, order):
         close(second(F.apply, x), second(bare.apply, x))
 
 
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("name", KINKED)
 def test_forward_mode_over_reverse_at_a_kink(way, name):

@@ -4,6 +4,8 @@ import datetime
 import multiprocessing
 import os
 import socket
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -71,14 +73,19 @@ def die_or_reduce(rank: int, folder: str) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left, until one died: to start them takes longer than all the rest."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload(["torch", "pullback.tracking"])  # once for both ranks
-    context = mp.start_processes(
-        reduce_on_a_rank,
-        (free_port(), str(folder)),
-        nprocs=2,
-        join=False,
-        start_method="forkserver",
-    )
+    # Copies of this process have imported torch; what uses a device may not be copied.
+    copies = sys.platform == "linux" and not torch.cuda.is_available()
+    if not copies:
+        multiprocessing.set_forkserver_preload(["torch", "pullback.tracking"])  # once for both
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn where there are threads
+        context = mp.start_processes(
+            reduce_on_a_rank,
+            (free_port(), str(folder)),
+            nprocs=2,
+            join=False,
+            start_method="fork" if copies else "forkserver",
+        )
     for process in context.processes:
         process.join(120)
     with pytest.raises(mp.ProcessExitedException):

@@ -99,6 +99,7 @@ def recorded_before(folder: Path) -> dict[str, str]:
     return {name: (folder / name).read_text() for name in ("scales.html", "scales.jsonl")}
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program_words", "status", "said"),
@@ -128,6 +129,7 @@ def test_what_records_nothing_leaves_what_was_there(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_names_that_match_nothing_are_refused(
     program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

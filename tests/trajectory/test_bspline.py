@@ -68,6 +68,7 @@ def test_it_is_smooth_at_its_knots(degree: int) -> None:
         torch.testing.assert_close(at_end, at_begin, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("degree", [3, 4, 5])
 def test_every_derivative(degree: int) -> None:
     control = points(2, degree + 2, 2).requires_grad_()
@@ -103,6 +104,7 @@ def test_vmap_equals_a_batch() -> None:
     torch.testing.assert_close(torch.func.vmap(run)(control, duration), run(control, duration))
 
 
+@pytest.mark.slow  # as a quintic: what it is made of compiles in `test_transforms`
 def test_it_compiles_whole() -> None:
     control = points(6, 2).requires_grad_()
     times = torch.linspace(0, 1, 5, dtype=torch.float64)

@@ -12,7 +12,7 @@ CASES = list(cases())
 MAIN = ["derivative", "linear", "double", "forward", "deterministic", "mutation"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_keeps_the_contract(case: Case) -> None:
     inputs = case.inputs(torch.Generator().manual_seed(3))

@@ -1,9 +1,9 @@
 """Tensors on the CPU stay there, whatever device new tensors of a program are made on."""
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.copies import run_python
 
 from pullback.trajectory import __all__ as public
 
@@ -126,7 +126,6 @@ def test_a_default_device_changes_nothing(tmp_path: Path) -> None:
     )
     head = f"FILE = {str(tmp_path / 'motion.csv')!r}\nROBOT = {str(robot)!r}\n"
     head += f"PUBLIC = {list(public)}\nALIKE = {ALIKE}\n"
-    command = [sys.executable, "-c", head + textwrap.dedent(PROGRAM)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = run_python("-c", head + textwrap.dedent(PROGRAM))
     assert done.returncode == 0, f"after {done.stdout[-60:]}: {done.stderr[-3000:]}"
     assert done.stdout.strip().endswith("same")

@@ -51,6 +51,7 @@ def times_of(dt, horizon):
     return torch.nn.functional.pad(dt.cumsum(-1), (1, 0))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scheme", ["central", "backward"])
 @pytest.mark.parametrize("kind", ["number", "scalar", "steps", "trajectories"])
 @pytest.mark.parametrize("boundary", range(len(STARTS)))
@@ -88,6 +89,7 @@ KNOWN = [(), ("velocity",), ("velocity", "acceleration")]
 KNOWN += [("velocity", "acceleration", "jerk"), ("position", "velocity", "acceleration", "jerk")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scheme", ["central", "backward"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("steps", [False, True])

@@ -240,6 +240,7 @@ def test_an_even_step_of_float32_stays_even(tmp_path, listed: bool) -> None:
         torch.testing.assert_close(found.dt, torch.full_like(found.dt, 1e-3), rtol=2e-6, atol=0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", [1.0, 3.0, 100.0])
 def test_plans_through_one_point_meet_there(scale: float) -> None:
     for seed in range(20):

@@ -66,6 +66,7 @@ def test_the_formula_holds_where_the_goal_is_free() -> None:
     assert float(motion.times[-1]) == pytest.approx(2.5, rel=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("minimum", [minimum_jerk, minimum_acceleration])
 @pytest.mark.parametrize("end", [free, State(acceleration=1.0)], ids=["free", "pushed"])
 @pytest.mark.parametrize("order", [1, -1])

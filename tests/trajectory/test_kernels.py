@@ -74,6 +74,7 @@ def test_stencil_on_the_cpu(dtype):
     same_stencil(_cpu, (5, 6, 7, 9, 12, 40, 600), dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dof", [1, 7, 8, 16, 17, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scheme", ["central", "backward"])
@@ -141,6 +142,7 @@ def test_memory_that_is_not_the_values(view):
     torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dof", [1, 2, 7, 8, 9, 16, 17, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_accumulate_on_the_cpu(dtype, dof):

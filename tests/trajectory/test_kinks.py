@@ -30,7 +30,7 @@ def secant(limit: float, by: float = 1e-4) -> float:
 KINKS = (1.37177, 1.42205, 1.47625, 1.53480, 1.59815)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kink", KINKS)
 @pytest.mark.parametrize("away", [-1e-3, -3e-4, -1e-4, 1e-5, 3e-4, 1e-3])
 def test_a_derivative_near_a_kink_is_that_of_a_side(kink, away):

@@ -26,6 +26,7 @@ def limit_between(points, times, part, options):
     return float(least + part * (fastest - least))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("samples", [48, 301])
 @pytest.mark.parametrize("off", OFF)
 @pytest.mark.parametrize("seed", range(4))

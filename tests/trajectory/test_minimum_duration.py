@@ -161,7 +161,7 @@ def moving(seed):
     return points, kept, dict(zip(("start", "goal"), ends[:: 1 - 2 * (seed % 2)], strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("seed", range(examples(10)))
 def test_ends_that_move(seed, monkeypatch):

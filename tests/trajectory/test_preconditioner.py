@@ -200,6 +200,7 @@ def exact_metric(
     return rows
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize(("order", "horizon"), [(3, 10), (3, 128), (2, 100)])
 def test_the_inverse_is_that_of_exact_arithmetic(

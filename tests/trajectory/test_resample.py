@@ -52,6 +52,7 @@ def test_float32() -> None:
     torch.testing.assert_close(found.position, resample(motion, 0.1).position.float())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", [0.35, 0.5])
 def test_every_derivative(step: float) -> None:
     motion = make(5)

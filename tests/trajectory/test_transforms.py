@@ -18,7 +18,7 @@ from pullback.trajectory import (
     rest,
 )
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 F64 = {"dtype": torch.float64}
 SCHEMES = {"backward": 4, "central": 5}

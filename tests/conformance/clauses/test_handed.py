@@ -37,6 +37,7 @@ def called_by(module):
     return lambda x: module(x).clone()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hand", [lambda module: module, called_by, lambda module: module.forward])
 def test_a_module_among_the_arguments_is_left_as_it_was(hand):
     module = torch.nn.Linear(3, 2).double()

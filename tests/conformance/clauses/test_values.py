@@ -25,6 +25,7 @@ if torch.__version__ >= "2.15":
     FAULTS_OF_TORCH["scaled_dot_product_attention"] = "off by 1e-9 where softmax saturates, float64"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", ["zero", "nan", "doubled", "inf"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_fault_at_a_special_value_is_found(place, fault):
@@ -61,6 +62,7 @@ def _at_zero(name, fault):
     return Even
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("fault", [math.nan, math.inf, 7.0, -0.01])
 @pytest.mark.parametrize("name", EVEN)
@@ -76,6 +78,7 @@ def test_a_fault_at_a_square_matrix_of_zeros_is_found():
     assert report["values"].verdict == "broken"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", sorted(EVEN)[:-1])  # which cancels, for small numbers
 def test_a_slope_of_zero_where_the_output_is_not_zero_is_right(name, seed):
@@ -86,7 +89,7 @@ def test_a_slope_of_zero_where_the_output_is_not_zero_is_right(name, seed):
 RIGHT = [name for name in TORCH_FUNCTIONS if name not in FAULTS_OF_TORCH]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", spread(RIGHT, 5))
 def test_torchs_own_functions_are_not_flagged(name):
     function, inputs = TORCH_FUNCTIONS[name]
@@ -94,6 +97,7 @@ def test_torchs_own_functions_are_not_flagged(name):
     assert report.ok, f"{name}, seed {report.seed}\n{report}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("outer", [torch.sin, lambda x: (torch.sin(x) / 3).exp()])
 @pytest.mark.parametrize("seed", [0, 2, 5])
 def test_what_swings_within_the_steps_of_differences_is_not_flagged(outer, seed):

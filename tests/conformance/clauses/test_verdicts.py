@@ -168,6 +168,7 @@ def test_a_backward_in_float32_is_no_fault_of_its_numbers(function, inputs):
     assert not [f for f in report if f.verdict in ("broken", "crashes")], report
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("function", "inputs"),
@@ -274,6 +275,7 @@ class RoughSecond(Function):
         return 10 * y.cos() * cotangent, -(10 + 1e-3) * x * y.sin() * cotangent
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_derivative_that_is_a_little_off_is_one_finding(seed):
     y = (0.3 * normal(3, seed=5).detach()).requires_grad_()

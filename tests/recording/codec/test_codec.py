@@ -49,7 +49,7 @@ plain = st.recursive(
 
 
 @given(plain)
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_plain_data_comes_back_equal(value) -> None:
     assert round_trip(value) == [value]
 

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 # Dynamo's own doing.
 pytestmark = [
-    pytest.mark.sampled(2),
+    pytest.mark.sampled(3),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
 ]
 
