@@ -1,8 +1,9 @@
 """Guess arguments for a forward from the names, annotations and defaults of its parameters."""
 
+import functools
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ def _choices(
     words = _words(item.name)
     name = item.name.lower()
     if words & set(_MASKS):
-        return [torch.rand(shape, generator=generator) < 0.7, _tensor(shape, generator)]
+        return [_draw(torch.rand, shape, generator) < 0.7, _tensor(shape, generator)]
     if words & set(_INDICES):
         return [_index(shape, generator), _tensor(shape, generator), _index((3,), generator)]
     for names, values in _NUMBERS:
@@ -161,12 +162,22 @@ def _words(name: str) -> set[str]:
 
 
 def _tensor(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+    return _draw(torch.randn, shape, generator, dtype=torch.float64)
 
 
 def _positive(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return 0.1 + 0.8 * _draw(torch.rand, shape, generator, dtype=torch.float64)
 
 
 def _index(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 3, shape, generator=generator)
+    return _draw(functools.partial(torch.randint, 0, 3), shape, generator)
+
+
+def _draw(
+    how: Callable[..., torch.Tensor],
+    shape: tuple[int, ...],
+    generator: torch.Generator,
+    **options: Any,
+) -> torch.Tensor:
+    """The same numbers wherever the package puts new tensors, which is where its own are."""
+    return how(shape, generator=generator, device="cpu", **options).to(torch.get_default_device())
