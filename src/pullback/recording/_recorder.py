@@ -16,6 +16,7 @@ import importlib.util
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
@@ -235,6 +236,9 @@ def record_this_process(directory: str, limits: Limits, inside: str = "") -> Non
     spool = _sibling("_spool.py").Spool(directory)
     if inside:
         recorder = Recorder(_copies_of(inside), limits=limits, changed=spool.describe)
+        # At the end torch takes its operators down, by finalizers. They run where the first one
+        # that anybody made is registered, and the last to be registered runs first.
+        weakref.finalize(recorder, int)
         atexit.register(_finish, recorder, inside)
     else:
 
