@@ -205,7 +205,7 @@ class _Decoder:
 
     def _generator(self, position: int, device: str) -> torch.Generator:
         generator = torch.Generator(_device(device))
-        if generator.device.type == torch.device(device).type:  # to another its state says nothing
+        if device.partition(":")[0] == generator.device.type:  # to another its state says nothing
             generator.set_state(self._tensors[position])
         return generator
 
@@ -339,11 +339,11 @@ def _is_simple_key(value: Any) -> bool:
 
 def _device(name: str) -> torch.device:
     """The device of that name, or the CPU on a machine that has none such."""
-    device = torch.device(_text(name))
-    backend = getattr(torch, device.type, None)
-    there = backend is not None and backend.is_available()
-    there = there and (device.index or 0) < backend.device_count()
-    return device if there or device.type == "meta" else torch.device("cpu")
+    kind, _, index = _text(name).partition(":")
+    backend = getattr(torch, kind, None)
+    there = hasattr(backend, "device_count") and backend.is_available()
+    there = kind == "meta" or (there and int(index or 0) < backend.device_count())
+    return torch.device(name if there else "cpu")
 
 
 @functools.lru_cache(maxsize=64)
