@@ -340,7 +340,7 @@ def _is_simple_key(value: Any) -> bool:
 def _device(name: str) -> torch.device:
     """The device of that name, or the CPU on a machine that has none such."""
     kind, _, index = _text(name).partition(":")
-    backend = getattr(torch, kind, None)
+    backend: Any = getattr(torch, kind, None)
     there = hasattr(backend, "device_count") and backend.is_available()
     there = kind == "meta" or (there and int(index or 0) < backend.device_count())
     return torch.device(name if there else "cpu")
