@@ -1,9 +1,8 @@
 """Guess arguments for a forward from the names, annotations and defaults of its parameters."""
 
-import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,10 +84,11 @@ def _fitting(
     if any(value is inspect.Parameter.empty for value in tail):
         return
     for shape in _SHAPES:
-        choices = [
-            [known[k]] if k in known else _choices(item, shape, generator)
-            for k, item in enumerate(required)
-        ]
+        with torch.device("cpu"):  # which is the generator's
+            choices = [
+                [known[k]] if k in known else _choices(item, shape, generator)
+                for k, item in enumerate(required)
+            ]
         for chosen in itertools.islice(itertools.product(*choices), 60):
             yield (*(item for value in chosen for item in _spread(value)), *tail)
         if len(known) == len(required):
@@ -100,7 +100,9 @@ class _Many(tuple[Any, ...]):
 
 
 def _spread(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, _Many) else (value,)
+    """The arguments of a parameter, where the package of the Function puts new tensors."""
+    items, there = value if isinstance(value, _Many) else (value,), torch.get_default_device()
+    return tuple(item.to(there) if isinstance(item, torch.Tensor) else item for item in items)
 
 
 def _choices(
@@ -114,7 +116,7 @@ def _choices(
     words = _words(item.name)
     name = item.name.lower()
     if words & set(_MASKS):
-        return [_draw(torch.rand, shape, generator) < 0.7, _tensor(shape, generator)]
+        return [torch.rand(shape, generator=generator) < 0.7, _tensor(shape, generator)]
     if words & set(_INDICES):
         return [_index(shape, generator), _tensor(shape, generator), _index((3,), generator)]
     for names, values in _NUMBERS:
@@ -162,22 +164,12 @@ def _words(name: str) -> set[str]:
 
 
 def _tensor(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return _draw(torch.randn, shape, generator, dtype=torch.float64)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _positive(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return 0.1 + 0.8 * _draw(torch.rand, shape, generator, dtype=torch.float64)
+    return 0.1 + 0.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def _index(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return _draw(functools.partial(torch.randint, 0, 3), shape, generator)
-
-
-def _draw(
-    how: Callable[..., torch.Tensor],
-    shape: tuple[int, ...],
-    generator: torch.Generator,
-    **options: Any,
-) -> torch.Tensor:
-    """The same numbers wherever the package puts new tensors, which is where its own are."""
-    return how(shape, generator=generator, device="cpu", **options).to(torch.get_default_device())
+    return torch.randint(0, 3, shape, generator=generator)

@@ -219,9 +219,9 @@ def measure_scales(
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.
     copies = pytree.tree_map_only(Tensor, lambda each: _copy(each, leaves, every_input), inputs)
-    tensors = [each for each in pytree.tree_leaves(copies) if isinstance(each, Tensor)]
-    drawn_from = states([*interpreter.module.parameters(), *tensors])
-    with replaying(drawn_from), torch.enable_grad():
+    given = [each for each in pytree.tree_leaves(copies) if isinstance(each, Tensor)]
+    drawn = states([*interpreter.module.parameters(), *given])
+    with replaying(drawn), torch.enable_grad():
         result = interpreter.run(*copies)
         results = pytree.tree_leaves(result)
         outputs = [each for each in results if isinstance(each, Tensor) and each.requires_grad]

@@ -39,10 +39,9 @@ def observe_operator(values: torch.Tensor, handle: int, name: str) -> torch.Tens
     store = find_store(handle)
     seen = None if store is None else store.observe(values, name, in_backward())
     if seen is None:
-        return torch.zeros(6, dtype=torch.int64, device="cpu")
+        return torch.zeros(6, dtype=torch.int64)
     key, place = seen
-    told = [1, key.call, *place, key.recomputed, key.phase == "evaluation"]
-    return torch.tensor(told, device="cpu")
+    return torch.tensor([1, key.call, *place, key.recomputed, key.phase == "evaluation"])
 
 
 @torch.library.custom_op("pullback_tracking::follow", mutates_args=())
@@ -81,7 +80,7 @@ def _of_the_whole_batch(operator: Callable[..., Any]) -> Callable[..., Any]:
     return lambda info, in_dims, *given: (operator(*given), None)
 
 
-observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64, device="cpu"))
+observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64))
 follow_operator.register_fake(lambda *_: None)
 begin_operator.register_fake(lambda *_: None)
 for _operator in (observe_operator, follow_operator):
