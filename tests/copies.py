@@ -37,7 +37,8 @@ def run_python(
     *words: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python words``: a script, ``-c`` and code, or ``-m`` and a module, with arguments."""
-    if sys.platform != "linux":
+    # Where there is a device, no copy of a process that has run a backward can run one.
+    if sys.platform != "linux" or torch.accelerator.is_available():
         return subprocess.run(
             [sys.executable, "-W", "ignore", *words],
             cwd=folder, env=environment, capture_output=True, text=True, check=False,

@@ -282,7 +282,7 @@ class Alterer:
                 ("closure", module, "make.<locals>.<lambda>", 18, [named], None, None,
                  [("torch", named), (word, inner)]),
                 ("closure", module, "make.<locals>.<lambda>", 18, [inner], None, None, [], word),
-                ("subclass", 0, module, qualname, 0, True, [(word, inner)]),
+                ("subclass", 0, module, qualname, 0, True, "cpu", [(word, inner)]),
                 ("flattened", 0, module, qualname, [(word, inner)], inner, [2], [1], True),
                 ("set", [inner, ("object", 0, "honest_package", "State", [])]),
                 ("dict", [(("object", 0, "honest_package", "State", []), 1)] * 2),

@@ -135,7 +135,7 @@ def _symmetric(x: torch.Tensor) -> torch.Tensor:
 def _definite(x: torch.Tensor) -> torch.Tensor:
     if not _square(x):
         return x
-    return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype)
+    return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """``--inside``: Functions are checked in the program's own process, with its objects as they are.
 
 The program runs this file: `finish` at the end of each of its processes, on calls that `copy_call`
-has kept there. Each Function is checked once, by the process that comes first, in copies of it.
+has kept there. Each Function is checked once, by the process that comes first: in copies of it, or,
+where no copy can compute, in itself.
 """
 
 import json
@@ -22,7 +23,7 @@ from pullback.cli._options import CheckOptions
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
-from pullback.conformance import Ranks
+from pullback.conformance import Ranks, can_copy
 from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
@@ -96,11 +97,12 @@ def finish(records: dict[type, Record]) -> None:
     if not folder.is_dir():  # who asked has ended
         return
     console = make_console(stderr=True)
+    isolate = "copy" if can_copy() else False  # no copy has a device, or its threads of autograd
     for record in records.values():
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
             sys.stdout.flush()
-            [outcome] = run_tasks([_task(record)], console, isolate="copy", **request["how"])
+            [outcome] = run_tasks([_task(record)], console, isolate=isolate, **request["how"])
             _answer(folder, name, outcome)
 
 

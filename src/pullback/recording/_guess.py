@@ -124,18 +124,24 @@ def _fitting(
     if any(value is inspect.Parameter.empty for value in tail):
         return
     for shape in _SHAPES:
-        choices = [
-            [known[k]] if k in known else _choices(item, shape, generator)
-            for k, item in enumerate(required)
-        ]
+        with torch.device("cpu"):  # which is the generator's
+            choices = [
+                [known[k]] if k in known else _choices(item, shape, generator)
+                for k, item in enumerate(required)
+            ]
         for chosen in itertools.islice(itertools.product(*choices), 60):
             several = (
                 value if item.kind is item.VAR_POSITIONAL else (value,)
                 for item, value in zip(required, chosen, strict=True)
             )
-            yield (*itertools.chain(*several), *tail)
+            yield (*map(_put, itertools.chain(*several)), *tail)
         if len(known) == len(required):
             return  # the shape changes nothing
+
+
+def _put(value: Any) -> Any:
+    """Where the package of the Function puts new tensors."""
+    return value.to(torch.get_default_device()) if isinstance(value, torch.Tensor) else value
 
 
 def _choices(item: inspect.Parameter, shape: _Shape, generator: torch.Generator) -> list[Any]:

@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -57,6 +58,9 @@ def record_this_process(
     bounds = Limits(*map(int, limits.split(",")))
     if inside:
         recorder = Recorder(_copies_of(inside), limits=bounds, changed=spool.describe)
+        # At the end torch takes its operators down, by finalizers. They run where the first one
+        # that anybody made is registered, and the last to be registered runs first.
+        weakref.finalize(recorder, int)
         atexit.register(_finish, recorder, inside)
     else:
         recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe)

@@ -113,7 +113,8 @@ class ScaleTracker(Function):
             ctx: the context of forward.
             t: the gradient of the result.
         """
-        ticket = torch.ones(6, dtype=torch.int64)  # a pair asks only whether there is one
+        # A pair asks only whether there is one.
+        ticket = torch.ones(6, dtype=torch.int64, device="cpu")
         follow_operator(t.detach(), ticket, ctx.scale_tracker._handle, "", "backward", 1)
         return t, None, None
 

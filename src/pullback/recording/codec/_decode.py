@@ -94,18 +94,16 @@ class _Decoder:
     def _many(self, nodes: list[Any]) -> list[Any]:
         return [self.decode(node) for node in nodes]
 
-    def _fresh(self, position: int) -> torch.Tensor:
+    def _fresh(self, position: int, device: str = "cpu") -> torch.Tensor:
         """A copy of a stored tensor, which one value is made of and no other."""
         if position in self._used:
             raise ValueError("several values are made of one stored tensor")
         self._used.add(position)
-        return self._tensors[position].clone()
+        return self._tensors[position].clone().to(_device(device))
 
     def _tensor(self, position: int, grad: bool, device: str, parameter: bool) -> torch.Tensor:
         if position not in self._live:
-            value = self._fresh(position)
-            if device != "cpu" and _has_device(device):
-                value = value.to(device)
+            value = self._fresh(position, device)
             if parameter:
                 value = torch.nn.Parameter(value, requires_grad=grad)
             elif grad:
@@ -121,9 +119,9 @@ class _Decoder:
         return kind
 
     def _subclass(self, number: int, module: str, name: str, *content: Any) -> torch.Tensor:
-        position, grad, state = content
+        position, grad, device, state = content
         kind = self._kind(module, name, is_plain_tensor_class)
-        value = make_subclass(kind, self._fresh(position), bool(grad))
+        value = make_subclass(kind, self._fresh(position, device), bool(grad))
         self._objects[number] = value
         attributes = object.__getattribute__(value, "__dict__")
         for attribute, item in state:
@@ -202,8 +200,9 @@ class _Decoder:
         return types.GenericAlias(_annotated(self.decode(origin)), tuple(self._many(nodes)))
 
     def _generator(self, position: int, device: str) -> torch.Generator:
-        generator = torch.Generator(device if _has_device(device) else "cpu")
-        generator.set_state(self._tensors[position])
+        generator = torch.Generator(_device(device))
+        if device.partition(":")[0] == generator.device.type:  # to another its state says nothing
+            generator.set_state(self._tensors[position])
         return generator
 
     def _method(self, owner: Any, name: str) -> Any:
@@ -293,7 +292,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "union": _Decoder._union,
     "generic": _Decoder._generic,
     "ellipsis": lambda self: ...,
-    "device": lambda self, text: torch.device(text),
+    "device": lambda self, text: _device(text),
     "torch": _Decoder._torch,
     "enum": _Decoder._enum,
     "partial": _Decoder._partial,
@@ -338,10 +337,13 @@ def _is_simple_key(value: Any) -> bool:
     return type(value) in (*PLAIN, torch.dtype, torch.device, torch.Size, types.FunctionType, type)
 
 
-def _has_device(device: str) -> bool:
-    kind = torch.device(device).type
-    backend = getattr(torch, kind, None)
-    return backend is not None and backend.is_available()
+def _device(name: str) -> torch.device:
+    """The device of that name, or the CPU on a machine that has none such."""
+    kind, _, index = _text(name).partition(":")
+    backend: Any = getattr(torch, kind, None)
+    there = hasattr(backend, "device_count") and backend.is_available()
+    there = kind == "meta" or (there and int(index or 0) < backend.device_count())
+    return torch.device(name if there else "cpu")
 
 
 @functools.lru_cache(maxsize=64)

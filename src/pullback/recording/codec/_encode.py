@@ -206,8 +206,9 @@ class Encoder:
             raise _without_form(value, "a tensor")
         with disable_torch_function():
             position = self._copy(value.detach().as_subclass(torch.Tensor))
+            how = [bool(value.requires_grad), str(value.device)]
         state = [(name, self.encode(item)) for name, item in vars(value).items()]
-        return ("subclass", number, *reference, position, bool(value.requires_grad), state)
+        return ("subclass", number, *reference, position, *how, state)
 
     def _copy(self, plain: torch.Tensor) -> int:
         size = plain.numel() * plain.element_size()
@@ -249,7 +250,7 @@ class Encoder:
         try:
             if array and type(value) is not numpy.ndarray:
                 raise TypeError
-            stored = torch.as_tensor(numpy.array(value))  # torch 2.7 takes no flag of numpy
+            stored = torch.as_tensor(numpy.array(value), device="cpu")  # torch 2.7 takes no flag
         except (TypeError, ValueError, RuntimeError):
             raise NotPlain(f"an argument of numpy, {value.dtype}, has no plain form") from None
         return ("array" if array else "number", self._copy(stored))

@@ -213,7 +213,7 @@ def advise_from_exponents(
         if count:
             bins[min(max(int(exponent), _LEAST), _MOST)] += int(count)
     found = sorted(bins)
-    low = torch.tensor([2.0**e for e in found], dtype=torch.float64)
+    low = torch.tensor([2.0**e for e in found], dtype=torch.float64, device="cpu")
     high = low * (2 - 2.0**-52)
     if found and largest is not None:
         _check_end("largest", largest, found[-1])
@@ -221,7 +221,7 @@ def advise_from_exponents(
     if found and smallest is not None:
         _check_end("smallest", smallest, found[0])
         low[0] = smallest
-    upto = torch.tensor([0, *(bins[e] for e in found)]).cumsum(0)
+    upto = torch.tensor([0, *(bins[e] for e in found)], device="cpu").cumsum(0)
     return {known.name: _advise(known, low, high, upto, zeros) for known in _unscaled(formats)}
 
 

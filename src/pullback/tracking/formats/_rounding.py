@@ -64,13 +64,13 @@ class DelayedScales:
     def __init__(self) -> None:
         self._seen: dict[Spot, Tensor] = {}
 
-    def fix(self, number_format: Format, spot: Spot) -> Format:
+    def fix(self, number_format: Format, spot: Spot, values: Tensor) -> Format:
         """The format with the scale that its past gives; at first with that of the values."""
         if not isinstance(number_format, ScaledFormat) or not number_format.history:
             return number_format
-        seen = self._seen.get(spot)
-        if seen is None:
+        if spot not in self._seen:
             return number_format
+        seen = self._seen[spot].to(values.device)  # the model may have been moved since
         scale = innermost(number_format.scales(seen.unsqueeze(0)).squeeze())
         return replace(number_format, chosen=scale)
 
@@ -81,8 +81,8 @@ class DelayedScales:
         values = parts_of(values.detach())
         # Under vmap this is the peak of each example; what is kept is plain, and of all.
         peak = _peak(innermost(_peak(values.abs().nan_to_num(0.0, 0.0, 0.0).to(torch.float64))))
-        known = self._seen.get(spot)
-        together = peak.unsqueeze(0) if known is None else torch.cat([known, peak.unsqueeze(0)])
+        known = self._seen.get(spot, peak.new_empty(0)).to(peak.device)
+        together = torch.cat([known, peak.unsqueeze(0)])
         self._seen[spot] = innermost(together[-number_format.history :].detach())
 
 
@@ -135,7 +135,7 @@ class ProductRounding:
         if wanted is None:
             return x
         with disable_torch_function():  # what rounding computes, the model does not call
-            chosen = self.delayed.fix(wanted.along(dim), spot)
+            chosen = self.delayed.fix(wanted.along(dim), spot, x)
             rounded = RoundValueFunction.apply(x, self._noise(x), chosen, self.overflow)
             if self.training:
                 self.delayed.see(wanted, spot, x)
@@ -150,7 +150,7 @@ class ProductRounding:
             return x
         with disable_torch_function():
             noise = self._noise(x)
-            chosen = self.delayed.fix(wanted, spot.of_gradient)
+            chosen = self.delayed.fix(wanted, spot.of_gradient, x)
             y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
             self._see_gradient(y, wanted, chosen, noise, spot)
             return y.clone()  # a Function's view must not be changed in place, a product may be
@@ -180,7 +180,7 @@ class ProductRounding:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             with disable_torch_function():
                 noise = self._noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]))
-                chosen = self.delayed.fix(wanted, spot.of_gradient)
+                chosen = self.delayed.fix(wanted, spot.of_gradient, a)
         y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
         if wanted is not None and chosen is not None:
             self._see_gradient(y, wanted, chosen.along(-1), noise, spot)

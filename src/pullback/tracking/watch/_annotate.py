@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, pytree
+from pullback.tensor._random import replaying, states
 from pullback.tracking.measure._statistics import Statistics
 
 __all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales"]
@@ -218,7 +219,9 @@ def measure_scales(
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.
     copies = pytree.tree_map_only(Tensor, lambda each: _copy(each, leaves, every_input), inputs)
-    with torch.random.fork_rng(), torch.enable_grad():
+    given = [each for each in pytree.tree_leaves(copies) if isinstance(each, Tensor)]
+    drawn = states([*interpreter.module.parameters(), *given])
+    with replaying(drawn), torch.enable_grad():
         result = interpreter.run(*copies)
         results = pytree.tree_leaves(result)
         outputs = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
@@ -253,7 +256,7 @@ def _cotangents(outputs: list[Tensor], cotangent: Tensor | None) -> list[Tensor]
     return [
         torch.ones_like(output)
         if output.numel() == 1
-        else torch.randn(output.shape, generator=generator).to(output.device, output.dtype)
+        else torch.randn(output.shape, generator=generator, device="cpu").to(output)
         for output in outputs
     ]
 
