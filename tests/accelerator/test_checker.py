@@ -10,6 +10,7 @@ from tests.accelerator import environment
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
 SUBJECTS = """
+import os
 import warnings
 import torch
 import pullback
@@ -104,11 +105,26 @@ assert {"fake", "first-call", "memory"}.isdisjoint(found), found
 assert report.environment["device"] == "second"
 """
 
+BY_DEFAULT = """
+torch.set_default_device("second")
+for device in ("cpu", "second"):
+    inputs = torch.randn(4, 8, device=device), torch.randn(8, 5, device=device)
+    report = pullback.verify(kernel, plain, inputs)
+    assert report.ok, verdicts(report)
+    x = torch.randn(3, 4, device=device)
+    report = pullback.check(Square, x, clauses=sorted(EVERY))
+    found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
+    assert {said[0] for said in found.values()} == {"SKIPPED"}, found
+    assert {"derivative", "batch", "rank", "sizes", "values"}.isdisjoint(found), found
+"""
 
-@pytest.mark.parametrize("script", [BESIDE, ON_IT], ids=["beside", "on it"])
+
+@pytest.mark.parametrize(
+    "script", [BESIDE, ON_IT, BY_DEFAULT], ids=["beside", "on it", "by default"]
+)
 def test_a_machine_with_an_accelerator(script):
     done = subprocess.run(
-        [sys.executable, "-c", SUBJECTS + script],
+        [sys.executable, "-c", SUBJECTS + script + "os._exit(0)"],  # no thread of it ends badly
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

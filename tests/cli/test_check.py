@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from tests.copies import run_python
 
 from pullback.cli import main
@@ -266,6 +267,36 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     assert rerun[-2:] == ["--clauses", "derivative,linear"]
     assert main(rerun) == 1
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
+
+
+IN_DOUBLE = """
+import torch
+import {module}
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x @ torch.ones(x.shape[-1])
+    @staticmethod
+    def backward(ctx, cotangent):
+        return torch.outer(cotangent, torch.ones(4))
+
+if __name__ == "__main__":
+    torch.set_default_dtype(torch.float64)
+    Sum.apply(torch.randn(3, 4, requires_grad=True)).sum().backward()
+"""
+
+
+@pytest.mark.usefixtures("copied_programs")
+@pytest.mark.parametrize("apart", [[], ["--no-isolate"]], ids=["apart", "here"])
+def test_new_tensors_are_made_as_the_program_makes_them(apart, module, folder, capfd) -> None:
+    Path("train.py").write_text(IN_DOUBLE.format(module=module))
+    words = ["check", "--clauses", "derivative,dtype", "--gradient", "exact", *apart]
+    try:
+        status = main([*words, "--", "python", "train.py"])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert status == 0, capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("copied_programs")

@@ -256,3 +256,22 @@ def test_preparation_has_a_limit_too():
     report = check(NeverAnswers, points(), timeout=0.3, clauses=["form"])
     assert report["form"].verdict is Verdict.CRASHES
     assert "no answer" in report["form"].detail
+
+
+class SumInDefault(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x @ torch.ones(x.shape[-1])
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return torch.outer(cotangent, torch.ones(4))
+
+
+def test_a_fresh_process_makes_new_tensors_as_this_one_does():
+    torch.set_default_dtype(torch.float64)
+    try:
+        report = check(SumInDefault, torch.randn(3, 4), clauses="derivative", isolate=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert report["derivative"].verdict is Verdict.HOLDS, report

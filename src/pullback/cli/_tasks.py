@@ -9,6 +9,7 @@ from typing import Any
 
 from pullback.conformance import Ranks
 from pullback.errors import PullbackError
+from pullback.internal._defaults import set_defaults
 from pullback.internal.torch import function_behind
 from pullback.recording import RecordedFunction, Recording, calls_on_ranks
 from pullback.report import Report, clean
@@ -115,7 +116,9 @@ def _task(item: RecordedFunction, path: str) -> Task:
         return positional(item.name, item.load(), *item.arguments(number, file))
 
     def load() -> Loaded:
-        return item.load(), list(map(arguments, numbers))
+        function = item.load()
+        set_defaults(*item.defaults)  # of the program, for all that is checked here
+        return function, list(map(arguments, numbers))
 
     together = calls_on_ranks(item)[:_ON_RANKS]
 

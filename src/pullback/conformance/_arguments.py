@@ -272,7 +272,8 @@ def _filled(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
     filled = value.clone()
     if not whole.numel():
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.rand(int(bad.sum()), generator=generator, dtype=torch.float64)
+        count = int(bad.sum())
+        drawn = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
         filled[bad] = (0.5 + drawn).to(value)
         return filled
     count = int(bad.sum())

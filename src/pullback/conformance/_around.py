@@ -100,7 +100,7 @@ class Around:
     def gradient(self, only: int, places: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of one input at some entries, as many as there is time for, and which."""
         found = torch.full_like(self.points[only], torch.nan).contiguous()
-        known = torch.zeros(found.shape, dtype=torch.bool)
+        known = torch.zeros(found.shape, dtype=torch.bool, device="cpu")
         for place in places:
             value = self.entry(only, place)
             if value is not None:

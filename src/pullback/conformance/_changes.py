@@ -73,7 +73,7 @@ class Pair:
         dtype = _WIDE[one.is_complex() or other.is_complex()]
         expected, got = one.detach().to("cpu", dtype), other.detach().to("cpu", dtype)
         known = difference.known
-        known = torch.ones(expected.shape, dtype=torch.bool) if known is None else known.cpu()
+        known = torch.ones_like(expected, dtype=torch.bool) if known is None else known.cpu()
         if not known.any() or not (expected[known].isfinite().all() and got.isfinite().all()):
             return None
         return cls(expected, got, known, difference)

@@ -151,5 +151,5 @@ def _a_copy_differentiates() -> bool:
 
 
 def _differentiate() -> bool:
-    torch.ones((), requires_grad=True).backward()
+    torch.ones((), requires_grad=True, device="cpu").backward()
     return True

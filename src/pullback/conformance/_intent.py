@@ -284,7 +284,7 @@ def _spread_out(count: int, generator: torch.Generator) -> list[int]:
     parts = min(count, _ENTRIES)
     edges = [count * k // parts for k in range(parts + 1)] if parts else []
     return [
-        int(torch.randint(low, high, (1,), generator=generator))
+        int(torch.randint(low, high, (1,), generator=generator, device="cpu"))
         for low, high in itertools.pairwise(edges)
     ]
 

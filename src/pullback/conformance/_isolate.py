@@ -19,6 +19,7 @@ from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
 from pullback.conformance._worker import answer, locate, pack
 from pullback.errors import ArgumentError
+from pullback.internal._defaults import read_defaults
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
@@ -107,6 +108,7 @@ def check_isolated(
                 "gradient": subject.gradient, "seed": seed,
                 "infer": state.infer, "thorough": thorough,
                 "asked": [clause.id for clause in clauses],
+                "defaults": read_defaults(),
             }  # fmt: skip
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]

@@ -67,7 +67,7 @@ class Batch:
             )
         probe = probe.at(given)
         made = cls(probe, chosen, probe.cotangents(probe.output_values()), [])
-        answers = made.rows(torch.arange(made.count))
+        answers = made.rows(torch.arange(made.count, device="cpu"))
         gradients = sum(k in chosen for k in given.differentiable)
         return replace(made, answers=answers, outputs=len(answers) - gradients)
 

@@ -221,8 +221,8 @@ class Group:
 def _load_backward() -> None:
     """A first backward imports much of torch: once here, in place of once on each rank."""
     with torch.enable_grad():
-        x = torch.ones(1, requires_grad=True)
-        torch.autograd.grad(x.clone(), x, torch.ones(1))
+        x = torch.ones(1, requires_grad=True, device="cpu")
+        torch.autograd.grad(x.clone(), x, torch.ones_like(x))
 
 
 def _end(

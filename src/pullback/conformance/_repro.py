@@ -20,6 +20,7 @@ from pullback.conformance._literal import Literals
 from pullback.conformance._prompt import typed_source
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace
+from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION
 from pullback.report import Finding, Verdict
@@ -98,6 +99,7 @@ def write_repro(
         return ""
     made = [
         "torch.set_printoptions(precision=7, threshold=5000)",
+        *_defaults(),
         f"torch.manual_seed({seed})",
         f"args = {args}",
         f"kwargs = {kwargs}" if inputs.kwargs else "",
@@ -116,6 +118,15 @@ def write_repro(
     text = _adapted("\n".join(shown), subject, named=bool(inputs.kwargs), accumulates=accumulates)
     source = "\n".join(["import torch", *head, *literals.head, *made, text])
     return literals.finish(_laid_out(source))
+
+
+def _defaults() -> list[str]:
+    """What makes new tensors as they were made in the check, where that is not usual."""
+    dtype, device = read_defaults()
+    lines = [f"torch.set_default_dtype(torch.{dtype})", f"torch.set_default_device({device!r})"]
+    return [
+        line for line, now, usual in zip(lines, (dtype, device), PLAIN, strict=True) if now != usual
+    ]
 
 
 def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:

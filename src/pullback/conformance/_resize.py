@@ -235,7 +235,7 @@ def _changed(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     finite = value.abs()[value.isfinite()].double()
     if not finite.numel() or bool((finite == finite.round()).all() & (finite <= 1).all()):
         return value  # a mask, or one-hot
-    drawn = torch.rand(value.shape, dtype=torch.float64, generator=generator)
+    drawn = torch.rand(value.shape, dtype=torch.float64, generator=generator, device="cpu")
     factor = (1 + 0.1 * (drawn - 0.5)).to(value.device)
     return value * factor.to(value.dtype)
 
@@ -250,7 +250,7 @@ def _diagonal(value: torch.Tensor, size: int, generator: torch.Generator) -> tor
         # Other factors keep eigenvalues apart.
         large[..., part, part] = value if _is_whole(value) else value * (1 + 0.5 * k / blocks)
     if value.is_floating_point() and not structures(value) and not _is_whole(value):
-        drawn = torch.randn(large.shape, dtype=torch.float64, generator=generator)
+        drawn = torch.randn(large.shape, dtype=torch.float64, generator=generator, device="cpu")
         typical = float(value.double().square().mean().sqrt())
         noise = (0.02 * typical * given / size**0.5 * drawn).to(value)
         noise[..., :given, :given] = 0

@@ -109,7 +109,8 @@ def scan_line(
     reach = next((r for r in reaches if line(-r) is not None and line(r) is not None), None)
     if base is None or reach is None:
         return None
-    jitter = torch.rand(places, generator=probe.generator("places"), dtype=torch.float64)
+    how = {"generator": probe.generator("places"), "dtype": torch.float64, "device": "cpu"}
+    jitter = torch.rand(places, **how)
     chosen = [reach * (2 * (k + u) / places - 1) for k, u in enumerate(jitter.tolist())]
     found = [(t, values) for t in chosen if (values := line(t)) is not None]
     if len(found) < 3:

@@ -154,7 +154,7 @@ def table(expected: torch.Tensor, got: torch.Tensor) -> str:
     one, other = expected.detach().reshape(-1), got.detach().reshape(-1)
     rows = [("index", "expected", "got", "")]
     for k in known:
-        index = [int(i) for i in torch.unravel_index(torch.tensor(k), expected.shape)]
+        index = [int(i) for i in torch.unravel_index(torch.tensor(k, device="cpu"), expected.shape)]
         mark = "*" if float(gap[k]) > 1e-3 * most and most else ""
         rows.append((str(index), f"{one[k].item():.8g}", f"{other[k].item():.8g}", mark))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

@@ -30,7 +30,7 @@ def flatten(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         for p in parts
     ]
     if not pieces:
-        return torch.zeros(0, dtype=torch.float64)
+        return torch.zeros(0, dtype=torch.float64, device="cpu")
     # Computed in float32, shown in float32: the precision decides how rough an estimate is.
     dtype = torch.float64 if coarsest(pieces) <= 2.0**-52 else torch.float32
     return torch.cat([piece.reshape(-1).to(dtype) for piece in pieces])
@@ -87,16 +87,16 @@ def products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> t
 
 def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     dtype = torch.complex128 if like.is_complex() else torch.float64
-    drawn = torch.randn(like.shape, dtype=dtype, generator=generator)
+    drawn = torch.randn(like.shape, dtype=dtype, generator=generator, device="cpu")
     return drawn.to(dtype=like.dtype, device=like.device)
 
 
 def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Entries of random sign and of a magnitude between a half and one and a half."""
     shape = (*like.shape, 2) if like.is_complex() else like.shape
-    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
-    drawn = drawn + 0.5
-    drawn[torch.rand(shape, dtype=torch.float64, generator=generator) < 0.5] *= -1
+    how = {"dtype": torch.float64, "generator": generator, "device": "cpu"}
+    drawn = torch.rand(shape, **how) + 0.5
+    drawn[torch.rand(shape, **how) < 0.5] *= -1
     whole = torch.view_as_complex(drawn) if like.is_complex() else drawn
     return whole.to(dtype=like.dtype, device=like.device)
 

@@ -29,6 +29,7 @@ from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
+from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread
 from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
@@ -88,7 +89,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
     with suppress(ImportError):  # torch's compiler shows its progress by it, where it is
         tqdm = importlib.import_module("tqdm").tqdm
         tqdm.monitor_interval = 0  # a thread, which no copy has
-    arguments = Arguments.of((torch.ones(2, dtype=torch.float64),), {})
+    arguments = Arguments.of((torch.ones(2, dtype=torch.float64, device="cpu"),), {})
     probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
     chosen = [
         clause
@@ -114,6 +115,7 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
     # one would wait for ever. So are the numbers of a check the same on any machine.
     torch.set_num_threads(1)
     compile_in_one_thread()
+    set_defaults(*request["defaults"])
     say(started="prepare")
     with unpatched() as replaced, limit(None):
         try:

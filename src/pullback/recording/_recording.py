@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._defaults import PLAIN
 from pullback.internal._files import write_whole
 from pullback.recording._spool import read_counts
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
@@ -69,6 +70,7 @@ class RecordedFunction:
         applied: how often the program applied it; 0 if the program was killed.
         calls: the kept calls, of different shapes, dtypes or kinds of arguments.
         reasons: reason -> how many calls were not kept for it.
+        defaults: the dtype and the device of new tensors of the program, when it was first applied.
         loader: what may be loaded; nothing but the harmless by default.
     """
 
@@ -78,6 +80,7 @@ class RecordedFunction:
     applied: int = 0
     calls: list[RecordedCall] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
+    defaults: tuple[str, str] = PLAIN
     loader: Loader = field(default_factory=StrictLoader, repr=False, compare=False)
 
     @property
@@ -335,6 +338,7 @@ def _refuse_inflated(data: Any, size: int) -> None:
 
 
 def _read_function(item: dict[str, Any]) -> RecordedFunction:
+    dtype, device = map(_text, item.get("defaults", PLAIN))
     return RecordedFunction(
         Locator.from_data(item["locator"]),
         [_text(entry) for entry in item["paths"]],
@@ -342,6 +346,7 @@ def _read_function(item: dict[str, Any]) -> RecordedFunction:
         int(item["applied"]),
         list(map(_read_call, item["calls"])),
         {_text(reason): int(count) for reason, count in item["reasons"].items()},
+        (dtype, device),
     )
 
 

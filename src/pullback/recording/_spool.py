@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal._defaults import read_defaults
 from pullback.internal._when_imported import WhenImported
 from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
 from pullback.recording._recorder import Call, Limits, Record, Recorder
@@ -198,7 +199,8 @@ def described(
 ) -> dict[str, Any]:
     """What is said of a Function, in the form that it has in a recording."""
     paths = [os.path.abspath(entry) for entry in sys.path]
-    data = {"locator": locator.to_data(), "paths": paths, "script": script, "applied": 0}
+    data = {"locator": locator.to_data(), "paths": paths, "script": script, "applied": 0,
+            "defaults": read_defaults()}  # fmt: skip
     return {**data, "calls": list(calls), "reasons": {}, **more}
 
 

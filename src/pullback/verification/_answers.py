@@ -121,7 +121,7 @@ class Runner:
         They are rounded to the coarsest dtype, so that the truth is told of the same.
         """
         drawn = torch.Generator().manual_seed(self.seed + number)
-        numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64)
+        numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64, device="cpu")
         return self.cotangents(numbers.to(torch.bfloat16).to(output))
 
     def silent(self) -> Self:

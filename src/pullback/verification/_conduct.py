@@ -337,7 +337,7 @@ class _Operators(TorchDispatchMode):
 def load_modes() -> None:
     """Load what torch loads where a mode is first entered, which no time limit must end halfway."""
     with _Operators():
-        torch.ones(1)
+        torch.ones(1, device="cpu")
 
 
 @contextmanager

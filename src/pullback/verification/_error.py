@@ -138,7 +138,7 @@ class Judge(Runner):
             scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
         pairs = zip(own.named(), truth.named(), strict=False)
         found = [(one.to(true.dtype) - true).abs() * scale for (_, one), (_, true) in pairs]
-        return found + [torch.zeros(())] * (len(list(truth.named())) - len(found))
+        return found + [torch.zeros((), device="cpu")] * (len(list(truth.named())) - len(found))
 
     def _are_of_sides(
         self, arguments: Arguments, number: int, found: torch.Tensor, wrong: Sequence[int]
@@ -190,8 +190,8 @@ class Judge(Runner):
         def move(value: torch.Tensor) -> torch.Tensor:
             if not value.is_floating_point():
                 return value
-            signs = torch.rand(value.shape, generator=drawn, dtype=torch.float64).to(value) - 0.5
-            return value + 2 * eps * signs * value
+            signs = torch.rand(value.shape, generator=drawn, dtype=value.dtype, device="cpu") - 0.5
+            return value + 2 * eps * signs.to(value.device) * value
 
         wide = arguments.cast(torch.float64)
         moved = wide.with_values([move(value) for value in wide.values])

@@ -140,9 +140,9 @@ def _redrawn(value: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
     """The entries in another order, each changed by up to a fifth; whole numbers as they are."""
     if not value.is_floating_point() or not value.numel():
         return value
-    order = torch.randperm(value.numel(), generator=drawn)
-    uniform = torch.rand(value.shape, generator=drawn, dtype=torch.float64).to(value.device)
-    factor = 1 + 0.4 * (uniform - 0.5)
+    order = torch.randperm(value.numel(), generator=drawn, device="cpu")
+    uniform = torch.rand(value.shape, generator=drawn, dtype=torch.float64, device="cpu")
+    factor = 1 + 0.4 * (uniform - 0.5).to(value.device)
     moved = value.flatten()[order].view(value.shape)
     whole = bool((value == value.round()).all())
     return moved if whole else (moved.double() * factor).to(value.dtype)

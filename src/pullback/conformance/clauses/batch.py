@@ -46,7 +46,7 @@ def batch(probe: Probe) -> Finding:
     # The first and the last row beside one of the others, and after the other.
     for pair in ((0, 1), (2, 0), (last, 0), (1, last)):
         try:
-            place, same = whole.differs(torch.tensor(pair))
+            place, same = whole.differs(torch.tensor(pair, device="cpu"))
         except Exception:  # the rows are of something that has as many
             return probe.skipped("A batch of two rows is refused.")
         if place >= 0:
@@ -73,7 +73,7 @@ def batch(probe: Probe) -> Finding:
 def _others(whole: Batch, far: bool) -> Iterator[tuple[str, torch.Tensor, float]]:
     """Other company for the rows: what it is, the rows, and how much larger the others are."""
     count = whole.count
-    every = torch.arange(count)
+    every = torch.arange(count, device="cpu")
     yield from (("alone", every[row : row + 1], 1.0) for row in (0, count - 1))
     yield "in reverse", every.flip(0), 1.0
     yield "one place further", every.roll(1), 1.0
@@ -121,6 +121,6 @@ def _broken(whole: Batch, name: str, index: torch.Tensor, size: float, place: in
 
 def _written(index: torch.Tensor, count: int) -> str:
     """The rows as an expression."""
-    if torch.equal(index, torch.arange(len(index)) % count):
+    if torch.equal(index, torch.arange(len(index), device="cpu") % count):
         return f"torch.arange({len(index)}) % {count}"
     return f"torch.tensor({index.tolist()})"

@@ -211,7 +211,7 @@ def _is_first_alone(probe: Probe, made: _Made, alone: list[Tensors]) -> bool:
         turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
         same = made.agreeing(probe, _every_output(turned), alone[::-1])
         whole = Batch.of(probe, made.chosen)
-        places = [whole.differs(torch.tensor([k]))[0] for k in (0, 1)]
+        places = [whole.differs(torch.tensor([k], device="cpu"))[0] for k in (0, 1)]
     except Exception:  # not known
         return False
     return same == [True, False] and not any(0 <= place < whole.outputs for place in places)

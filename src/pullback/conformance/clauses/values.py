@@ -222,7 +222,7 @@ def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.T
     near = _RELATIVE * float(slope[smooth].abs().max())
     for k in range(3):
         drawn = probe.generator(f"values {k}")
-        shares = [3 * torch.rand(v.shape, generator=drawn).to(v) - 1 for v in step]
+        shares = [3 * torch.rand(v.shape, generator=drawn, device="cpu").to(v) - 1 for v in step]
         one = [u * v for u, v in zip(shares, step, strict=True)]
         other = [v - p for v, p in zip(step, one, strict=True)]
         lines = [probe.line(part) for part in (one, other)]
@@ -245,7 +245,8 @@ def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
     """
     points = probe.inputs.points()
     found, groups = torch.unique(flatten(points).double(), return_inverse=True)
-    drawn = torch.randn(len(found), dtype=torch.float64, generator=probe.generator("values"))
+    how = {"generator": probe.generator("values"), "dtype": torch.float64, "device": "cpu"}
+    drawn = torch.randn(len(found), **how)
     moves = torch.where(found.isfinite(), drawn.to(found) * found.abs(), 0)[groups]
     yield True, _kept(probe, unflatten(moves, points))
     yield False, _freely(probe)

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.internal._defaults import device_named
 from pullback.internal.torch import make_subclass
 from pullback.recording.codec._encode import (
     EXPRESSION,
@@ -99,7 +100,7 @@ class _Decoder:
         if position in self._used:
             raise ValueError("several values are made of one stored tensor")
         self._used.add(position)
-        return self._tensors[position].clone().to(_device(device))
+        return self._tensors[position].clone().to(device_named(_text(device)))
 
     def _tensor(self, position: int, grad: bool, device: str, parameter: bool) -> torch.Tensor:
         if position not in self._live:
@@ -200,7 +201,7 @@ class _Decoder:
         return types.GenericAlias(_annotated(self.decode(origin)), tuple(self._many(nodes)))
 
     def _generator(self, position: int, device: str) -> torch.Generator:
-        generator = torch.Generator(_device(device))
+        generator = torch.Generator(device_named(_text(device)))
         if device.partition(":")[0] == generator.device.type:  # to another its state says nothing
             generator.set_state(self._tensors[position])
         return generator
@@ -292,7 +293,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "union": _Decoder._union,
     "generic": _Decoder._generic,
     "ellipsis": lambda self: ...,
-    "device": lambda self, text: _device(text),
+    "device": lambda self, text: device_named(_text(text)),
     "torch": _Decoder._torch,
     "enum": _Decoder._enum,
     "partial": _Decoder._partial,
@@ -335,15 +336,6 @@ def _is_simple_key(value: Any) -> bool:
     if isinstance(type(value), enum.EnumMeta):
         return type(value).__hash__ is enum.Enum.__hash__
     return type(value) in (*PLAIN, torch.dtype, torch.device, torch.Size, types.FunctionType, type)
-
-
-def _device(name: str) -> torch.device:
-    """The device of that name, or the CPU on a machine that has none such."""
-    kind, _, index = _text(name).partition(":")
-    backend: Any = getattr(torch, kind, None)
-    there = hasattr(backend, "device_count") and backend.is_available()
-    there = kind == "meta" or (there and int(index or 0) < backend.device_count())
-    return torch.device(name if there else "cpu")
 
 
 @functools.lru_cache(maxsize=64)
