@@ -3,6 +3,7 @@
 A process that has what `environment` says finds a device named ``second`` when it imports torch.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -33,9 +34,15 @@ def environment() -> dict[str, str]:
 def _built() -> Path:
     content = b"".join((_HERE / name).read_bytes() for name in _NAMES) + torch.__version__.encode()
     folder = Path(sys.prefix, "second-device", hashlib.sha256(content).hexdigest()[:16])
-    if folder.is_dir():
-        return folder
     folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the processes that test side by side one builds it
+        if not folder.is_dir():
+            _build(folder)
+    return folder
+
+
+def _build(folder: Path) -> None:
     made = Path(tempfile.mkdtemp(dir=folder.parent))
     for name in _NAMES:
         shutil.copy(_HERE / name, made)
@@ -54,4 +61,3 @@ def _built() -> Path:
         check=True,
     )  # fmt: skip
     made.rename(folder)
-    return folder
