@@ -3,7 +3,8 @@
 //  - numbers are drawn by a generator of its own;
 //  - a process that is forked from one which has used it cannot use it;
 //  - once backward has run, a process that is forked from this one cannot run it: autograd has a
-//    thread for each device, which no copy has. That is so as soon as there is a device.
+//    thread for each device, which no copy has. That is so as soon as there is a device;
+//  - what runs on another stream is waited for by who synchronises, or reads numbers from the CPU.
 // Each operator runs on the CPU, on copies.
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -26,17 +27,26 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace {
 
 constexpr auto KIND = c10::DeviceType::PrivateUse1;
 const c10::Device DEVICE(KIND, 0);
 bool used = false;
+std::vector<std::thread> streams;  // what is still at work
 bool forked = false;
+
+void synchronize() {
+  for (auto& stream : streams) stream.join();
+  streams.clear();
+}
 
 void release(void* memory) { std::free(memory); }
 
@@ -75,7 +85,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(c10::DeviceIndex) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override { synchronize(); }
 
   static c10::Stream only() { return c10::Stream(c10::Stream::DEFAULT, DEVICE); }
 };
@@ -130,6 +140,7 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  if (to.is_cpu()) synchronize();
   if (to.numel()) {
     const at::Tensor source = from.is_cpu() ? from : on_cpu(from);
     (to.is_cpu() ? to : on_cpu(to)).copy_(source);
@@ -142,7 +153,20 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
-at::Scalar item(const at::Tensor& tensor) { return on_cpu(tensor).item(); }
+at::Scalar item(const at::Tensor& tensor) {
+  synchronize();
+  return on_cpu(tensor).item();
+}
+
+// Twice the numbers, on another stream, which nobody is told to wait for.
+at::Tensor double_later(const at::Tensor& x) {
+  const at::Tensor y = empty(x.sizes(), x.scalar_type(), {}, {}, {}, {});
+  streams.emplace_back([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    on_cpu(y).copy_(on_cpu(x)).mul_(2);
+  });
+  return y;
+}
 
 const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size,
                          std::optional<at::MemoryFormat>) {
@@ -197,6 +221,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
 }
+
+TORCH_LIBRARY(second, m) { m.def("double_later(Tensor x) -> Tensor"); }
+
+TORCH_LIBRARY_IMPL(second, PrivateUse1, m) { m.impl("double_later", &double_later); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());

@@ -97,6 +97,11 @@ report = pullback.verify(shifted, plain, inputs)
 assert verdicts(report)["outputs"][0] == "BROKEN", verdicts(report)
 
 x = torch.randn(3, 4, device="second")
+report = pullback.verify(torch.ops.second.double_later, lambda x: 2 * x, (x,))
+found = verdicts(report)
+assert found["outputs"][0] == "HOLDS", found  # who compares reads them, and waits
+assert found["finished"][0] == "BROKEN", found
+
 report = pullback.check(Square, x, clauses=sorted(EVERY))
 found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
 assert {said[0] for said in found.values()} == {"SKIPPED"}, found

@@ -1,4 +1,7 @@
-"""The dtype and the device of new tensors: what a Function makes without naming either has them."""
+"""The dtype and the device of new tensors: what a Function makes without naming either has them.
+
+The recorder imports it whatever torch there is: what is not supported is said by `torch.py`, later.
+"""
 
 from typing import Any
 
@@ -35,7 +38,7 @@ def set_defaults(dtype: str, device: str) -> None:
         torch.set_default_device(device_named(device))
 
 
-def device_named(name: str) -> torch.device:
+def device_named(name: str) -> "torch.device":
     """The device of that name, or the CPU on a machine that has none such.
 
     Example:
