@@ -13,7 +13,7 @@ from pullback.conformance._failure import (
     OnceOnly,
     classify,
     describe,
-)  # fmt: skip
+)
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe

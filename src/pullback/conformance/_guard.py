@@ -71,8 +71,9 @@ def reseed(seed: int) -> None:
     """
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if device_in_use() is not None:
-        torch.get_device_module(device_in_use()).manual_seed_all(seed)
+    device = device_in_use()
+    if device is not None:
+        torch.get_device_module(device).manual_seed_all(seed)
     try:
         import numpy as np
     except ImportError:

@@ -16,7 +16,7 @@ from pullback.conformance._failure import (
     OnceOnly,
     describe,
     raised,
-)  # fmt: skip
+)
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
