@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.processes import is_alive, wait_for
 
 from pullback.internal import _workers
-from pullback.internal._processes import STOP, Stopped, start_module, supervise
+from pullback.internal._processes import STOP, Stopped, start_copy, start_module, supervise
 from pullback.internal._workers import prepare_worker, start_worker
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker is fresh")
@@ -219,3 +221,20 @@ def test_a_program_that_waits_for_any_child_may_get_ours(module, tmp_path) -> No
     child = start_module(module, tmp_path)
     os.waitpid(-1, 0)
     supervise(child, lambda: "")
+
+
+@linux
+@pytest.mark.parametrize("lasting", [True, False])
+def test_the_kernel_ends_a_copy_with_the_thread_that_made_it_unless_it_is_to_last(lasting) -> None:
+    children = []
+
+    def start() -> None:
+        children.append(start_copy(lambda: time.sleep(30), lasting=lasting))
+        time.sleep(0.1)  # until it has asked the kernel
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    assert children[0].has_ended() is not lasting
+    children[0].end()

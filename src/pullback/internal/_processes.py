@@ -128,12 +128,16 @@ def temporary_place(folder: Path) -> str:
     return str(place)
 
 
-def start_copy(work: Callable[[], object], folder: Path | None = None) -> Child:
+def start_copy(
+    work: Callable[[], object], folder: Path | None = None, *, lasting: bool = False
+) -> Child:
     """Run ``work`` in a copy of this process, which then ends without its clean-ups.
 
     Arguments:
         work: what the copy does; its answer is lost.
         folder: takes what the copy prints as errors; nobody does where there is none.
+        lasting: it ends by itself when this process does. Any other is ended by the kernel, which
+            does so when the thread ends that has made it.
     """
     log = Path(os.devnull) if folder is None else folder / "errors.txt"
     log.touch()
@@ -143,7 +147,7 @@ def start_copy(work: Callable[[], object], folder: Path | None = None) -> Child:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _be_copy(work, log, parent)
+        _be_copy(work, log, None if lasting else parent)
     with contextlib.suppress(OSError):  # the copy does the same: whoever comes first
         os.setpgid(pid, pid)
 
@@ -153,11 +157,12 @@ def start_copy(work: Callable[[], object], folder: Path | None = None) -> Child:
     return Child(pid, log, reap)
 
 
-def _be_copy(work: Callable[[], object], log: Path, parent: int) -> None:
+def _be_copy(work: Callable[[], object], log: Path, parent: int | None) -> None:
     status = 1
     try:
         faulthandler.disable()  # how the copy ends is told by who made it
-        die_with(parent)
+        if parent is not None:
+            die_with(parent)
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -95,7 +95,7 @@ class _Server:
 
         with theirs:
             if as_copy:
-                self._process = start_copy(serve, folder)
+                self._process = start_copy(serve, folder, lasting=True)
             else:
                 self._process = start_module(_SERVER, folder, stdin=theirs.fileno())
         self._asking = threading.RLock()
