@@ -13,37 +13,12 @@ SUBJECTS = """
 import os
 import warnings
 import torch
+from tests.specimens.wrong.calculus import CubeNested, MissingFactor
+
 import pullback
 from pullback.conformance import can_copy
 
 warnings.simplefilter("ignore")
-
-
-class Square(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return x * x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return 2 * ctx.saved_tensors[0] * cotangent
-
-    @staticmethod
-    def jvp(ctx, tangent):
-        return 2 * ctx.saved_tensors[0] * tangent
-
-
-class Thrice(Square):
-    @staticmethod
-    def backward(ctx, cotangent):
-        return 3 * ctx.saved_tensors[0] * cotangent
 
 
 def plain(x, w):
@@ -81,11 +56,11 @@ report = pullback.verify(kernel, plain, inputs)
 assert report.ok and report.environment["isolated"] == "no", verdicts(report)
 assert not pullback.verify(shifted, plain, inputs).ok
 
-report = pullback.check(Square, torch.randn(3, 4), clauses=sorted(EVERY))
+report = pullback.check(CubeNested, torch.randn(3, 4), clauses=sorted(EVERY))
 found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
 assert {said[0] for said in found.values()} == {"SKIPPED"}, found
 assert not found.keys() & {"fake", "first-call", "index-width", "memory"}, found
-assert not pullback.check(Thrice, torch.randn(3, 4), clauses="derivative").ok
+assert not pullback.check(MissingFactor, torch.randn(3, 4), clauses="derivative").ok
 assert not torch.second.is_initialized(), "what looks after tensors of the CPU uses the device"
 """
 
@@ -102,10 +77,10 @@ found = verdicts(report)
 assert found["outputs"][0] == "HOLDS", found  # who compares reads them, and waits
 assert found["finished"][0] == "BROKEN", found
 
-report = pullback.check(Square, x, clauses=sorted(EVERY))
+report = pullback.check(CubeNested, x, clauses=sorted(EVERY))
 found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
 assert {said[0] for said in found.values()} == {"SKIPPED"}, found
-assert not pullback.check(Thrice, x, clauses="derivative").ok
+assert not pullback.check(MissingFactor, x, clauses="derivative").ok
 assert {"fake", "first-call", "memory"}.isdisjoint(found), found
 assert report.environment["device"] == "second"
 """
@@ -117,7 +92,7 @@ for device in ("cpu", "second"):
     report = pullback.verify(kernel, plain, inputs)
     assert report.ok, verdicts(report)
     x = torch.randn(3, 4, device=device)
-    report = pullback.check(Square, x, clauses=sorted(EVERY))
+    report = pullback.check(CubeNested, x, clauses=sorted(EVERY))
     found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
     assert {said[0] for said in found.values()} == {"SKIPPED"}, found
     assert {"derivative", "batch", "rank", "sizes", "values"}.isdisjoint(found), found

@@ -115,15 +115,17 @@ def _task(item: RecordedFunction, path: str) -> Task:
         file = os.path.abspath(path) if path else ""
         return positional(item.name, item.load(), *item.arguments(number, file))
 
-    def load() -> Loaded:
-        function = item.load()
+    def function() -> Any:
         set_defaults(*item.defaults)  # of the program, for all that is checked here
-        return function, list(map(arguments, numbers))
+        return item.load()
+
+    def load() -> Loaded:
+        return function(), list(map(arguments, numbers))
 
     together = calls_on_ranks(item)[:_ON_RANKS]
 
     def ranks() -> tuple[Any, list[Ranks]]:
-        return item.load(), [
+        return function(), [
             Ranks(len(calls), lambda rank, calls=calls: arguments(calls[rank]))
             for calls in together
         ]

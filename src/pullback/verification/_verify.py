@@ -85,9 +85,9 @@ def verify(
         ['values']
     """
     started = time.perf_counter()
-    work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout, isolate)
-    conduct.load_modes()
     apart = isolate and can_copy()
+    work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout, apart)
+    conduct.load_modes()
     steps = partial(_run, work, timeout, (*PROMISES, conduct.speed))
     known = isolated(steps, timeout, isolate=apart)
     taken = known.pop(conduct.speed.id)
@@ -109,12 +109,12 @@ def refuse_inputs(
     Raises:
         ArgumentError: as `verify` raises.
     """
-    _work(reference, reference, inputs, (), seed, timeout, True)
+    _work(reference, reference, inputs, (), seed, timeout, can_copy())
 
 
 def _work(  # noqa: PLR0917 - what `verify` was given
     kernel: Any, reference: Any, inputs: Inputs, forbid: tuple[Any, ...], seed: int,
-    timeout: float, isolate: bool,
+    timeout: float, apart: bool,
 ) -> Work:  # fmt: skip
     if not (0 < timeout < math.inf and 0 <= seed < _SEEDS):
         raise ArgumentError(
@@ -139,7 +139,7 @@ def _work(  # noqa: PLR0917 - what `verify` was given
                 make=make, forbid=forbid)  # fmt: skip
     # In a copy, as all else: see `can_copy`, which one backward may end.
     steps = partial(_run, work, timeout, (_fit,))
-    fit = isolated(steps, timeout, isolate=isolate and can_copy())[_fit.id]
+    fit = isolated(steps, timeout, isolate=apart)[_fit.id]
     if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
             "The reference does not take the inputs in float64.", given=fit.detail,

@@ -39,12 +39,6 @@ _REPRO = [
 ]
 
 
-def _unknown(device: torch.device) -> tuple[int, int]:
-    """The memory of a device that does not tell."""
-    del device
-    return 0, 0
-
-
 def _store(like: torch.Tensor, reach: int) -> torch.Tensor:
     """So many entries and some more, of which the pages that are touched take memory."""
     count = reach + 2 * _ROOM
@@ -98,8 +92,9 @@ def index_width(probe: Probe) -> Finding:
         return probe.skipped("The inputs are too large to be put far apart.")
     if points[0].device.type != "cpu":
         wanted = sum(x.element_size() for x in points) * 2 * _FAR
-        free = getattr(torch.get_device_module(points[0].device), "mem_get_info", _unknown)
-        if free(points[0].device)[0] < wanted:
+        module = torch.get_device_module(points[0].device)
+        told = hasattr(module, "mem_get_info")
+        if not told or module.mem_get_info(points[0].device)[0] < wanted:
             return probe.skipped(f"It takes {wanted / 2**30:.0f} GiB of memory on a GPU.")
     try:
         return forked(lambda: _look(probe))
