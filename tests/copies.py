@@ -88,10 +88,13 @@ class _Program:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._status: int | None = None
 
     def wait(self) -> int:
         """Wait for its end; gives its exit status, negative for a signal."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""

@@ -2,17 +2,29 @@
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pullback.cli._options import CheckOptions, RecordOptions, VerifyOptions, signature_of
+from pullback.cli._files import refuse_recording
+from pullback.cli._options import (
+    CheckOptions,
+    Recorded,
+    RecordOptions,
+    VerifyOptions,
+    signature_of,
+)
 from pullback.cli._text import app as text
 from pullback.cli._track import app as track
 from pullback.cli._words import refuse_misread
 from pullback.errors import ArgumentError
 from pullback.internal._extras import require_tensor
+from pullback.internal._launch import Limits, launched
 from pullback.internal._workers import prepare_worker
+
+if TYPE_CHECKING:
+    from pullback.cli._record import Ran
 
 __all__ = ["app"]
 
@@ -78,20 +90,46 @@ def _check(options: CheckOptions) -> int:
     refuse_misread(options.targets)
     options.refuse_conflicts()
     require_tensor("pullback check")
+    if options.clauses or options.without or options.baseline:
+        _load_check(options)  # may refuse them
+    ran = None
+    if options.program is not None and not options.inside:
+        ran = _run_program(options, options.program_output, lambda: _load_check(options))
+    return _load_check(options)(options, ran)
+
+
+def _load_check(options: CheckOptions) -> "Callable[[CheckOptions, Ran | None], int]":
+    """Import what checks, and torch, and have workers load what they need before they are asked.
+
+    Raises:
+        ArgumentError: there is no such clause, or the baseline is none.
+    """
     is_new = "torch" not in sys.modules
-    from pullback.cli._check import run_check  # imports torch
+    from pullback.cli._check import refuse, run_check  # imports torch
 
+    refuse(options)
     if options.isolate is not False:
-        _prepare_workers(options, as_copy=is_new)
-    return run_check(options)
+        chosen = options.clauses
+        named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
+        compiling = "compile" in (named or ("compile",)) and "compile" not in (
+            options.without or ""
+        )
+        prepare_worker("pullback.conformance._worker", compiling, named, as_copy=is_new)
+    return run_check
 
 
-def _prepare_workers(options: CheckOptions, *, as_copy: bool) -> None:
-    """Load what a check loads while the program runs, or inputs are looked for."""
-    chosen = options.clauses
-    named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
-    compiling = "compile" in (named or ("compile",)) and "compile" not in (options.without or "")
-    prepare_worker("pullback.conformance._worker", compiling, named, as_copy=as_copy)
+def _run_program(options: Recorded, stdout: int | None, load: Callable[[], object]) -> "Ran":
+    """Run the program of the options; ``load`` is run meanwhile, since to import torch takes long.
+
+    Raises:
+        ProgramError: it does not exist, or its Python started no recorder.
+    """
+    limits = Limits(**options.kept)
+    with launched(options.program or [], limits, eager=options.eager, stdout=stdout) as program:
+        load()
+        from pullback.recording import collect
+
+        return collect(program)
 
 
 @_command(VerifyOptions, "verify")
@@ -122,9 +160,11 @@ def _record(options: RecordOptions) -> int:
             mend="pullback record -o calls.pt -- python train.py",
         )
     require_tensor("pullback record")
-    from pullback.cli._record import run_record  # imports torch
+    refuse_recording(options.output)
+    ran = _run_program(options, None, lambda: import_module("pullback.cli._record"))
+    from pullback.cli._record import run_record
 
-    return run_record(options)
+    return run_record(options, ran)
 
 
 app.add_typer(track, name="track")

@@ -14,7 +14,7 @@ from pullback.cli._inside import check_inside
 from pullback.cli._options import CheckOptions
 from pullback.cli._outputs import aside, write_outputs
 from pullback.cli._progress import working
-from pullback.cli._record import keep, say_recorded
+from pullback.cli._record import Ran, keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._show import show
 from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
@@ -31,18 +31,31 @@ from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
 from pullback.internal._secrets import mask_secrets
-from pullback.recording import Limits, record_program
 from pullback.report import Baseline, make_console
 
-__all__ = ["run_check"]
+__all__ = ["refuse", "run_check"]
 
 _BROKEN, _UNCHECKED, _SIGNALLED = 1, 3, 128
 _SHOWN = 10  # modules that cannot be imported
 _INTERRUPTED = "The program was interrupted; what it applied until then is checked."
 
 
-def run_check(options: CheckOptions) -> int:
+def refuse(options: CheckOptions) -> Baseline | None:
+    """Refuse, before anything is run, clauses and a baseline that are none; gives the baseline.
+
+    Raises:
+        ArgumentError: it says which there are.
+    """
+    select_clauses(options.clauses, options.without or ())
+    return None if options.baseline is None else Baseline.read(options.baseline)
+
+
+def run_check(options: CheckOptions, ran: Ran | None) -> int:
     """Check what the options name.
+
+    Arguments:
+        options: of the command.
+        ran: what their program applied, if one was run.
 
     Returns:
         0 if all was checked and nothing is broken, 1 if something is broken or crashes, 3 if
@@ -52,12 +65,11 @@ def run_check(options: CheckOptions) -> int:
     Raises:
         PullbackError: what was asked for cannot be done; nothing is checked then.
     """
-    select_clauses(options.clauses, options.without or ())  # refused before anything runs
-    baseline = None if options.baseline is None else Baseline.read(options.baseline)
+    baseline = refuse(options)
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
     with stopping_gently(), aside(when=options.json == "-"):
-        outcomes, problems, seconds = _outcomes(options, console)
+        outcomes, problems, seconds = _outcomes(options, ran, console)
     partial = _partial(outcomes)
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
@@ -69,15 +81,17 @@ def run_check(options: CheckOptions) -> int:
     return _status(outcomes, problems, options)
 
 
-def _outcomes(options: CheckOptions, console: Console) -> tuple[list[Outcome], list[str], float]:
+def _outcomes(
+    options: CheckOptions, ran: Ran | None, console: Console
+) -> tuple[list[Outcome], list[str], float]:
     """What was checked, what could not be looked into, and how many seconds the checks took."""
     started = time.perf_counter()
     if options.inside:
         return check_inside(options), [], time.perf_counter() - started
     known: list[Outcome] = []
     try:
-        if options.program is not None:
-            tasks, known = _program_tasks(options, console)
+        if ran is not None:
+            tasks, known = _program_tasks(options, ran, console)
             problems: list[str] = []
         else:
             tasks, problems = _find_tasks(options, console)
@@ -211,15 +225,12 @@ def _find_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], li
     return tasks, problems
 
 
-def _program_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], list[Outcome]]:
+def _program_tasks(
+    options: CheckOptions, ran: Ran, console: Console
+) -> tuple[list[Task], list[Outcome]]:
     """The Functions that a program applied, and what is known of its training already."""
     path = options.output or KEPT
-    recording, failure = record_program(
-        options.program or [],
-        Limits(**options.kept),
-        eager=options.eager,
-        stdout=options.program_output,
-    )
+    recording, failure = ran
     interrupted = failure is not None and failure.interrupted and len(recording) > 0
     known = training_outcome(recording.training, options.program or [])
     if len(recording) or failure is not None or not known:

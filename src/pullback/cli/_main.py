@@ -1,6 +1,8 @@
 """`main`: run a command, and turn every expected failure into one line and its mend."""
 
+import atexit
 import errno
+import gc
 import os
 import signal
 import sys
@@ -14,6 +16,9 @@ from pullback.cli._words import refuse_program, say
 from pullback.errors import BrokenContractError, PullbackError
 
 __all__ = ["main"]
+
+# At the end of a process Python looks through all that torch has made for cycles: half a second.
+atexit.register(gc.freeze)
 
 _USAGE_ERROR = 2
 _REPORT = "  mend:     Run it again with --debug and report the traceback with pullback --version."

@@ -109,7 +109,7 @@ class Recorded:
 
     @property
     def kept(self) -> dict[str, int]:
-        """The arguments of `pullback.recording.Limits`."""
+        """The arguments of `Limits`."""
         return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
 
 

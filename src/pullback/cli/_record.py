@@ -6,32 +6,31 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
+from pullback.cli._files import KEPT, make_kept_folder
 from pullback.cli._options import RecordOptions
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
-from pullback.recording import Limits, Recording, record_program
+from pullback.recording import Recording
 from pullback.report import make_console
 
-__all__ = ["keep", "run_record", "say_recorded"]
+__all__ = ["Ran", "keep", "run_record", "say_recorded"]
 
 
-def run_record(options: RecordOptions) -> int:
-    """Record a program into a file; returns the status that the program ended with.
+Ran = tuple[Recording, ProgramError | None]  # what a program applied, and how it failed
 
-    Where it fails, what it applied before is kept, and the failure is said.
+
+def run_record(options: RecordOptions, ran: Ran) -> int:
+    """Keep what a program applied; returns the status that the program ended with.
+
+    Where it failed, what it applied before is kept, and the failure is said.
 
     Raises:
-        ArgumentError: the file cannot be written; the program is not run then.
-        ProgramError: the program does not exist, or applied no custom Function.
+        ProgramError: the program applied no custom Function.
         RecordingError: the file cannot be written after all.
     """
-    refuse_recording(options.output)
-    recording, failure = record_program(
-        options.program or [], Limits(**options.kept), eager=options.eager
-    )
+    recording, failure = ran
     try:
         keep(recording, options.output, failure)
     except ProgramError as error:

@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
-from pullback.internal._program import run_program
+from pullback.internal._program import running
 from pullback.internal._secrets import mask_secrets
 
 __all__ = ["app"]
@@ -74,10 +74,9 @@ def _run(
         refuse_unwritable(path)
         _say_replaced(path, sign)
     before = _stamp(jsonl)
-    code, _ = run_program(
-        [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command],
-        os.environ,
-    )
+    words = [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command]
+    with running(words, os.environ) as wait:
+        code, _ = wait()
     end_if_asked()
     if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
         _say_unrecorded(program, code, names)

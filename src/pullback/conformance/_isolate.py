@@ -17,7 +17,7 @@ from pullback.conformance._clause import COMPILING, Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import environment
 from pullback.conformance._subject import Subject
-from pullback.conformance._worker import answer, locate, pack
+from pullback.conformance._worker import LOADING, answer, locate, pack
 from pullback.errors import ArgumentError
 from pullback.internal._defaults import read_defaults
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
@@ -118,7 +118,7 @@ def check_isolated(
             (folder / "answers.jsonl").write_text("")
             state.read, state.running, state.since = 0, "", state.worked
             try:
-                end = _run_worker(start(request, warm=not quick), folder, state)
+                end = _run_worker(start(request), folder, state)
             except Stopped:
                 state.unfinished = "interrupted"
                 break
@@ -146,8 +146,7 @@ def _starter(
 ) -> Callable[..., Child]:
     """How a worker is started on a request."""
 
-    def copy(request: dict[str, Any], *, warm: bool) -> Child:
-        del warm  # it is a copy of this process, as it is
+    def copy(request: dict[str, Any]) -> Child:
         return start_copy(lambda: answer(subject, arguments, request, folder), folder)
 
     if isolate == "copy":
@@ -167,9 +166,11 @@ def _starter(
             raise
         return copy
 
-    def fresh(request: dict[str, Any], *, warm: bool) -> Child:
+    def fresh(request: dict[str, Any]) -> Child:
         (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-        child = start_worker(_WORKER, folder, warm=warm)
+        # What its clauses load is loaded before the copy: once, for all that are checked.
+        heavy = [name for name in LOADING + COMPILING if name in request["clauses"]]
+        child = start_worker(_WORKER, folder, loaded=heavy[-1] if heavy else "")
         if set(asked).intersection(COMPILING):  # while this one works
             named = tuple(sorted(asked)) if len(asked) <= _FEW else None
             prepare_worker(_WORKER, True, named)

@@ -36,7 +36,7 @@ from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
-__all__ = ["answer", "locate", "main", "pack", "unpack", "warm"]
+__all__ = ["LOADING", "answer", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
-_LOADING = ("forward", "transforms", "fake")
+LOADING = ("forward", "transforms", "fake")
 
 
 def _say(folder: Path, **message: Any) -> None:
@@ -76,12 +76,12 @@ class _Sine(torch.autograd.Function):
         return cotangents[0] * x.cos()
 
 
-def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None]:
+def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]:
     """Check a small Function, so that copies of this process have loaded what a check loads.
 
     The clauses that load much, of those that are named: others will not be asked for. Clause by
-    clause: between two of them the process may be copied. Not where there is a device: to
-    differentiate starts a thread for each, which no copy has.
+    clause, each of which is told: between two of them the process may be copied. Not where there
+    is a device: to differentiate starts a thread for each, which no copy has.
     """
     if has_device():
         return
@@ -94,11 +94,11 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[None
     chosen = [
         clause
         for clause in CLAUSES
-        if clause.id in (_LOADING + COMPILING if compiling else _LOADING)
+        if clause.id in (LOADING + COMPILING if compiling else LOADING)
         and (named is None or clause.id in named)
     ]
-    for _ in run_clauses(chosen, probe):
-        yield
+    for finding in run_clauses(chosen, probe):
+        yield finding.clause
 
 
 def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:

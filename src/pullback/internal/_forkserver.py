@@ -41,7 +41,8 @@ class _Server:
         self._connection = connection
         self._children: dict[int, Child] = {}
         self._prepared: set[tuple[object, ...]] = set()
-        self._warming: Iterator[object] = iter(())
+        self._warming: Iterator[str] = iter(())
+        self._loaded = {""}
 
     def serve(self, parent: int) -> None:
         """Answer until the other side is gone, or nobody has asked for long."""
@@ -68,7 +69,7 @@ class _Server:
     def _goes_on(self) -> bool:
         """Do the next part of what is run once; false when all is done, or cannot be."""
         try:
-            next(self._warming)
+            self._loaded.add(next(self._warming))
         except Exception:
             return False
         return True
@@ -80,7 +81,7 @@ class _Server:
                 self._prepared.add(asked)
                 self._warming = _import(request["prepare"]).warm(*request["with"])
         elif "start" in request:
-            while request["warm"] and self._goes_on():
+            while request["loaded"] not in self._loaded and self._goes_on():
                 pass
             module = _import(request["start"])
             # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at

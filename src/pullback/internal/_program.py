@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from pullback.internal._processes import STOP
 
-__all__ = ["run_program"]
+__all__ = ["running"]
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 _SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
@@ -31,29 +31,33 @@ os.read(0, 1)
 _SECONDS = 1.0  # that a listener on a busy machine may need
 
 
-def run_program(
-    command: Sequence[str], variables: Mapping[str, str], *, stdout: int | None = None
-) -> tuple[int, bool]:
-    """Run a program with our terminal and wait for its end, whatever is sent to us meanwhile.
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], variables: Mapping[str, str], stdout: int | None = None
+) -> Iterator[Callable[[], tuple[int, bool]]]:
+    """Run a program with our terminal, whatever is sent to us until it has ended.
 
     A request to end (SIGTERM, SIGHUP) is handed to the program, and sets `STOP`: when the program
     has ended as it would, there is nothing more to do. The variables are its whole environment, a
-    descriptor may take its standard output. Returns its exit status, negative for a signal, and
-    whether Ctrl-C ended it.
+    descriptor may take its standard output. Gives what waits for its end: its exit status, negative
+    for a signal, and whether Ctrl-C ended it.
 
     Raises:
         OSError: it cannot be started.
     """
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        code = subprocess.call(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
-        return code, code == -signal.SIGINT
-    with _Listener() as listener:
+    with contextlib.ExitStack() as stack:
+        hears = threading.current_thread() is threading.main_thread()  # no other gets signals
+        listener = stack.enter_context(_Listener()) if hears else None
         process = subprocess.Popen(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
-        with _relayed(process, listener) as heard:
+        stack.callback(process.wait)  # whatever becomes of us, it ends as it would
+        heard = stack.enter_context(_relayed(process, listener)) if listener else []
+
+        def wait() -> tuple[int, bool]:
             code = process.wait()
-    # What starts others, torchrun for one, ends with a status of its own.
-    stopped = code == -signal.SIGINT or (code != 0 and signal.SIGINT in heard)
-    return code, stopped
+            # What starts others, torchrun for one, ends with a status of its own.
+            return code, code == -signal.SIGINT or (code != 0 and signal.SIGINT in heard)
+
+        yield wait
 
 
 class _Listener:

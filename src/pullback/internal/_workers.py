@@ -40,13 +40,13 @@ _POLL = 0.02
 _SERVER = "pullback.internal._forkserver"
 
 
-def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
+def start_worker(module: str, folder: Path, *, loaded: str = "") -> Child:
     """Run ``module.main(folder)`` in a process of its own, as `start_module` does, but faster.
 
     Arguments:
         module: the full name of a module.
         folder: is handed to it, and takes what it prints as errors.
-        warm: wait until the copied process has loaded what the first call loads.
+        loaded: wait until the copied process has loaded this part of what it was told to prepare.
 
     Returns:
         The process: a copy of the fork server, or a fresh one where there are no good copies.
@@ -56,7 +56,7 @@ def start_worker(module: str, folder: Path, *, warm: bool = False) -> Child:
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _lock:
-            return _current().start(module, folder, warm=warm)
+            return _current().start(module, folder, loaded)
     return start_module(module, folder)
 
 
@@ -64,7 +64,7 @@ def prepare_worker(module: str, *arguments: object, as_copy: bool = False) -> No
     """Begin to import a module for workers that will be started soon.
 
     Then its ``warm(*arguments)``, a generator, is run part by part while nobody asks for a worker:
-    it loads what the first call loads, so that no worker does.
+    it loads what the first call loads, so that no worker does, and gives the name of each part.
 
     Arguments:
         module: the full name of a module.
@@ -104,11 +104,11 @@ class _Server:
             self, _close, os.getpid(), self._connection, self._process, self._copies, folder
         )
 
-    def start(self, module: str, folder: Path, *, warm: bool) -> Child:
+    def start(self, module: str, folder: Path, loaded: str) -> Child:
         """A copy of the server that runs the module."""
         request = {
             "start": module,
-            "warm": warm,
+            "loaded": loaded,
             "folder": str(folder),
             "paths": import_path(),
             "current": os.getcwd(),

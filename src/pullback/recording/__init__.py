@@ -4,10 +4,11 @@ from pullback.internal._extras import require_tensor as _require_tensor
 
 _require_tensor("pullback.recording")
 
+from pullback.internal._launch import Limits
 from pullback.recording._discover import Discovery, discover
-from pullback.recording._launch import record_program
+from pullback.recording._launch import collect, record_program
 from pullback.recording._live import copy_call
-from pullback.recording._recorder import Call, Limits, Record, Recorder
+from pullback.recording._recorder import Call, Record, Recorder
 from pullback.recording._recording import (
     RecordedCall,
     RecordedFunction,
@@ -39,6 +40,7 @@ __all__ = [
     "Training",
     "TrainingWatch",
     "calls_on_ranks",
+    "collect",
     "copy_call",
     "discover",
     "find",

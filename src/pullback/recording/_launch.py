@@ -2,23 +2,18 @@
 
 import os
 import shlex
-import shutil
 import signal
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from pullback.errors import ProgramError
+from pullback.internal._launch import Launched, Limits, launched
 from pullback.internal._processes import signal_name
-from pullback.internal._program import run_program
 from pullback.internal._secrets import mask_secrets
-from pullback.recording._recorder import Limits
 from pullback.recording._recording import Recording
 
-__all__ = ["record_program"]
+__all__ = ["collect", "record_program"]
 
-_BOOTSTRAP = Path(__file__).parent / "_bootstrap"
 _MORE_ROOM = (
     "Make room there, or name another folder: TMPDIR=/path/with/room pullback check -- python ..."
 )
@@ -35,8 +30,7 @@ def record_program(
 ) -> tuple[Recording, ProgramError | None]:
     """Run ``command`` as it is and return what it applied.
 
-    The program keeps its terminal, its arguments and its exit. Python starts the recorder in
-    each of its processes through ``sitecustomize``, found by way of PYTHONPATH.
+    The program keeps its terminal, its arguments and its exit.
 
     Arguments:
         command: a program and its arguments, for example ``["python", "train.py"]``.
@@ -59,33 +53,33 @@ def record_program(
         >>> len(recording), failure.what
         (0, 'The program exited with status 3.')
     """
-    limits = limits or Limits()
-    variables = dict(os.environ if environment is None else environment)
-    executable = _resolve(command, variables)
-    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as directory:
-        variables["PULLBACK_RECORD_DIRECTORY"] = directory
-        numbers = (limits.calls, limits.call_bytes, limits.total_bytes)
-        variables["PULLBACK_RECORD_LIMITS"] = ",".join(str(number) for number in numbers)
-        parts = [str(_BOOTSTRAP), variables.get("PYTHONPATH", "")]
-        variables["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
-        if inside:
-            variables["PULLBACK_RECORD_INSIDE"] = inside
-        if eager:
-            variables["TORCHDYNAMO_DISABLE"] = "1"
-        code, interrupted = _run([executable, *command[1:]], variables, stdout)
-        recording = Recording.collect(directory, mask_secrets(command), limits.calls)
-        started = any(Path(directory).glob("started-*"))
-        reasons = {path.read_text("utf-8") for path in Path(directory).glob("failed-*")}
-        full = _why_unwritten(directory, recording)
+    with launched(
+        command, limits or Limits(), eager=eager, environment=environment, stdout=stdout,
+        inside=inside,
+    ) as program:  # fmt: skip
+        return collect(program)
+
+
+def collect(program: Launched) -> tuple[Recording, ProgramError | None]:
+    """Wait for the end of a program, and return what it applied, as `record_program` does.
+
+    Raises:
+        ProgramError: its Python starts no recorder, or its torch is not supported.
+    """
+    command, directory = [*program.command], program.directory
+    code, interrupted = program.wait()
+    recording = Recording.collect(directory, mask_secrets(command), program.limits.calls)
+    full = _why_unwritten(directory, recording)
     if code != 0:
         return recording, _failure(command, code, interrupted=interrupted)
-    if not started:
+    if not any(directory.glob("started-*")):
         raise ProgramError(
             "The program ran, but its Python did not start the recorder.",
             given=shlex.join(mask_secrets(command)),
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
         )
+    reasons = {path.read_text("utf-8") for path in directory.glob("failed-*")}
     if reasons or (full and not any(item.calls for item in recording)):
         raise ProgramError(
             "The program ran, but its calls could not be recorded.",
@@ -95,50 +89,18 @@ def record_program(
     return recording, None
 
 
-def _why_unwritten(directory: str, recording: Recording) -> str:
+def _why_unwritten(directory: Path, recording: Recording) -> str:
     """Why calls could not be written, or an empty text; those of which none was say so, too."""
-    numbers = [int(p.name.rpartition("-")[2]) for p in Path(directory).glob("unwritten-*")]
+    numbers = [int(p.name.rpartition("-")[2]) for p in directory.glob("unwritten-*")]
     if not numbers:
         return ""
-    folder = f"{Path(directory).parent}, the folder for temporary files"
+    folder = f"{directory.parent}, the folder for temporary files"
     said = f"{folder}, could not be written to: {os.strerror(numbers[0])}"
     for item in recording:
         if not item.calls:
             item.reasons.clear()
             item.reasons[said] = item.applied
     return said
-
-
-def _resolve(command: list[str], variables: Mapping[str, str]) -> str:
-    if not command:
-        raise ProgramError(
-            "No program was given.", mend="For example: pullback check -- python train.py"
-        )
-    name = command[0]
-    # What is installed beside this Python comes first, as if its environment were activated: the
-    # check imports here what the program applied there.
-    found = shutil.which(name, path=str(Path(sys.executable).parent))
-    found = found or shutil.which(name, path=variables.get("PATH"))
-    if found is None:
-        mend = (
-            f"pullback check -- python {shlex.quote(name)}"
-            if name.endswith(".py")
-            else "Give a program that is on PATH, for example: pullback check -- python train.py"
-        )
-        what = "is not executable" if Path(name).is_file() else "does not exist"
-        raise ProgramError(f"The program {name} {what}.", given=name, mend=mend)
-    return found
-
-
-def _run(command: list[str], variables: Mapping[str, str], stdout: int | None) -> tuple[int, bool]:
-    try:
-        return run_program(command, variables, stdout=stdout)
-    except OSError as error:
-        raise ProgramError(
-            f"The program {command[0]} cannot be started.",
-            given=str(error),
-            mend=f"pullback check -- python {shlex.quote(command[0])}",
-        ) from error
 
 
 def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramError:

@@ -14,30 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, watch_apply
 from pullback.recording.locator._locator import Locator
 
-__all__ = ["Call", "Limits", "Record", "Recorder"]
+__all__ = ["Call", "Record", "Recorder"]
 
 # Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
 _SIGNATURE_LIMIT = 64
 _SLOTS = 4096  # of Functions that are counted one by one
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much is kept.
-
-    Arguments:
-        calls: calls kept for each Function, of different shapes, dtypes or kinds of arguments.
-        call_bytes: bytes of tensors in one call.
-        total_bytes: bytes of tensors in all calls together.
-    """
-
-    calls: int = 3
-    call_bytes: int = 32 * 2**20
-    total_bytes: int = 512 * 2**20
 
 
 @dataclass

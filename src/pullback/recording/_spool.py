@@ -27,9 +27,10 @@ from typing import Any
 import torch
 
 from pullback.internal._defaults import read_defaults
+from pullback.internal._launch import Limits
 from pullback.internal._when_imported import WhenImported
 from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
-from pullback.recording._recorder import Call, Limits, Record, Recorder
+from pullback.recording._recorder import Call, Record, Recorder
 from pullback.recording.codec._encode import Encoder, Traced
 from pullback.recording.locator._locator import Locator
 from pullback.recording.training._finding import Training
