@@ -23,7 +23,7 @@ from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = [
     "device_in_use", "environment", "global_settings", "guarded", "has_device", "reseed",
-    "unpatched",
+    "silenced", "unpatched",
 ]  # fmt: skip
 
 
@@ -105,14 +105,11 @@ def guarded(
     device = device_in_use()
     with suppress(ImportError):
         import numpy.random  # noqa: F401 - so that its state is known before foreign code draws
-    loggers = [(log, log.level) for log in map(logging.getLogger, LOGGERS)]
     kept = [(read, write, read()) for read, write in global_settings().values()]
     with ExitStack() as stack:
         for put_back in (partial(_restore, kept), *rewind_shared(), *generators):
             stack.callback(put_back)
-        for logger, level in loggers:  # Dynamo and functorch log what becomes a finding here
-            stack.callback(_set_level, logger, level)
-            _set_level(logger, logging.CRITICAL)
+        stack.enter_context(silenced())
         stack.enter_context(torch.random.fork_rng([]))
         if device is not None:
             every = range(torch.accelerator.device_count())
@@ -242,6 +239,19 @@ _DENORMAL = 1e-310
 def _set_level(logger: logging.Logger, level: int) -> None:
     if logger.level != level:  # to set it makes every logger of the process forget what it keeps
         logger.setLevel(level)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Have Dynamo and functorch log nothing: what they would say becomes a finding."""
+    loggers = [(log, log.level) for log in map(logging.getLogger, LOGGERS)]
+    try:
+        for logger, _ in loggers:
+            _set_level(logger, logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in loggers:
+            _set_level(logger, level)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
-from pullback.conformance._guard import has_device, unpatched
+from pullback.conformance._guard import has_device, silenced, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
@@ -56,6 +56,13 @@ def main(folder: Path) -> None:
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
 LOADING = ("forward", "transforms", "fake")
+# What the first graph imports, part by part: between two of them the server can be asked.
+_COMPILER = (
+    "torch._functorch.aot_autograd",
+    "torch._inductor.decomposition",
+    "torch._inductor.select_algorithm",
+    "torch._inductor.pattern_matcher",
+)
 
 
 def _say(folder: Path, **message: Any) -> None:
@@ -91,14 +98,14 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
         tqdm.monitor_interval = 0  # a thread, which no copy has
     arguments = Arguments.of((torch.ones(2, dtype=torch.float64, device="cpu"),), {})
     probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
-    chosen = [
-        clause
-        for clause in CLAUSES
-        if clause.id in (LOADING + COMPILING if compiling else LOADING)
-        and (named is None or clause.id in named)
-    ]
-    for finding in run_clauses(chosen, probe):
-        yield finding.clause
+    for chosen in (LOADING, COMPILING if compiling else ()):
+        for part in _COMPILER if chosen == COMPILING else ():
+            with suppress(ImportError):
+                importlib.import_module(part)
+            yield part
+        asked = [c for c in CLAUSES if c.id in chosen and (named is None or c.id in named)]
+        for finding in run_clauses(asked, probe) if asked else ():
+            yield finding.clause
 
 
 def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
@@ -117,7 +124,7 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
     compile_in_one_thread()
     set_defaults(*request["defaults"])
     say(started="prepare")
-    with unpatched() as replaced, limit(None):
+    with unpatched() as replaced, silenced(), limit(None):
         try:
             fresh = "first-call" in request["clauses"]
             probe = prepare(subject, arguments, request["seed"], fresh=fresh)
