@@ -78,7 +78,7 @@ def test_a_process_that_dies_is_a_verdict_and_the_next_clauses_run():
 def test_a_hang_is_a_verdict_and_the_next_clauses_have_as_long_again(monkeypatch):
     times = iter([0.0, 2.5])  # to start a process takes time on a busy machine: that is not theirs
 
-    def start_slowly(module, folder, *, warm):
+    def start_slowly(module, folder, *, loaded):
         time.sleep(next(times))
         return start_worker(module, folder)
 
