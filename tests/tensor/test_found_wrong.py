@@ -365,8 +365,28 @@ def test_what_is_made_of_a_root_within_a_transform_is_not_a_constant(within, kep
         func.jvp(lambda x: func.jvp(Root.apply, (x,), (X,))[1], (X,), (X,))
 
 
+def twice(function):
+    x = X.clone().requires_grad_()
+    y = function(x)  # the cotangent depends on it, so that its node runs once more
+    (first,) = torch.autograd.grad((y * y).sum() / 2, x, create_graph=True)
+    return torch.autograd.grad(first.sum(), x)
+
+
+def jacrev_of_grad(function, x=X):
+    def loss(x):
+        y = function(x)
+        return (y * y).sum() / 2
+
+    return torch.func.jacrev(torch.func.grad(loss))(x)
+
+
+def vmap_of_jacrev_of_grad(function):
+    return torch.func.vmap(lambda x: jacrev_of_grad(function, x))(torch.stack([X, X + 0.5]))
+
+
 @pytest.mark.parametrize("write", [lambda a, b: a.copy_(b), lambda a, b: a.add_(1).mul_(b)])
-def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(write):
+@pytest.mark.parametrize("ask", [twice, jacrev_of_grad, vmap_of_jacrev_of_grad])
+def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(write, ask):
     kept = []
 
     class Cubed(pullback.Function):
@@ -380,12 +400,6 @@ def test_what_forward_writes_when_it_runs_again_is_written_where_it_was_kept(wri
         @staticmethod
         def backward(ctx, cotangent):
             return kept[0] * cotangent
-
-    def ask(function):
-        x = X.clone().requires_grad_()
-        y = function(x)  # the cotangent depends on it, so that its node runs once more
-        (first,) = torch.autograd.grad((y * y).sum() / 2, x, create_graph=True)
-        return torch.autograd.grad(first.sum(), x)
 
     right_or_refused(ask, Cubed.apply, lambda x: x**3)
 

@@ -236,9 +236,10 @@ def running_again(
             Born() as born,
         ):
             watch = Watch(given, born=born.storages, detaches=detaches)
-            yield watch
-        if not call.transformed:
-            watch.write()
+            try:
+                yield watch
+            finally:
+                watch.write()  # whatever comes of it: the rules that run next may read it
     finally:
         for step in undo:
             step()
