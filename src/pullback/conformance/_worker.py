@@ -31,7 +31,7 @@ from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with
-from pullback.internal.torch import compile_in_one_thread
+from pullback.internal.torch import compile_in_one_thread, parts_of_compiler
 from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
@@ -56,13 +56,6 @@ def main(folder: Path) -> None:
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
 LOADING = ("forward", "transforms", "fake")
-# What the first graph imports, part by part: between two of them the server can be asked.
-_COMPILER = (
-    "torch._functorch.aot_autograd",
-    "torch._inductor.decomposition",
-    "torch._inductor.select_algorithm",
-    "torch._inductor.pattern_matcher",
-)
 
 
 def _say(folder: Path, **message: Any) -> None:
@@ -99,10 +92,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
     arguments = Arguments.of((torch.ones(2, dtype=torch.float64, device="cpu"),), {})
     probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
     for chosen in (LOADING, COMPILING if compiling else ()):
-        for part in _COMPILER if chosen == COMPILING else ():
-            with suppress(ImportError):
-                importlib.import_module(part)
-            yield part
+        yield from parts_of_compiler() if chosen == COMPILING else ()
         asked = [c for c in CLAUSES if c.id in chosen and (named is None or c.id in named)]
         for finding in run_clauses(asked, probe) if asked else ():
             yield finding.clause

@@ -53,7 +53,8 @@ __all__ = [
     "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level",
     "metadata_of", "mode_without_values",
     "nested_forward_mode", "never_compile", "node_class", "operator_of", "overload_of",
-    "parameters_of", "peek_interpreter_stack", "pytree", "recording", "remove_forward_hook",
+    "parameters_of", "parts_of_compiler", "peek_interpreter_stack", "pytree", "recording",
+    "remove_forward_hook",
     "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked", "schema_of",
     "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
     "temporarily_clear_interpreter_stack", "unwrap_if_dead", "version_of", "versions_of",
@@ -479,6 +480,15 @@ def compile_in_one_thread() -> None:
     settings: Any = sys.modules.get("torch._inductor.config")
     if settings is not None:
         settings.compile_threads = 1
+
+
+def parts_of_compiler() -> Iterator[str]:
+    """Import what the first graph imports, in parts of a second at most, each of which is told."""
+    for name in ("_functorch.aot_autograd", "_inductor.decomposition", "_inductor.select_algorithm",
+                 "_inductor.pattern_matcher"):  # fmt: skip
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"torch.{name}")
+        yield name
 
 
 def is_raised_by_tracing(error: Exception) -> bool:

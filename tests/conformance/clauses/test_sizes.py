@@ -37,6 +37,25 @@ def test_a_fault_is_found_in_single_precision(block):
     assert check(OnlySingle, inputs, clauses="sizes")["sizes"].verdict == "broken"
 
 
+def test_an_argument_without_dimensions_may_stand_beside_what_is_wrong():
+    class Clipped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, bound):
+            ctx.save_for_backward(x, bound)
+            return torch.minimum(x.relu(), bound)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            x, bound = ctx.saved_tensors
+            inside = (x > 0) & (x < bound)
+            return cotangent * inside, (cotangent * (x > 0)).sum()
+
+    bound = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    report = check(Clipped, normal(6, 4), bound, clauses=["derivative", "sizes"])
+    assert report["derivative"].verdict == "broken"
+    assert report["sizes"].verdict != "crashes", report
+
+
 def test_the_function_is_right_at_the_size_that_it_is_given():
     report = check(tail_fault(8, "flat", "zero"), normal(2, 8), clauses=["derivative", "sizes"])
     assert report["derivative"].verdict == "holds"

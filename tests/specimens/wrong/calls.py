@@ -2,7 +2,7 @@
 structure."""
 
 import random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from tests.specimens._specimen import Specimen, normal
@@ -195,6 +195,40 @@ class SavedOnTheClass(torch.autograd.Function):
         return 2 * SavedOnTheClass.kept * cotangent
 
 
+class CountsOnTheClass(torch.autograd.Function):
+    """The mean of each segment; how many entries each has belongs to one call."""
+
+    counts: ClassVar[Any] = None
+
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        CountsOnTheClass.counts = torch.bincount(index, minlength=4).clamp(min=1)[:, None]
+        return x.new_zeros(4, x.shape[1]).index_add(0, index, x) / CountsOnTheClass.counts
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (index,) = ctx.saved_tensors
+        return (cotangent / CountsOnTheClass.counts)[index], None
+
+
+class MaskOnTheClass(torch.autograd.Function):
+    """A masked square; the mask belongs to one call."""
+
+    mask: ClassVar[Any] = None
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(x)
+        MaskOnTheClass.mask = mask
+        return x * x * mask
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent * MaskOnTheClass.mask, None
+
+
 class SharedStack(torch.autograd.Function):
     """A global stack: right as long as backward runs in the reverse order of forward."""
 
@@ -274,6 +308,8 @@ SPECIMENS = [
     Specimen(CountsItsCalls, lambda: (normal(3),), "deterministic"),
     Specimen(PrivateRandomness, lambda: (normal(3),), "deterministic"),
     Specimen(SavedOnTheClass, lambda: (normal(3),), "state"),
+    Specimen(CountsOnTheClass, lambda: (normal(5, 3), torch.tensor([0, 3, 1, 3, 2])), "state"),
+    Specimen(MaskOnTheClass, lambda: (normal(3), torch.tensor([True, False, True])), "state"),
     Specimen(SharedStack, lambda: (normal(3),), "state"),
     Specimen(BackwardCounts, lambda: (normal(3),), "retain"),
     Specimen(BackwardDeletes, lambda: (normal(3),), "retain"),

@@ -263,7 +263,8 @@ def _direction(
         return step
     kept = []
     for v, k in zip(step, probe.inputs.differentiable, strict=True):
-        last = [slice(-3, None) if dim in places[k] else slice(None) for dim in range(v.ndim)]
+        moved = places[k]
+        last = tuple(slice(-3 if dim in moved else None, None) for dim in range(v.ndim))
         kept.append(torch.zeros_like(v))
         kept[-1][last] = v[last]
     return [tangent(x, v) for x, v in zip(probe.inputs.points(), kept, strict=True)]

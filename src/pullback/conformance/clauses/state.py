@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
 
+import torch
+
 from pullback.conformance._clause import clause
 from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe, Tensors
@@ -27,14 +29,18 @@ _OTHERS = (
     "next((o for x, o in zip(xs, others) if x is a), a), args)"
 )
 _NUMBERS = "args = tree_map(lambda a: 2 * a if type(a) is float else a, args)"
+_INTEGERS = (
+    "args = tree_map(lambda a: a if not torch.is_tensor(a) or any(a is x for x in xs) else "
+    "~a if a.dtype is torch.bool else a if a.is_floating_point() else a // 2, args)"
+)
 
 
 @clause(
     promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
-    breach="when two calls are interleaved, nearby, at numbers of other signs and sizes and with "
-    "other options, then in four threads.",
+    breach="when two calls are interleaved, nearby, at numbers of other signs and sizes, with "
+    "other options, indices and masks, then in four threads.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Finding:
@@ -107,9 +113,11 @@ def _faults(probe: Probe) -> Iterator[Finding | None]:
         for k in order:
             yield calls.unlike(k, calls.end(*live[k]), _SECOND, points[1 - k])
     other = probe.at(probe.inputs.with_numbers(lambda number: 2 * number))
+    masks = probe.at(probe.inputs.with_values([*map(_other_integers, probe.inputs.values)]))
     for second, others, what, change in (
         *((probe, [far * x for x in points[0]], _SECOND, _OTHERS) for far in (-_FAR, _FAR)),
         (other, points[0], "a call with other numbers", _NUMBERS),
+        (masks, points[0], "a call with other integers", _INTEGERS),
     ):
         call = calls.begin(0)
         with suppress(Exception):  # outside of its domain, or without an end there
@@ -117,6 +125,16 @@ def _faults(probe: Probe) -> Iterator[Finding | None]:
         yield calls.unlike(0, calls.end(*call), what, others, change)
     if not probe.draws:
         yield from _threads(calls)
+
+
+def _other_integers(value: torch.Tensor) -> torch.Tensor:
+    """Other indices, lengths or a mask, which are as good: none is larger than one that was given.
+
+    Not the same ones in another order, of which the counts would be the same.
+    """
+    if value.dtype is torch.bool:
+        return ~value
+    return value if value.is_floating_point() or value.is_complex() else value // 2
 
 
 def _threads(calls: _Calls) -> Iterator[Finding | None]:
