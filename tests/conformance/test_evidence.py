@@ -87,3 +87,15 @@ def test_one_sided_slopes_are_within_their_error_and_roots_have_none():
         assert ((found.slope - slope).abs() <= found.error).all()
         root = look(lambda t: base + abs(t) ** power, side, 2.0**-6)
         assert not root.told.any()
+
+
+@pytest.mark.parametrize("grain", [0.0, 1e-7])
+def test_what_stands_still_within_its_own_rounding_may_have_a_slope(grain):
+    dtype = torch.float64 if grain else torch.float32
+
+    def line(t):
+        return torch.tensor([1.0 + 1e-9 * t], dtype=torch.float32).to(dtype)
+
+    found = look(line, 1.0, 2.0**-6, grain=grain)
+    assert found.slope.item() == 0
+    assert not found.told or found.error.item() > 1e-9

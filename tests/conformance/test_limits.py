@@ -228,3 +228,21 @@ def test_what_compiles_for_each_precision_has_the_time_for_it(known, monkeypatch
     assert verdicts["dtype"] == "holds", str(report)
     assert verdicts["derivative"] == "holds"
     assert "end" not in report["autocast"].detail
+
+
+class CompilesForEachLayout(CompilesForEachPrecision):
+    """Its first backward for contiguous cotangents takes as long as a compiler, and for others."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        CompilesForEachPrecision.compile(cotangent.stride(), cotangent.numel() > 0)
+        return x.cos() * cotangent
+
+
+def test_what_compiles_for_each_layout_has_the_time_for_it(monkeypatch):
+    monkeypatch.setattr(_limits, "_LEAST", 0.02)
+    monkeypatch.setattr(_limits, "_MANY", 1.0)
+    monkeypatch.setattr(CompilesForEachPrecision, "known", set())
+    report = check(CompilesForEachLayout, normal(3, 4), clauses="layout")
+    assert report["layout"].verdict == "holds", str(report)

@@ -296,7 +296,11 @@ class Side:
 
 
 def look(
-    function: Callable[[float], torch.Tensor], side: float, step: float, reach: float = 0.0
+    function: Callable[[float], torch.Tensor],
+    side: float,
+    step: float,
+    reach: float = 0.0,
+    grain: float = 0.0,
 ) -> Side | None:
     """Scan one side.
 
@@ -305,6 +309,7 @@ def look(
         side: 1.0 for above, -1.0 for below.
         step: the largest step.
         reach: how large what moves is, beside a step of one; zero where it starts at zero.
+        grain: the precision of its values, where that is less than their dtype's.
 
     Returns:
         What is there; ``None`` where the function is not defined.
@@ -314,9 +319,9 @@ def look(
         >>> found.told.tolist(), found.slope[0].item()
         ([True, False], -1.0)
     """
-    eps, steps = torch.finfo(torch.float64).eps, [side * h for h in _steps(step)]
+    first, steps = function(0.0), [side * h for h in _steps(step)]
     finer = [steps[-1] * 10.0**-level for level in range(1, _CLOSER + 1)]
-    base = function(0.0).double()
+    eps, base = max(torch.finfo(first.dtype).eps, grain), first.double()
 
     def quotients(places: list[float]) -> torch.Tensor | None:
         try:
@@ -348,8 +353,8 @@ def look(
     shrinks = (found[-1].abs() < 0.25 * largest) & (closer[-1].abs() < 1e-5 * largest)
     vanishes = (base == 0) & shrinks & (reach == 0)
     moved = [(h * q).abs() for h, q in ((steps[0], found[0]), (steps[-1], found[-1]))]
-    first, last = (float(change.max()) if len(base) else 0.0 for change in moved)
+    most, last = (float(change.max()) if len(base) else 0.0 for change in moved)
     return Side(
         torch.where(vanishes, 0.0, limit), 10 * least + apart * ~vanishes, told | vanishes,
-        moved[0], last > 0.1 * first > 0,
+        moved[0], last > 0.1 * most > 0,
     )  # fmt: skip

@@ -33,6 +33,9 @@ from pullback.errors import ArgumentError, PullbackError
 __all__ = ["prepare"]
 
 
+_COMPILES = 3  # times as long as the first calls may a later one take
+
+
 def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
     """Make the probe the clauses share.
 
@@ -52,6 +55,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
     if not subject.structured:
         flat = [k for k in arguments.differentiable if not arguments.nested(k)]
         arguments = arguments.with_differentiable(flat)
+    began = time.process_time()
     with guarded():
         probe = Probe(subject, arguments, arguments, seed=seed)
         probe = replace(probe, fresh=Fresh.of(probe)) if fresh else probe
@@ -60,7 +64,7 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
             return _refused(probe, found)
         probe = probe.at(found)
         try:
-            return _look(probe)
+            return _look(probe, began)
         except (Exception, SystemExit) as error:
             # Looking made other calls too: that it fails again is said of what does.
             again = raised(lambda: probe.run(probe.leaves()))
@@ -100,7 +104,7 @@ def _once_only(probe: Probe, said: str) -> Probe:
     return replace(probe, fault=fault)
 
 
-def _look(probe: Probe) -> Probe:
+def _look(probe: Probe, began: float) -> Probe:
     arguments = probe.inputs
     started = time.process_time()
     probe.run(probe.leaves())
@@ -108,7 +112,9 @@ def _look(probe: Probe) -> Probe:
     carrying = replace(probe, outputs=_carrying(probe.run(leaves)))
     # Whether ``.backward()`` works where `torch.autograd.grad` is refused.
     refuses = _fault(carrying) is not None and _fault(replace(carrying, accumulates=True)) is None
-    probe = replace(probe, patience=patience_for(took))  # all have run once, and are compiled
+    # All have run once. What took long until then compiles, and will for arguments of other kinds.
+    patience = max(patience_for(took), _COMPILES * (time.process_time() - began))
+    probe = replace(probe, patience=patience)
     probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:

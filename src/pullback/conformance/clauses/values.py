@@ -213,7 +213,7 @@ def _by_entry(probe: Probe, run: Run, k: int, step: Tensors) -> _Slopes | None:
 
 def _sides(probe: Probe, step: Tensors, size: float, reach: float = 1.0) -> list[Side]:
     """What the outputs do along a step, above and below, where they are defined."""
-    found = (look(probe.line(step), side, size, reach) for side in (1.0, -1.0))
+    found = (look(probe.line(step), side, size, reach, probe.grain) for side in (1.0, -1.0))
     return [side for side in found if side is not None]
 
 
