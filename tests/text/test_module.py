@@ -1,6 +1,8 @@
 """Modules: what is in them, and their state, whole or not at all."""
 
+import copy
 import json
+import pickle
 
 import pytest
 
@@ -74,3 +76,11 @@ def test_modes_and_gradients():
     assert len(outer.first.prompt.grad) == 0
     outer.requires_grad_(False)
     assert not any(each.requires_grad for each in outer.parameters())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copy_of_a_module_has_parameters_of_its_own(copied):
+    outer = Outer()
+    again = copied(outer)
+    assert again.state_dict() == outer.state_dict()
+    assert again.shared is again.first.prompt is not outer.first.prompt
