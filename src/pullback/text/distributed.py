@@ -33,8 +33,8 @@ from pullback.tape._concurrency import call_within_limit, run, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
+from pullback.text._measure import Scored, at_once, score_sample, text_parameters
 from pullback.text._module import Module
-from pullback.text._sample import Scored, at_once, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool, scrub
 from pullback.text.lm._json import canonical
 

@@ -15,12 +15,12 @@ from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
+from pullback.text.lm._steps import Budget, most_of
 from pullback.text.prices import price_of
 
 __all__ = ["Plan", "Run", "current_run"]

@@ -15,8 +15,8 @@ from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, tolerate
+from pullback.text._measure import Trace, at_once, text_parameters, traced
 from pullback.text._module import Module
-from pullback.text._sample import Trace, at_once, text_parameters, traced
 from pullback.text.lm import Plan
 from pullback.text.lm._run import account_of, check_plan, remark
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
