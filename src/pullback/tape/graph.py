@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._text import shortened
 from pullback.tape._context import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
@@ -160,7 +160,7 @@ def to_dot(roots: Inputs) -> str:
 
 
 @checked
-def summary(roots: Inputs, limit: int = 200) -> str:
+def summary(roots: Inputs, limit: Count = 200) -> str:
     """A graph as a tree for the terminal, from the roots to the leaves.
 
     A node that several others lead to is written out once.
@@ -178,7 +178,6 @@ def summary(roots: Inputs, limit: int = 200) -> str:
         │  └─ weight  2.0
         └─ Multiply  6.0  (above)
     """
-    check_counts(limit=limit)
     edges = edges_in(roots, "roots")
     lines: list[str] = []
     seen: set[Node] = set()

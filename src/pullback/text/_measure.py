@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, check_counts, checked
 from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape._concurrency import within
 from pullback.text._evaluation import Evaluation, finite, mean
@@ -181,11 +181,11 @@ class Measure:
         metric: Callable[[Any, Any], Any],
         samples: Sequence[Any],
         *,
-        repeats: int = 1,
-        at_once: int = 16,
+        repeats: Count = 1,
+        at_once: Count = 16,
         evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
-        check_counts(samples=len(samples), repeats=repeats, at_once=at_once)
+        check_counts(samples=len(samples))
         self.module, self.metric, self.samples = module, metric, samples
         self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate
         self.evaluations = self.failures = 0

@@ -26,7 +26,7 @@ from typing import Any
 
 from pullback import errors
 from pullback.errors import ArgumentError, ProgramError, PullbackError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.tape import Feedback, place
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run, within
@@ -80,11 +80,10 @@ class Workers:
         self,
         executor: Executor,
         *,
-        chunk: int = 8,
+        chunk: Count = 8,
         host: str = "localhost",
         pickler: type[pickle.Pickler] | None = None,
     ) -> None:
-        check_counts(chunk=chunk)
         self.executor, self.chunk, self.host = executor, chunk, host
         self.pickler = pickler or _pickler()
 

@@ -1,7 +1,6 @@
 """What models cost: a small table, which a file or a price of your own replaces."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Amount, Natural, checked
 
 __all__ = ["Price", "price_of", "read_prices"]
 
@@ -34,19 +33,14 @@ class Price:
         3.5
     """
 
-    input: float
-    output: float
-    cached: float | None = None
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
 
-    def __post_init__(self) -> None:
-        prices = (self.input, self.output, self.input if self.cached is None else self.cached)
-        if not all(math.isfinite(price) and price >= 0 for price in prices):
-            raise ArgumentError("A price is a number of dollars, none negative.", given=repr(self))
-
-    def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+    def cost(
+        self, input_tokens: Natural, output_tokens: Natural, cached_tokens: Natural = 0
+    ) -> float:
         """US dollars for so many tokens; those that were cached are among the input."""
-        check_counts(0, input_tokens=input_tokens, output_tokens=output_tokens,
-                     cached_tokens=cached_tokens)  # fmt: skip
         cached = self.input if self.cached is None else self.cached
         full = max(input_tokens - cached_tokens, 0)
         total = full * self.input + cached_tokens * cached + output_tokens * self.output

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError
-from pullback.internal._arguments import check_counts, checked, is_whole
+from pullback.internal._arguments import Amount, Count, Positive, check_counts, checked, is_whole
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._account import Account, Spending
@@ -49,15 +49,12 @@ class Retry(Wrapper):
     """
 
     def __init__(
-        self, inner: LM, *, attempts: int = 5, wait: float = 0.5, longest_wait: float = 60.0
+        self, inner: LM, *, attempts: Count = 5, wait: Amount = 0.5, longest_wait: float = 60.0
     ) -> None:
         super().__init__(inner)
-        check_counts(attempts=attempts)
-        if wait < 0 or longest_wait < wait:
-            raise ArgumentError(
-                "Waits are not negative, and the longest is the longest.",
-                given=f"wait={wait:g}, longest_wait={longest_wait:g}",
-            )
+        if longest_wait < wait:
+            raise ArgumentError("The longest wait is not the longest.",
+                                given=f"wait={wait:g}, longest_wait={longest_wait:g}")  # fmt: skip
         self._stamina = require("stamina", extra="text", purpose="text.lm.Retry")
         self.attempts = attempts
         self.wait = wait
@@ -119,17 +116,13 @@ class Limit(Wrapper):
         self,
         inner: LM,
         *,
-        concurrency: int | None = None,
-        rate: int | None = None,
-        per: float = 60.0,
+        concurrency: Count | None = None,
+        rate: Count | None = None,
+        per: Positive = 60.0,
     ) -> None:
         super().__init__(inner)
-        limits = {"concurrency": concurrency, "rate": rate}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        check_counts(**given)
-        if not given or not per > 0:
-            raise ArgumentError("A limit limits something, in some time.",
-                                given=f"{limits}, per={per:g}")  # fmt: skip
+        if concurrency is None and rate is None:
+            raise ArgumentError("A limit limits something.", expected="concurrency or rate")
         self._limiter = None if concurrency is None else Limiter(concurrency)
         self._turn = Limiter(1)  # who is first waits for the time, the others for their turn
         self._rate = rate

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Natural, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
@@ -102,9 +102,8 @@ class Optimizer:
         """Change the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step.")
 
-    def expect(self, proposals: int | None) -> None:
+    def expect(self, proposals: Natural | None) -> None:
         """Say how many proposals there will be, where nobody has."""
-        check_counts(0, proposals=proposals or 0)
 
     def finish(self) -> Any:
         """What start and end are on the final split; None if there is none."""

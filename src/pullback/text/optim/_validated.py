@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Amount, Count, checked
 from pullback.internal._text import shown
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
@@ -89,17 +89,13 @@ class Validated(Optimizer):
         self,
         optimizer: Optimizer,
         measure: Callable[[], Any],
-        min_gain: float = 0.0,
+        min_gain: Amount = 0.0,
         *,
         final: Any = None,
         confirm: float = 1.0,
         risk: float = RISK,
-        looks: int | None = None,
+        looks: Count | None = None,
     ) -> None:
-        if not (math.isfinite(min_gain) and min_gain >= 0):
-            raise ArgumentError("The gain asked for is a number from 0.", given=f"{min_gain=}")
-        if looks is not None:
-            check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
         if confirm < 1:

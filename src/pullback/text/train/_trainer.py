@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
@@ -90,23 +90,19 @@ class Trainer:
 
     def __init__(
         self,
-        max_epochs: int = 1,
+        max_epochs: Natural = 1,
         *,
-        patience: int | None = None,
+        patience: Count | None = None,
         folder: str | os.PathLike[str] | None = None,
-        budget: Account | int | None = None,
+        budget: Account | Natural | None = None,
         max_failures: float = SHARE,
         progress: bool = False,
     ) -> None:
-        check_counts(0, max_epochs=max_epochs)
-        check_counts(patience=1 if patience is None else patience)
-        if not isinstance(budget, Account | None):
-            check_counts(0, budget=budget)
-            budget = int(budget)  # of any type of whole number
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
-        self.budget, self.progress = budget, progress
+        self.budget = budget if isinstance(budget, Account | None) else int(budget)
+        self.progress = progress
 
     def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
         """What `fit` will cost at least."""
