@@ -8,13 +8,22 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
 
-__all__ = ["Amount", "Count", "Natural", "Positive", "check_counts", "checked", "is_whole"]
+__all__ = [
+    "Amount",
+    "Count",
+    "Natural",
+    "Positive",
+    "check_counts",
+    "checked",
+    "is_whole",
+    "reading",
+]
 
 T = TypeVar("T")
 
@@ -59,6 +68,20 @@ def check_counts(least: int = 1, /, **given: Any) -> None:
                 f"{name} is no {'positive ' * least}whole number.", given=f"{name}={value!r:.60}",
                 expected=f"{'one' if least else 'none'} or more",
             )  # fmt: skip
+
+
+@contextlib.contextmanager
+def reading(what: str, given: Any, expected: str | None = None) -> Iterator[None]:
+    """Refuse what is read inside, where it is not what was once written.
+
+    Raises:
+        ArgumentError: it says what it is not, and why.
+    """
+    try:
+        yield
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        said = f"{shown(given, 200)} ({type(error).__name__}: {error})"
+        raise ArgumentError(f"This is no {what}.", given=said, expected=expected) from None
 
 
 def checked(given: T) -> T:

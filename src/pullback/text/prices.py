@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pullback.errors import ArgumentError
-from pullback.internal._arguments import Amount, Natural, checked
+from pullback.internal._arguments import Amount, Natural, checked, reading
 
 __all__ = ["Price", "price_of", "read_prices"]
 
@@ -55,14 +54,9 @@ def read_prices(path: Path) -> dict[str, Price]:
     Raises:
         ArgumentError: the file is no such table.
     """
-    try:
+    with reading("table of prices", path, '{"models": {"name": {"input": 1.0, "output": 2.0}}}'):
         models: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))["models"]
         return {name: Price(**price) for name, price in models.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArgumentError(
-            "This is no table of prices.", given=f"{path}: {type(error).__name__}: {error}",
-            expected='{"models": {"name": {"input": 1.0, "output": 2.0}}}',
-        ) from error  # fmt: skip
 
 
 @checked

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._arguments import Amount, Count, checked
+from pullback.internal._arguments import Amount, Count, checked, reading
 from pullback.internal._text import shown
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
@@ -233,17 +233,13 @@ class Validated(Optimizer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        try:
+        with reading("state of a Validated", state):
             known = {
                 key: {int(number): _score(score) for number, score in scores.items()}
                 for key, scores in state["known"].items()
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
             risked = float(state.get("risked", 0.0))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise ArgumentError(
-                "This is no state of a Validated.", given=repr(state)[:80]
-            ) from None
         self.optimizer.load_state_dict(inner)
         self._known, self._start, self.looked, self.risked = known, start, looked, risked
 
