@@ -8,7 +8,8 @@ import pytest
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
-from pullback.text import Module, Parameter
+from pullback.text import ChatModule, Module, Parameter
+from pullback.text.lm import Cached, Scripted
 
 
 class Inner(Module):
@@ -84,3 +85,11 @@ def test_a_copy_of_a_module_has_parameters_of_its_own(copied):
     again = copied(outer)
     assert again.state_dict() == outer.state_dict()
     assert again.shared is again.first.prompt is not outer.first.prompt
+
+
+def test_a_copy_of_a_module_asks_the_same_model():
+    module = ChatModule(Cached(Scripted({"Hi": "Ho"})), "Greet.")
+    again = copy.deepcopy(module)
+    assert again.lm is module.lm
+    assert again.system is not module.system
+    assert again(input="Hi").data == "Ho"
