@@ -70,26 +70,22 @@ class Retry(Wrapper):
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask until an answer begins to come."""
         number = 0
-        attempts = self._stamina.retry_context(
-            on=self._again, attempts=self.attempts, timeout=None, wait_initial=self.wait,
+
+        async def begun() -> tuple[Chunk, AsyncIterator[Chunk]]:
+            nonlocal number
+            number += 1
+            chunks = ask(request)
+            return await anext(chunks), chunks
+
+        ask_again = self._stamina.AsyncRetryingCaller(
+            attempts=self.attempts, timeout=None, wait_initial=self.wait,
             wait_max=self.longest_wait, wait_jitter=self.wait,
         )  # fmt: skip
         try:
-            async for attempt in attempts:
-                failed: ModelError | None = None
-                with attempt:
-                    number = attempt.num
-                    begun = False
-                    try:
-                        async for chunk in ask(request):
-                            begun = True
-                            yield chunk
-                    except ModelError as error:
-                        if not begun:
-                            raise
-                        failed = error
-                if failed is not None:
-                    raise failed
+            first, rest = await ask_again(self._again, begun)
+            yield first
+            async for chunk in rest:
+                yield chunk
         except ModelError as error:
             if number > 1:
                 error.add_note(f"  attempts: {number}")
