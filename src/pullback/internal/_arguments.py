@@ -19,6 +19,7 @@ __all__ = [
     "Count",
     "Natural",
     "Positive",
+    "Seconds",
     "check_counts",
     "checked",
     "is_whole",
@@ -47,6 +48,7 @@ Count = Annotated[int, Within("positive (one or more)", lambda number: number >=
 Natural = Annotated[int, Within("none or more", lambda number: number >= 0)]
 Amount = Annotated[float, Within("not negative, and finite", lambda n: 0 <= n < math.inf)]
 Positive = Annotated[float, Within("above 0", lambda number: number > 0)]
+Seconds = Annotated[float, Within("not negative", lambda number: number >= 0)]
 
 _SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
 

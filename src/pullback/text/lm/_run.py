@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ReplyError
-from pullback.internal._arguments import Amount, Count, Natural, checked
+from pullback.internal._arguments import Count, Natural, Seconds, checked
 from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import awaited, begin, within
@@ -199,7 +199,7 @@ class Run:
         account: Account | None = None,
         max_output_tokens: Count | None = None,
         replay: bool = False,
-        patience: Amount = 10.0,
+        patience: Seconds = 10.0,
         watch: Callable[["Run"], None] | None = None,
     ) -> None:
         self.account = account

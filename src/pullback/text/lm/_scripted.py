@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
-from pullback.internal._arguments import Amount, checked
+from pullback.internal._arguments import Seconds, checked
 from pullback.internal._text import shown
 from pullback.tape import place
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
@@ -56,7 +56,7 @@ class Scripted(LM):
         answers: Sequence[Any] | Mapping[Any, Any] | Callable[[Request], Any],
         *,
         model: str = "scripted",
-        delay: Amount = 0.0,
+        delay: Seconds = 0.0,
     ) -> None:
         if not callable(answers) and not answers:
             raise ArgumentError("A script needs at least one answer.", given=repr(answers))
@@ -169,7 +169,7 @@ class Misbehaving(Wrapper):
         seed: int = 0,
         kinds: Iterable[str] | None = None,
         *,
-        silence: Amount = 30.0,
+        silence: Seconds = 30.0,
     ) -> None:
         super().__init__(inner)
         self.share, self.seed, self.silence = share, seed, silence

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError
-from pullback.internal._arguments import Amount, Count, Positive, check_counts, checked, is_whole
+from pullback.internal._arguments import Count, Positive, Seconds, check_counts, checked, is_whole
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._account import Account, Spending
@@ -49,7 +49,7 @@ class Retry(Wrapper):
     """
 
     def __init__(
-        self, inner: LM, *, attempts: Count = 5, wait: Amount = 0.5, longest_wait: float = 60.0
+        self, inner: LM, *, attempts: Count = 5, wait: Seconds = 0.5, longest_wait: float = 60.0
     ) -> None:
         super().__init__(inner)
         if longest_wait < wait:
