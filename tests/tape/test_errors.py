@@ -278,7 +278,7 @@ def test_a_whole_number_too_large_for_a_float_is_refused_and_never_an_infinity()
 
 def test_leaves_are_copied_and_graphs_are_not():
     x = leaf()
-    for twin in (copy.copy(x), copy.deepcopy(x)):
+    for twin in (copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
         assert twin is not x
         assert (twin.data, twin.role, twin.requires_grad) == (2.0, "weight", True)
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -31,8 +31,8 @@ from pullback.text.lm import (
     keep_secret,
     scrub,
 )
-from pullback.text.lm._budget import most_of
 from pullback.text.lm._request import Request
+from pullback.text.lm._steps import most_of
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import DataLoader, Measure, Trainer
 

@@ -1,12 +1,15 @@
 """Modules: what is in them, and their state, whole or not at all."""
 
+import copy
 import json
+import pickle
 
 import pytest
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
-from pullback.text import Module, Parameter
+from pullback.text import ChatModule, Module, Parameter
+from pullback.text.lm import Cached, Scripted
 
 
 class Inner(Module):
@@ -74,3 +77,19 @@ def test_modes_and_gradients():
     assert len(outer.first.prompt.grad) == 0
     outer.requires_grad_(False)
     assert not any(each.requires_grad for each in outer.parameters())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copy_of_a_module_has_parameters_of_its_own(copied):
+    outer = Outer()
+    again = copied(outer)
+    assert again.state_dict() == outer.state_dict()
+    assert again.shared is again.first.prompt is not outer.first.prompt
+
+
+def test_a_copy_of_a_module_asks_the_same_model():
+    module = ChatModule(Cached(Scripted({"Hi": "Ho"})), "Greet.")
+    again = copy.deepcopy(module)
+    assert again.lm is module.lm
+    assert again.system is not module.system
+    assert again(input="Hi").data == "Ho"

@@ -8,15 +8,48 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
 
-__all__ = ["check_counts", "checked", "is_whole"]
+__all__ = [
+    "Amount",
+    "Count",
+    "Natural",
+    "Positive",
+    "Seconds",
+    "check_counts",
+    "checked",
+    "is_whole",
+    "reading",
+]
 
 T = TypeVar("T")
+
+
+class Within(NamedTuple):
+    """Which numbers an annotation takes.
+
+    Arguments:
+        words: which these are.
+        holds: whether a number is one.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+Count = Annotated[int, Within("positive (one or more)", lambda number: number >= 1)]
+Natural = Annotated[int, Within("none or more", lambda number: number >= 0)]
+Amount = Annotated[float, Within("not negative, and finite", lambda n: 0 <= n < math.inf)]
+Positive = Annotated[float, Within("above 0", lambda number: number > 0)]
+Seconds = Annotated[float, Within("not negative", lambda number: number >= 0)]
+
 _SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
 
 
@@ -37,6 +70,20 @@ def check_counts(least: int = 1, /, **given: Any) -> None:
                 f"{name} is no {'positive ' * least}whole number.", given=f"{name}={value!r:.60}",
                 expected=f"{'one' if least else 'none'} or more",
             )  # fmt: skip
+
+
+@contextlib.contextmanager
+def reading(what: str, given: Any, expected: str | None = None) -> Iterator[None]:
+    """Refuse what is read inside, where it is not what was once written.
+
+    Raises:
+        ArgumentError: it says what it is not, and why.
+    """
+    try:
+        yield
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        said = f"{shown(given, 200)} ({type(error).__name__}: {error})"
+        raise ArgumentError(f"This is no {what}.", given=said, expected=expected) from None
 
 
 def checked(given: T) -> T:
@@ -101,7 +148,7 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
     kinds: dict[str, _Kind] = {}
 
     def read() -> None:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         kinds.update((p.name, _kind(hints.get(p.name, Any))) for p in parameters)
 
     with contextlib.suppress(NameError):  # what an annotation names may be defined further below
@@ -114,12 +161,12 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more, _ANYTHING)
             if type(value) not in kind.known and not kind.takes(value):
-                _refuse(function, name, value, kind.words)
+                _refuse(function, name, value, kind)
 
     return check
 
 
-def _refuse(function: Any, name: str, value: Any, expected: str) -> NoReturn:
+def _refuse(function: Any, name: str, value: Any, kind: "_Kind") -> NoReturn:
     mend = None
     if inspect.isawaitable(value):
         mend = "Await it, and pass what it gives."
@@ -127,9 +174,10 @@ def _refuse(function: Any, name: str, value: Any, expected: str) -> NoReturn:
         mend = f"Pass an instance of {value.__name__}, if it was meant."
     said = type(value).__name__ if name in _SECRET else shown(value)
     called = function.__qualname__.removesuffix(".__init__")
-    raise ArgumentTypeError(
+    error = ArgumentError if kind.is_form(value) else ArgumentTypeError
+    raise error(
         f"{called} cannot use what it was given as {name}.", given=f"{name}={said}",
-        expected=expected, mend=mend,
+        expected=kind.words, mend=mend,
     )  # fmt: skip
 
 
@@ -140,11 +188,13 @@ class _Kind(NamedTuple):
         takes: whether it takes a value.
         words: what that is.
         known: types of which it takes every value: most calls look no further.
+        is_form: whether a value that it does not take is of the right type.
     """
 
     takes: Callable[[Any], bool]
     words: str
     known: frozenset[type] = frozenset()
+    is_form: Callable[[Any], bool] = lambda value: False
 
 
 def _is_list(value: Any) -> bool:
@@ -201,7 +251,14 @@ def _kind(hint: Any) -> _Kind:
         kinds = [_kind(each) for each in inner]
         words = " or ".join(kind.words for kind in kinds)
         known = frozenset().union(*(kind.known for kind in kinds))
-        return _Kind(lambda value: any(kind.takes(value) for kind in kinds), words, known)
+        return _Kind(
+            lambda value: any(kind.takes(value) for kind in kinds), words, known,
+            lambda value: any(kind.is_form(value) for kind in kinds),
+        )  # fmt: skip
+    if origin is Annotated:
+        kind, within = _kind(inner[0]), inner[1]
+        takes = lambda value: kind.takes(value) and within.holds(value)  # noqa: E731
+        return _Kind(takes, f"{kind.words}, {within.words}", is_form=kind.takes)
     if origin is typing.Literal:
         return _Kind(
             lambda value: any(type(value) is type(each) and value == each for each in inner),

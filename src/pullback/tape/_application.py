@@ -230,34 +230,33 @@ class Application(Node):
         rule, args = self.backward_call(gradients, needed)
         if not create_graph:
             return self.backward_answer(rule(*args), gradients, needed)
-        watch = self._watch() if create_graph else None
-        with running(watch or mode.get()):
+        with running(self._recorded()) as now:
             returned = rule(*args)
-        return self._sent(returned, gradients, needed, watch)
+        return self._settled(now, returned, gradients, needed)
 
     async def apull(
         self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool
     ) -> Sequence[Any]:
         """Run backward where it waits, at its place, when there is one free."""
         rule, args = self.backward_call(gradients, needed)
-        watch = self._watch() if create_graph else None
-        with running(watch or mode.get()), within((*self.place, "backward")):
+        chosen = self._recorded() if create_graph else mode.get()
+        with running(chosen) as now, within((*self.place, "backward")):
             returned = await call_within_limit(rule, args)
-        return self._sent(returned, gradients, needed, watch)
+        if not create_graph:
+            return self.backward_answer(returned, gradients, needed)
+        return self._settled(now, returned, gradients, needed)
 
-    def _watch(self) -> Mode | None:
-        if self.definition.trusted:
-            return None
+    def _recorded(self) -> Mode:
         # A rule that is not differentiable itself is not recorded either.
-        return Mode(not self.definition.once, [])
+        return mode.get() if self.definition.trusted else Mode(not self.definition.once, [])
 
-    def _sent(
-        self, returned: Any, gradients: Any, needed: Sequence[bool] | None, watch: Mode | None
+    def _settled(
+        self, now: Mode, returned: Any, gradients: Any, needed: Sequence[bool] | None
     ) -> Sequence[Any]:
         sent = self.backward_answer(returned, gradients, needed)
-        if watch is not None:
-            sent = settled(self, "backward", watch.watch, sent, gradients)
-        return sent
+        if self.definition.trusted:
+            return sent
+        return settled(self, "backward", now.watch, sent, gradients)
 
     def backward_call(
         self, gradients: Sequence[Any], needed: Sequence[bool] | None

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 
@@ -87,7 +87,8 @@ _default = Limiter(DEFAULT_LIMIT)
 _limiter: ContextVar[Limiter] = ContextVar("pullback.tape.limiter", default=_default)
 
 
-def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
+@checked
+def concurrency(limit: Count) -> contextlib.AbstractContextManager[Limiter]:
     """Let at most so many rules that wait run at once inside; 64 by default.
 
     A rule that runs others (it applies Functions, or runs backward) lends them its own place,
@@ -103,7 +104,6 @@ def concurrency(limit: int) -> contextlib.AbstractContextManager[Limiter]:
         >>> with concurrency(8):
         ...     pass
     """
-    check_counts(limit=limit)
     return setting(_limiter, Limiter(limit))
 
 

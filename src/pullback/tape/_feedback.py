@@ -1,6 +1,5 @@
 """`Feedback`: what is said back to a text, and by whom."""
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -72,12 +71,8 @@ class Feedback(Variable):
     def __getitem__(self, key: Any) -> Any:
         return self.notes[key]
 
-    def __copy__(self) -> "Feedback":
-        return Feedback(self.notes, self.role)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Feedback":
-        memo[id(self)] = twin = Feedback(copy.deepcopy(self.notes, memo), self.role)
-        return twin
+    def __reduce__(self) -> Any:
+        return Feedback, (self.notes, self.role)
 
 
 def gather(notes: tuple[Variable, ...]) -> Feedback:

@@ -26,6 +26,7 @@ class _Structure(Function):
     """A Function on structures, whose rules are known to be right; tests hold them to it."""
 
     _trusted = True
+    _linear = "jointly"
 
 
 class Concatenate(_Structure):
@@ -33,8 +34,6 @@ class Concatenate(_Structure):
 
     What is said of the whole text is said to both parts; the gradient of a list is split.
     """
-
-    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
@@ -55,8 +54,6 @@ def _entry(value: Any, role: str) -> Variable:
 class Item(_Structure):
     """One entry of a list, tuple or dict, or a slice."""
 
-    _linear = "jointly"
-
     @staticmethod
     def forward(ctx: Any, a: Any, key: Any) -> Any:
         ctx.space, ctx.key = space_of(a._data), key
@@ -76,8 +73,6 @@ class Item(_Structure):
 class Stack(_Structure):
     """A list, tuple or dict of Variables, as ``build`` makes it of a list."""
 
-    _linear = "jointly"
-
     @staticmethod
     def forward(ctx: Any, values: Any, build: Any) -> Any:
         return wrap(build(list(map(held, values))))
@@ -89,8 +84,6 @@ class Stack(_Structure):
 
 class Unstack(_Structure):
     """The entries of a list, tuple or dict, all at once."""
-
-    _linear = "jointly"
 
     @staticmethod
     def forward(ctx: Any, a: Any) -> Any:
@@ -385,7 +378,4 @@ for _space, _kinds in (
 ):
     for _kind in _kinds:
         register_space(_kind, _space)
-OPERATIONS.update(
-    item=_item,
-    unstack=Unstack.apply,
-)
+OPERATIONS.update(item=_item, unstack=Unstack.apply)

@@ -1,11 +1,10 @@
 """`Variable`: a value on the tape."""
 
-import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
@@ -343,30 +342,25 @@ class Variable:
             parts.append("requires_grad=True")
         return f"Variable({', '.join(parts)})"
 
-    def __copy__(self) -> "Variable":
-        return self._copy(self.data)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Variable":
-        memo[id(self)] = twin = self._copy(copy.deepcopy(self.data, memo))
-        return twin
-
-    def _copy(self, data: Any) -> "Variable":
+    def __reduce__(self) -> Any:
+        """A leaf as a copy or another process makes it again, without what was said of it."""
         if self._node is not None:
             raise GraphError(
-                "A Variable with a history was copied.", given=describe(self),
-                mend="Use detach() for a copy without history.",
+                "A Variable with a history was copied or pickled.", given=describe(self),
+                mend="Use detach() for a copy without history; graph.to_json saves a whole graph.",
             )  # fmt: skip
-        twin = wrap(data, self.role)
-        twin._requires_grad, twin._origin = self._requires_grad, self._origin
-        if self.name is not None:
-            twin.name = self.name
-        return twin
+        rest = self.role, self._requires_grad, self.name, self._origin
+        return _made, (type(self), self.data, *rest)
 
-    def __reduce__(self) -> NoReturn:
-        raise GraphError(
-            "A Variable is not pickled.", given=describe(self),
-            mend="Save its data; graph.to_json saves a whole graph.",
-        )  # fmt: skip
+
+def _made(
+    kind: type[Variable], data: Any, role: str, requires_grad: bool, name: str | None, origin: Any
+) -> Variable:
+    variable: Variable = wrap(data, role, kind=kind)
+    variable._requires_grad, variable._origin = requires_grad, origin
+    if name is not None:
+        variable.name = name
+    return variable
 
 
 def wrap(

@@ -5,8 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked, reading
 from pullback.internal._text import shortened
 from pullback.tape._context import saved_variables_hooks
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Output, get_gradient_edge, plan
@@ -96,7 +95,7 @@ def from_json(text: str) -> list[GradientEdge]:
     Raises:
         ArgumentError: it is no such JSON.
     """
-    try:
+    with reading("JSON of a graph", text, "what graph.to_json wrote"):
         whole = json.loads(text)
         if whole["format"] != FORMAT:
             raise ValueError(f"format {whole['format']!r}, expected {FORMAT}")
@@ -112,11 +111,6 @@ def from_json(text: str) -> list[GradientEdge]:
                 (None, 0) if edge is None else _edge(nodes, *edge) for edge in entry["next"]
             ]
         return [_edge(nodes, *root) for root in whole["roots"]]
-    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(
-            "This is no JSON of a graph.", given=f"{type(error).__name__}: {error}",
-            expected="what graph.to_json wrote",
-        ) from None  # fmt: skip
 
 
 def _edge(nodes: list[_Read], node: int, output: int) -> GradientEdge:
@@ -160,7 +154,7 @@ def to_dot(roots: Inputs) -> str:
 
 
 @checked
-def summary(roots: Inputs, limit: int = 200) -> str:
+def summary(roots: Inputs, limit: Count = 200) -> str:
     """A graph as a tree for the terminal, from the roots to the leaves.
 
     A node that several others lead to is written out once.
@@ -178,7 +172,6 @@ def summary(roots: Inputs, limit: int = 200) -> str:
         │  └─ weight  2.0
         └─ Multiply  6.0  (above)
     """
-    check_counts(limit=limit)
     edges = edges_in(roots, "roots")
     lines: list[str] = []
     seen: set[Node] = set()

@@ -1,7 +1,7 @@
 """`chat`: a call of a language model as a differentiable operation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -14,6 +14,7 @@ from pullback.text._module import Module, Parameter
 from pullback.text._prompts import Template, fence_of, fields_of, fill
 from pullback.text.lm import LM, Finish, Image, Message, Text, Tool
 from pullback.text.lm._json import json_schema
+from pullback.text.lm._request import read_block
 
 __all__ = ["ChatModule", "chat"]
 
@@ -147,7 +148,7 @@ def _turn(message: Any, variables: list[Variable]) -> Message:
 
 def _block(part: Any, variables: list[Variable]) -> Slot | Image:
     if not isinstance(part, Variable):
-        [block] = Message("user", [part]).content
+        block = read_block(part)
         if isinstance(block, Image):
             return block
         part = Variable(block.text)
@@ -305,11 +306,7 @@ def count_calls(module: Module) -> int:
 
 def _data(call: Call, completion: Any) -> Any:
     if call.tools:
-        calls = [
-            {"id": each.id, "name": each.name, "arguments": each.arguments}
-            for each in completion.tool_calls
-        ]
-        return {"text": completion.text, "tool_calls": calls}
+        return {"text": completion.text, "tool_calls": list(map(asdict, completion.tool_calls))}
     if call.schema is not None:
         parsed = completion.parsed
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable, is_grad_enabled
 from pullback.text._failure import attempted
@@ -221,9 +221,9 @@ class ModelCritic:
         ReplyError: when asked: no answer could be read.
     """
 
-    def __init__(self, lm: LM, *, retries: int = 2, limit: int = 8000, **options: Any) -> None:
-        check_counts(0, retries=retries)
-        check_counts(limit=limit)
+    def __init__(
+        self, lm: LM, *, retries: Natural = 2, limit: Count = 8000, **options: Any
+    ) -> None:
         Request.of("", **options)  # refuses what is no option before anything is paid for
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
 

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Natural, checked
 from pullback.tape import Variable, is_grad_enabled, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, written
@@ -282,7 +282,7 @@ def judge(
     target: Variable | str | Sequence[Variable | str] | None = None,
     *,
     success: Callable[[float], bool] = is_full,
-    retries: int = 2,
+    retries: Natural = 2,
     **options: Any,
 ) -> Evaluation:
     """Score texts from 0 to 1 by a criterion, with a language model as the judge.
@@ -311,7 +311,6 @@ def judge(
         >>> judge(lm, "Is it Italian?", Variable("Ciao", role="translation")).score.data
         1.0
     """
-    check_counts(0, retries=retries)
     rule, expected = as_variable(criterion), "none" if target is None else target
     parts = prompt("judge")
 

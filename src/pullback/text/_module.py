@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template
@@ -173,10 +173,8 @@ class Module:
         Raises:
             ArgumentError: the file holds something else; the module is unchanged.
         """
-        try:
+        with reading("JSON", path):
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ArgumentError("The file holds no JSON.", given=f"{path}: {error}") from None
         if not isinstance(state, dict):
             raise ArgumentError("The file holds no state.", given=type(state).__name__)
         self.load_state_dict(state)

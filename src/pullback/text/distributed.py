@@ -25,16 +25,16 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from pullback import errors
-from pullback.errors import ArgumentError, GraphError, ProgramError, PullbackError
-from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Feedback, Origin, Variable, place
+from pullback.errors import ArgumentError, ProgramError, PullbackError
+from pullback.internal._arguments import Count, checked
+from pullback.tape import Feedback, place
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
+from pullback.text._measure import Scored, at_once, score_sample, text_parameters
 from pullback.text._module import Module
-from pullback.text._sample import Scored, at_once, score_sample, text_parameters
 from pullback.text.lm import LM, Completion, Request, Tool, scrub
 from pullback.text.lm._json import canonical
 
@@ -80,11 +80,10 @@ class Workers:
         self,
         executor: Executor,
         *,
-        chunk: int = 8,
+        chunk: Count = 8,
         host: str = "localhost",
         pickler: type[pickle.Pickler] | None = None,
     ) -> None:
-        check_counts(chunk=chunk)
         self.executor, self.chunk, self.host = executor, chunk, host
         self.pickler = pickler or _pickler()
 
@@ -155,14 +154,26 @@ class Workers:
         return [_unpack(packed) for packed, *_ in rows]
 
     def _pack(self, value: Any, office: "_Office") -> bytes:
+        """The value for a worker; its models stay, and are asked at the office."""
+
+        class Packer(self.pickler):  # type: ignore[invalid-inheritance]
+            def reducer_override(self, each: Any) -> Any:
+                if isinstance(each, LM):
+                    office.models[id(each)] = each
+                    return _Distant, (id(each), each.model, each.price, office.address)
+                beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
+                return NotImplemented if beyond is None else beyond(each)
+
+        file = io.BytesIO()
         try:
-            return _pack(self.pickler, value, office)
+            Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ArgumentError(
                 "The pipeline, its metric or a sample cannot be sent to a worker.",
                 given=str(error)[:200],
                 mend="Define it at the top of a module; or pip install cloudpickle.",
             ) from None
+        return file.getvalue()
 
 
 def _pickler() -> type[pickle.Pickler]:
@@ -173,24 +184,6 @@ def _pickler() -> type[pickle.Pickler]:
     return CloudPickler
 
 
-def _pack(pickler: type[pickle.Pickler], value: Any, office: "_Office | None" = None) -> bytes:
-    """The value for another process; its models stay, and are asked at the office."""
-
-    class Packer(pickler):  # type: ignore[invalid-inheritance]
-        def reducer_override(self, each: Any) -> Any:
-            if isinstance(each, Variable):
-                return _reduced(each)
-            if isinstance(each, LM) and office is not None:
-                office.models[id(each)] = each
-                return _Distant, (id(each), each.model, each.price, office.address)
-            beyond = getattr(super(), "reducer_override", None)  # cloudpickle has one
-            return NotImplemented if beyond is None else beyond(each)
-
-    file = io.BytesIO()
-    Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-    return file.getvalue()
-
-
 def _unpack(packed: bytes) -> Scored:
     """What a worker has found; the nodes that wrote its notes are told apart from all others."""
     scored: Scored = pickle.loads(packed)  # noqa: S301  # of a worker, which runs what we sent it
@@ -199,27 +192,6 @@ def _unpack(packed: bytes) -> Scored:
         if note.origin is not None:
             note._origin = note.origin._replace(node=nodes[note.origin.node])
     return scored
-
-
-def _reduced(variable: Variable) -> Any:
-    """A leaf for another process: its value and where it is from, without what was said of it."""
-    if variable.grad_fn is not None:
-        raise GraphError(
-            "A value with a history was to be sent to a worker, where none is.",
-            given=repr(variable)[:80], mend="Pass its detach(), or make it inside the metric.",
-        )  # fmt: skip
-    if isinstance(variable, Feedback):
-        return Feedback, (variable.notes, variable.role)
-    state = (variable.data, variable.role, variable.requires_grad, variable.name)
-    return _made, (type(variable), state, variable.origin)
-
-
-def _made(kind: type[Variable], state: tuple[Any, ...], origin: Origin | None) -> Variable:
-    made = kind.__new__(kind)
-    Variable.__init__(made, *state)
-    if origin is not None:
-        made._origin = origin
-    return made
 
 
 class _Office:
@@ -337,7 +309,7 @@ def _work(shared: bytes, part: bytes, start: int) -> list[tuple[bytes, int, list
         _critic.set(critic)
         with tolerate(1.0) as failures, within(("sample", start + number)):
             scored = score_sample(metric, module, samples[number], parameters)
-        return _pack(pickle.Pickler, scored), failures.asked, failures.causes
+        return pickle.dumps(scored), failures.asked, failures.causes
 
     try:
         return at_once([partial(one, number) for number in range(len(samples))], len(samples))

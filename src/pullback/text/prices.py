@@ -1,15 +1,13 @@
 """What models cost: a small table, which a file or a price of your own replaces."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Amount, Natural, checked, reading
 
 __all__ = ["Price", "price_of", "read_prices"]
 
@@ -34,19 +32,14 @@ class Price:
         3.5
     """
 
-    input: float
-    output: float
-    cached: float | None = None
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
 
-    def __post_init__(self) -> None:
-        prices = (self.input, self.output, self.input if self.cached is None else self.cached)
-        if not all(math.isfinite(price) and price >= 0 for price in prices):
-            raise ArgumentError("A price is a number of dollars, none negative.", given=repr(self))
-
-    def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+    def cost(
+        self, input_tokens: Natural, output_tokens: Natural, cached_tokens: Natural = 0
+    ) -> float:
         """US dollars for so many tokens; those that were cached are among the input."""
-        check_counts(0, input_tokens=input_tokens, output_tokens=output_tokens,
-                     cached_tokens=cached_tokens)  # fmt: skip
         cached = self.input if self.cached is None else self.cached
         full = max(input_tokens - cached_tokens, 0)
         total = full * self.input + cached_tokens * cached + output_tokens * self.output
@@ -61,14 +54,9 @@ def read_prices(path: Path) -> dict[str, Price]:
     Raises:
         ArgumentError: the file is no such table.
     """
-    try:
+    with reading("table of prices", path, '{"models": {"name": {"input": 1.0, "output": 2.0}}}'):
         models: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))["models"]
         return {name: Price(**price) for name, price in models.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArgumentError(
-            "This is no table of prices.", given=f"{path}: {type(error).__name__}: {error}",
-            expected='{"models": {"name": {"input": 1.0, "output": 2.0}}}',
-        ) from error  # fmt: skip
 
 
 @checked

@@ -5,7 +5,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._extras import require
 from pullback.text.distributed import Workers
 
@@ -24,9 +24,8 @@ class RayExecutor(Executor):
         MissingExtraError: ray is not installed.
     """
 
-    def __init__(self, *, attempts: int = 3) -> None:
+    def __init__(self, *, attempts: Count = 3) -> None:
         self.ray: Any = require("ray", extra="ray", purpose="text.ray")
-        check_counts(attempts=attempts)
         if not self.ray.is_initialized():
             raise ArgumentError(
                 "Ray is not started.",
@@ -64,7 +63,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 @checked
-def workers(*, chunk: int = 8, attempts: int = 3) -> Workers:
+def workers(*, chunk: Count = 8, attempts: Count = 3) -> Workers:
     """The workers of the Ray that is started, for batches of samples.
 
     Arguments:

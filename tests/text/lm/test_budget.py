@@ -30,7 +30,7 @@ from pullback.text.lm import (
     Spending,
     Usage,
 )
-from pullback.text.lm._budget import IMAGE_TOKENS, most_of
+from pullback.text.lm._steps import IMAGE_TOKENS, most_of
 from pullback.text.prices import Price
 
 KEY = "sk-budget-0123456789"

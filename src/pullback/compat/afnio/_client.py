@@ -3,7 +3,7 @@
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Natural, checked
 from pullback.text import ModelCritic, lm
 
 __all__ = [
@@ -25,9 +25,10 @@ class OpenAI:
         options: ``base_url``, ``timeout`` and ``headers``, as of `pullback.text.lm.OpenAI`.
     """
 
-    def __init__(self, api_key: str | None = None, *, max_retries: int = 2, **options: Any) -> None:
+    def __init__(
+        self, api_key: str | None = None, *, max_retries: Natural = 2, **options: Any
+    ) -> None:
         self._options: dict[str, Any] = {"api_key": api_key, **options}
-        check_counts(0, max_retries=max_retries)
         self._attempts = max_retries + 1
         self._models: dict[str, lm.LM] = {}
 

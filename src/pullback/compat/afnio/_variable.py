@@ -37,12 +37,7 @@ class Variable(tape.Variable):
     def __init__(self, data: Any = "", role: str = "", requires_grad: bool = False) -> None:
         super().__init__(_of_one_kind(data), role, requires_grad)
 
-    @property
-    def data(self) -> Any:
-        """The value. Assigning it is allowed at any time; a value that backward needs is told."""
-        return super().data
-
-    @data.setter
+    @tape.Variable.data.setter
     def data(self, value: Any) -> None:
         with tape.no_grad():
             _assign(self, _of_one_kind(value))

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pullback.compat.afnio._variable import Variable
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentTypeError
+from pullback.internal._arguments import reading
 from pullback.internal._text import shown
 from pullback.tape import Variable as TapeVariable
 from pullback.text._module import json_of, write_json
@@ -38,11 +39,9 @@ def load(f: Any) -> Any:
     Raises:
         ValueError: the file holds something else.
     """
-    try:
+    with reading("file of save", f):
         text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
         return json.loads(text, object_hook=lambda v: Variable(*v[_MARK]) if _MARK in v else v)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ArgumentError("The file was not written by save.", given=str(error)[:80]) from None
 
 
 def _written(value: Any) -> Any:

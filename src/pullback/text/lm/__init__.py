@@ -6,7 +6,6 @@ and `Budget` stand before that `LM`: one over a `Journal`, the other over an `Ac
 """
 
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._budget import Budget
 from pullback.text.lm._completion import Call, Chunk, Completion, Finish, Usage
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._llama_cpp import LlamaCpp
@@ -14,11 +13,10 @@ from pullback.text.lm._lm import LM, Wrapper
 from pullback.text.lm._openai import OpenAI
 from pullback.text.lm._record import Cached, Record, Replay
 from pullback.text.lm._request import Content, Image, Message, Request, Text, Tool, ToolCall
-from pullback.text.lm._retry import Limit, Retry
 from pullback.text.lm._run import Plan, Run, current_run
 from pullback.text.lm._scripted import Misbehaving, Scripted
 from pullback.text.lm._secrets import keep_secret, scrub
-from pullback.text.lm._traced import Traced
+from pullback.text.lm._steps import Budget, Limit, Retry, Traced
 
 __all__ = [
     "LM",

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ModelError, PullbackError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Amount, Natural, checked
 from pullback.tape._concurrency import awaited
 
 __all__ = ["Account", "Spending"]
@@ -34,15 +34,10 @@ class Spending:
         proposals: new versions that an optimiser tried.
     """
 
-    calls: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    proposals: int = 0
-
-    def __post_init__(self) -> None:
-        check_counts(0, calls=self.calls, tokens=self.tokens, proposals=self.proposals)
-        if self.cost < 0:
-            raise ArgumentError("What was spent is not negative.", given=f"cost={self.cost!r}")
+    calls: Natural = 0
+    tokens: Natural = 0
+    cost: Amount = 0.0
+    proposals: Natural = 0
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
 
@@ -115,7 +115,7 @@ class Completion:
         Raises:
             ArgumentError: it is something else.
         """
-        try:
+        with reading("completion", value, "what Completion.to_dict gave"):
             calls: Iterable[Any] = value["tool_calls"]
             return cls(
                 text=value["text"],
@@ -125,9 +125,6 @@ class Completion:
                 model=value["model"],
                 metadata=dict(value["metadata"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError("This is no completion.", given=f"{repr(value)[:200]} ({error})",
-                                expected="what Completion.to_dict gave") from error  # fmt: skip
 
 
 @checked

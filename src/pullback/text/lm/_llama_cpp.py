@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._extras import require
 from pullback.text.lm._openai import OpenAI
 from pullback.text.prices import Price
@@ -41,12 +41,11 @@ class LlamaCpp(OpenAI):
         self,
         source: str | os.PathLike[str] = SMALL,
         *,
-        context: int = 2048,
-        threads: int | None = None,
+        context: Count = 2048,
+        threads: Count | None = None,
         timeout: float = 600.0,
     ) -> None:
         xllamacpp = require("xllamacpp", extra="local", purpose="text.lm.LlamaCpp")
-        check_counts(context=context, threads=1 if threads is None else threads)
         path = _find(source)
         parameters: Any = xllamacpp.CommonParams()
         parameters.model.path = str(path)

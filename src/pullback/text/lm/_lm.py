@@ -140,6 +140,9 @@ class LM(ABC):
         """
         return run(self.acomplete(messages, **options))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LM":
+        return self  # a copy of a pipeline asks the same model, with its connections and account
+
     def __call__(self, messages: Any, **options: Any) -> Completion:
         """The same as `complete`."""
         return self.complete(messages, **options)

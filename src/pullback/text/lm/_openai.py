@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import Positive, checked
 from pullback.internal._extras import require
 from pullback.tape._concurrency import loop_of, runs
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
@@ -72,13 +72,11 @@ class OpenAI(LM):
         *,
         base_url: str | None = None,
         api_key: str | None = None,
-        timeout: float = 60.0,
+        timeout: Positive = 60.0,
         price: Price | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         sdk = require("openai", extra="openai", purpose="text.lm.OpenAI")
-        if not timeout > 0:
-            raise ArgumentError("The timeout is not positive.", given=f"{timeout} s")
         url = base_url or os.environ.get("OPENAI_BASE_URL") or f"{OPENAI}/v1"
         try:
             parts = urlsplit(url)

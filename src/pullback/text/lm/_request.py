@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.internal._text import shown
 from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
 
@@ -158,14 +158,10 @@ class ToolCall:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "ToolCall":
         """A call from OpenAI's dictionary."""
-        try:
+        form = "{'id': ..., 'type': 'function', 'function': {'name', 'arguments'}}"
+        with reading("tool call", value, form):
             function = value["function"]
             return cls(str(value["id"]), str(function["name"]), str(function["arguments"]))
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(
-                "This is no tool call.", given=repr(value)[:200],
-                expected="{'id': ..., 'type': 'function', 'function': {'name', 'arguments'}}",
-            ) from error  # fmt: skip
 
 
 def read_block(value: Any) -> Content:

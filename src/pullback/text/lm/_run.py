@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, Seconds, checked
 from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._budget import Budget, most_of
 from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
+from pullback.text.lm._steps import Budget, most_of
 from pullback.text.prices import price_of
 
 __all__ = ["Plan", "Run", "current_run"]
@@ -48,26 +48,22 @@ class Plan:
         at least 120 calls for 10 proposals; your budget of 50 calls allows 3 proposals
     """
 
-    start: int
-    each: int
-    proposals: int
-
-    def __post_init__(self) -> None:
-        check_counts(0, start=self.start, each=self.each, proposals=self.proposals)
+    start: Natural
+    each: Natural
+    proposals: Natural
 
     @property
     def calls(self) -> int:
         """The fewest calls that do all of it."""
         return self.start + self.each * self.proposals
 
-    def affords(self, account: Account | None, made: int | None = None) -> int:
+    def affords(self, account: Account | None, made: Natural | None = None) -> int:
         """How many proposals the calls and proposals of a budget allow.
 
         Arguments:
             account: the budget.
             made: the calls of it that are gone; those that it has counted if None.
         """
-        check_counts(0, made=made or 0)
         limits = {} if account is None else account.limits
         count = min(self.proposals, int(limits.get("proposals", self.proposals)))
         if "calls" in limits and account is not None:
@@ -91,7 +87,14 @@ class Plan:
 
 @checked
 def plan_training(
-    *, forward: int, train: int, batches: int, held: int, texts: int, epochs: int, final: int = 0
+    *,
+    forward: Natural,
+    train: Natural,
+    batches: Natural,
+    held: Natural,
+    texts: Natural,
+    epochs: Natural,
+    final: Natural = 0,
 ) -> Plan:
     """The fewest calls of a training.
 
@@ -110,8 +113,6 @@ def plan_training(
         >>> plan_training(forward=1, train=10, batches=2, held=10, texts=1, epochs=3)
         Plan(start=10, each=16, proposals=6)
     """
-    check_counts(0, forward=forward, train=train, batches=batches, held=held, texts=texts,
-                 epochs=epochs, final=final)  # fmt: skip
     samples = -(-train // batches) if batches else 0
     each = samples * forward + texts + forward * held
     return Plan(forward * (held + 2 * final), each, epochs * batches)
@@ -196,14 +197,11 @@ class Run:
         journal: str | os.PathLike[str],
         *,
         account: Account | None = None,
-        max_output_tokens: int | None = None,
+        max_output_tokens: Count | None = None,
         replay: bool = False,
-        patience: float = 10.0,
+        patience: Seconds = 10.0,
         watch: Callable[["Run"], None] | None = None,
     ) -> None:
-        check_counts(max_output_tokens=1 if max_output_tokens is None else max_output_tokens)
-        if patience < 0:
-            raise ArgumentError("The patience is negative.", given=f"{patience=}")
         self.account = account
         self.under_way = 0
         self.plans: list[Plan] = []

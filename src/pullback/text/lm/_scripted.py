@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import Seconds, checked
 from pullback.internal._text import shown
 from pullback.tape import place
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
@@ -56,7 +56,7 @@ class Scripted(LM):
         answers: Sequence[Any] | Mapping[Any, Any] | Callable[[Request], Any],
         *,
         model: str = "scripted",
-        delay: float = 0.0,
+        delay: Seconds = 0.0,
     ) -> None:
         if not callable(answers) and not answers:
             raise ArgumentError("A script needs at least one answer.", given=repr(answers))
@@ -64,8 +64,6 @@ class Scripted(LM):
             if not isinstance(rule, str | re.Pattern):
                 raise ArgumentTypeError("A rule of a script is a text or a compiled pattern.",
                                         given=shown(rule))  # fmt: skip
-        if delay < 0:
-            raise ArgumentError("The delay is negative.", given=f"{delay:g} s")
         self.model = model
         self.price = Price(0.0, 0.0)
         self._answers = answers
@@ -171,16 +169,16 @@ class Misbehaving(Wrapper):
         seed: int = 0,
         kinds: Iterable[str] | None = None,
         *,
-        silence: float = 30.0,
+        silence: Seconds = 30.0,
     ) -> None:
         super().__init__(inner)
         self.share, self.seed, self.silence = share, seed, silence
         self.kinds = self.KINDS if kinds is None else tuple(kinds)
         unknown = set(self.kinds) - set(self.KINDS)
-        if not 0 <= share <= 1 or unknown or not self.kinds or silence < 0:
+        if not 0 <= share <= 1 or unknown or not self.kinds:
             raise ArgumentError(
                 "A model misbehaves in a share of its calls, in ways that are known.",
-                given=f"{share=}, kinds={self.kinds!r}, {silence=}", expected=", ".join(self.KINDS),
+                given=f"{share=}, kinds={self.kinds!r}", expected=", ".join(self.KINDS),
             )  # fmt: skip
         self.met: Counter[str] = Counter()
         self._attempts: Counter[str] = Counter()

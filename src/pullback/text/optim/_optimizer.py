@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Natural, checked, reading
 from pullback.internal._text import shown
 from pullback.tape import Variable, no_grad
 from pullback.text._evaluation import finite
@@ -14,6 +14,7 @@ from pullback.text._failure import attempted
 __all__ = ["Optimizer", "Version"]
 
 
+@checked
 @dataclass(frozen=True)
 class Version:
     """A value that a parameter has had, what was said of it, and what was measured with it."""
@@ -21,6 +22,10 @@ class Version:
     value: str
     feedback: tuple[str, ...] = ()
     score: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.score is not None:
+            finite(self.score, "A score")
 
 
 @checked
@@ -102,9 +107,8 @@ class Optimizer:
         """Change the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step.")
 
-    def expect(self, proposals: int | None) -> None:
+    def expect(self, proposals: Natural | None) -> None:
         """Say how many proposals there will be, where nobody has."""
-        check_counts(0, proposals=proposals or 0)
 
     def finish(self) -> Any:
         """What start and end are on the final split; None if there is none."""
@@ -158,20 +162,11 @@ class Optimizer:
         Raises:
             ArgumentError: it belongs to other parameters.
         """
-        try:
+        with reading("state of an optimizer", state):
             versions = [
                 [Version(v["value"], tuple(v["feedback"]), v["score"]) for v in each]
                 for each in state["versions"]
             ]
-        except (KeyError, TypeError) as error:
-            raise ArgumentError("This is no state of an optimizer.", given=repr(error)) from None
-        for version in (version for each in versions for version in each):
-            if not all(isinstance(text, str) for text in (version.value, *version.feedback)):
-                raise ArgumentError(
-                    "This is no state of an optimizer of texts.", given=shown(version)
-                )
-            if version.score is not None:
-                finite(version.score, "A score of a version")
         if len(versions) != len(self.versions) or not all(versions):
             raise ArgumentError(
                 "The state belongs to other parameters.", given=f"{len(versions)} of them",

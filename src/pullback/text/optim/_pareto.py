@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, check_counts, checked
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, tolerate
+from pullback.text._measure import Trace, at_once, text_parameters, traced
 from pullback.text._module import Module
-from pullback.text._sample import Trace, at_once, text_parameters, traced
 from pullback.text.lm import Plan
 from pullback.text.lm._run import account_of, check_plan, remark
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
@@ -53,9 +53,9 @@ class GepaProgram:
         samples: Sequence[Any],
         writer: TGD | None = None,
         *,
-        at_once: int = 16,
+        at_once: Count = 16,
     ) -> None:
-        check_counts(at_once=at_once, samples=len(samples))
+        check_counts(samples=len(samples))
         self.at_once = at_once
         self.module, self.metric, self.samples = module, metric, samples
         self.parameters = text_parameters(module)
@@ -228,8 +228,8 @@ class Pareto:
         train: Sequence[Any],
         held: Sequence[Any] | None = None,
         *,
-        evaluations: int,
-        minibatch: int = 3,
+        evaluations: Count,
+        minibatch: Count = 3,
         seed: int = 0,
         risk: float = RISK,
         max_failures: float = SHARE,
@@ -238,7 +238,6 @@ class Pareto:
         held = train if held is None else held
         if not len(train) or not len(held):
             raise ArgumentError("There are no samples.", given=f"{len(train)} and {len(held)}")
-        check_counts(evaluations=evaluations, minibatch=minibatch)
         least = len(held) + 2 * min(minibatch, len(train))
         if evaluations < least:
             raise ArgumentError(

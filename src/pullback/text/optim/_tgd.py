@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, Positive, check_counts, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable, at
 from pullback.tape._concurrency import call_within_limit, run
@@ -54,14 +54,13 @@ class Constraint:
 
 
 @checked
-def max_length(characters: int) -> Constraint:
+def max_length(characters: Count) -> Constraint:
     """At most so many characters.
 
     Example:
         >>> max_length(3).check("abcd")
         'it has 4 characters'
     """
-    check_counts(characters=characters)
     return Constraint(
         f"It has at most {characters} characters.",
         lambda text: f"it has {len(text)} characters" if len(text) > characters else None,
@@ -167,15 +166,13 @@ class TGD(Optimizer):
         *,
         constraints: Sequence[Constraint | str] = (),
         momentum: int = 0,
-        temperature: float = 0.1,
+        temperature: Positive = 0.1,
         seed: int = 0,
-        retries: int = 2,
-        limit: int = 8000,
+        retries: Natural = 2,
+        limit: Count = 8000,
         messages: Prompt | None = None,
         **options: Any,
     ) -> None:
-        check_counts(0, retries=retries)
-        check_counts(limit=limit)
         Request.of("", **options)  # refuses what is no option before anything is paid for
         known = fields_in(prompt("improve"))
         if messages is not None and (not messages or fields_in(messages) - known):
@@ -183,8 +180,6 @@ class TGD(Optimizer):
                 "The messages to the writer are empty, or have a field without a value.",
                 given=shown(messages), expected=f"fields among {', '.join(sorted(known))}",
             )  # fmt: skip
-        if not temperature > 0:
-            raise ArgumentError("The temperature is not positive.", given=f"{temperature!r}")
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
         self.temperature, self.seed, self.steps = temperature, seed, 0
         self.messages = messages

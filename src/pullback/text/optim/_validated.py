@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Amount, Count, checked, reading
 from pullback.internal._text import shown
 from pullback.text._evaluation import finite, mean
 from pullback.text._failure import tolerating
@@ -89,17 +89,13 @@ class Validated(Optimizer):
         self,
         optimizer: Optimizer,
         measure: Callable[[], Any],
-        min_gain: float = 0.0,
+        min_gain: Amount = 0.0,
         *,
         final: Any = None,
         confirm: float = 1.0,
         risk: float = RISK,
-        looks: int | None = None,
+        looks: Count | None = None,
     ) -> None:
-        if not (math.isfinite(min_gain) and min_gain >= 0):
-            raise ArgumentError("The gain asked for is a number from 0.", given=f"{min_gain=}")
-        if looks is not None:
-            check_counts(looks=looks)
         if final is not None and not hasattr(final, "scores"):
             raise ArgumentTypeError("The final split is a Measure.", given=type(final).__name__)
         if confirm < 1:
@@ -237,17 +233,13 @@ class Validated(Optimizer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        try:
+        with reading("state of a Validated", state):
             known = {
                 key: {int(number): _score(score) for number, score in scores.items()}
                 for key, scores in state["known"].items()
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
             risked = float(state.get("risked", 0.0))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise ArgumentError(
-                "This is no state of a Validated.", given=repr(state)[:80]
-            ) from None
         self.optimizer.load_state_dict(inner)
         self._known, self._start, self.looked, self.risked = known, start, looked, risked
 

@@ -1,6 +1,7 @@
 """Training: data, measuring, a plan before anything is spent, and the loop."""
 
 from pullback.text._chat import count_calls
+from pullback.text._measure import Measure
 from pullback.text.lm._run import plan_training
 from pullback.text.train._data import (
     DataLoader,
@@ -10,7 +11,6 @@ from pullback.text.train._data import (
     SequentialSampler,
     WeightedRandomSampler,
 )
-from pullback.text.train._measure import Measure
 from pullback.text.train._trainer import Result, Trainer
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable
 
@@ -70,7 +70,6 @@ class _Seeded(Sampler):
         self.num_samples, self.replacement = num_samples, replacement
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.epoch = 0
-        check_counts(num_samples=num_samples)
         if not most or (not replacement and num_samples > most):
             raise ArgumentError(
                 "So many samples cannot be drawn.", given=f"{num_samples=}",
@@ -107,7 +106,7 @@ class RandomSampler(_Seeded):
         self,
         data_source: Sized,
         replacement: bool = False,
-        num_samples: int | None = None,
+        num_samples: Count | None = None,
         seed: int | None = None,
     ) -> None:
         size = len(data_source)
@@ -143,7 +142,7 @@ class WeightedRandomSampler(_Seeded):
     def __init__(
         self,
         weights: Sequence[float],
-        num_samples: int,
+        num_samples: Count,
         replacement: bool = True,
         seed: int | None = None,
     ) -> None:
@@ -193,15 +192,13 @@ class DataLoader:
     def __init__(  # noqa: PLR0917  # torch's signature
         self,
         dataset: Dataset,
-        batch_size: int | None = 1,
+        batch_size: Count | None = 1,
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         drop_last: bool = False,
         seed: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        if batch_size is not None:
-            check_counts(batch_size=batch_size)
         if shuffle and sampler is not None:
             raise ArgumentError("The order is given by shuffle and by a sampler.",
                                 expected="one of them")  # fmt: skip

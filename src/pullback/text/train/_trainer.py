@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 from rich.console import Console
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, checked
 from pullback.internal._text import shown
-from pullback.tape import at
+from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
-from pullback.text._failure import SHARE, Failures, tolerate
+from pullback.text._evaluation import Evaluation, mean
+from pullback.text._failure import SHARE, Failures, forgiven, tolerate
+from pullback.text._measure import traced
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
@@ -23,7 +26,6 @@ from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._optimizer import Optimizer
 from pullback.text.optim._validated import Outcome
 from pullback.text.train._data import DataLoader
-from pullback.text.train._measure import evaluations_of, means, means_of, run_step, step_of, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -88,23 +90,19 @@ class Trainer:
 
     def __init__(
         self,
-        max_epochs: int = 1,
+        max_epochs: Natural = 1,
         *,
-        patience: int | None = None,
+        patience: Count | None = None,
         folder: str | os.PathLike[str] | None = None,
-        budget: Account | int | None = None,
+        budget: Account | Natural | None = None,
         max_failures: float = SHARE,
         progress: bool = False,
     ) -> None:
-        check_counts(0, max_epochs=max_epochs)
-        check_counts(patience=1 if patience is None else patience)
-        if not isinstance(budget, Account | None):
-            check_counts(0, budget=budget)
-            budget = int(budget)  # of any type of whole number
         self.max_epochs, self.patience = max_epochs, patience
         self.max_failures = Failures(max_failures).most
         self.folder = None if folder is None else Path(folder)
-        self.budget, self.progress = budget, progress
+        self.budget = budget if isinstance(budget, Account | None) else int(budget)
+        self.progress = progress
 
     def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
         """What `fit` will cost at least."""
@@ -311,3 +309,77 @@ class _Run:
             if not isinstance(error, Exception) or isinstance(error, PullbackError):
                 raise
             raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
+
+
+def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the steps that have it."""
+    names = dict.fromkeys(name for each in steps for name in each)
+    return {name: mean([each[name] for each in steps if name in each]) for name in names}
+
+
+def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
+    """A step that a module has written.
+
+    Raises:
+        ArgumentTypeError: it has not.
+    """
+    step = getattr(module, name, None)
+    if not callable(step):
+        raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
+    return step
+
+
+def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]:
+    """The means of the metrics of a step that is measured alone."""
+    step, was, found = step_of(module, name), module.training, []
+    module.eval()
+    try:
+        for number, batch in enumerate(data):
+            with at("held", number):
+                found.append(run_step(step, batch, number, learn=False) or {})
+    finally:
+        module.train(was)
+    return means(found)
+
+
+def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
+    """Run one step, and feedback back; its metrics, or None where it is skipped."""
+    more: dict[str, Any] | None = {}
+
+    def run() -> Evaluation | float:
+        nonlocal more
+        returned = step(batch, number)
+        if returned is None:
+            more = None
+            return 0.0
+        more = dict(returned) if isinstance(returned, dict) else {}
+        loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+        if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
+            raise ArgumentTypeError(
+                "A step gave no evaluation.", given=repr(returned)[:80],
+                expected="a score and an explanation, a dict with them as 'loss', or None",
+            )  # fmt: skip
+        return Evaluation(*loss)
+
+    with nullcontext() if learn else no_grad():
+        trace = traced(run)
+    if more is None:
+        return None
+    if learn:
+        with forgiven():
+            trace.backward()
+    try:
+        numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
+    return {"score": trace.scored.score, **numbers}
+
+
+def evaluations_of(measure: Any) -> int:
+    """How many runs of a module a measure makes, each sample as often as it repeats."""
+    return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
+
+
+def told(metrics: dict[str, float]) -> str:
+    """Metrics in words."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

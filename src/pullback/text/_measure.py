@@ -1,97 +1,140 @@
-"""Measuring a module: a step and its metrics; `Measure`, which pays for no sample twice."""
+"""Samples through a pipeline: their scores, what was said of each parameter; `Measure`."""
 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from pullback.errors import ArgumentTypeError
-from pullback.internal._arguments import check_counts, checked
-from pullback.tape import Variable, at, no_grad
+from pullback.internal._arguments import Count, check_counts, checked
+from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape._concurrency import within
-from pullback.text._evaluation import Evaluation, mean
+from pullback.text._evaluation import Evaluation, finite, mean
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
-from pullback.text._sample import Scored, at_once, score_sample, traced
+from pullback.text._python import StepError
 
-__all__ = ["Measure"]
-
-
-def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the steps that have it."""
-    names = dict.fromkeys(name for each in steps for name in each)
-    return {name: mean([each[name] for each in steps if name in each]) for name in names}
+__all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
 
 
-def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
-    """A step that a module has written.
+T = TypeVar("T")
+Notes = tuple[Variable, ...]
+
+
+def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
+    """What each gives, in their order; where one raises, those that have not begun are left."""
+    threads = ThreadPoolExecutor(min(limit, max(len(work), 1)), "pullback-text")
+    try:
+        running = [threads.submit(copy_context().run, each) for each in work]
+        return [future.result() for future in running]
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a sample gave.
+
+    Arguments:
+        score: the larger the better; 0 where a step or a model failed.
+        failure: what failed, else empty.
+        said: the feedback to each parameter, by its path; empty where none was asked for.
+    """
+
+    score: float
+    failure: str = ""
+    said: Mapping[str, Notes] = field(default_factory=dict)
+
+
+@dataclass
+class Trace:
+    """A sample that was scored, and the feedback of it, which is asked for when it is read.
+
+    Arguments:
+        scored: what it gave.
+        roots: where feedback starts from.
+        notes: what is said there, where a step has failed.
+    """
+
+    scored: Scored
+    roots: list[Variable] = field(default_factory=list)
+    notes: Any = None
+    _told: dict[str, Any] | None = None
+
+    def backward(self) -> None:
+        """Add the feedback to what it speaks of."""
+        if any(root.requires_grad for root in self.roots):
+            backward(self.roots, self.notes)
+
+    def said(self, parameters: Mapping[str, Variable]) -> dict[str, Any]:
+        """The feedback to each parameter, by its path; critics are asked once."""
+        if self._told is None:
+            roots = [root for root in self.roots if root.requires_grad]
+            wanted = list(parameters.values())
+            found = grad(roots, wanted, self.notes, allow_unused=True) if roots else ()
+            self._told = {
+                path: tuple(feedback)
+                for path, feedback in zip(parameters, found, strict=bool(roots))
+                if feedback is not None and len(feedback)
+            }
+            self.roots = []  # and the graph with them
+        return self._told
+
+
+def traced(run: Callable[[], Any]) -> Trace:
+    """Run what gives a score; its feedback can be read later, while the texts are as they were.
+
+    No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
+    A model that fails scores 0, up to the failures that are tolerated here.
 
     Raises:
-        ArgumentTypeError: it has not.
+        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
     """
-    step = getattr(module, name, None)
-    if not callable(step):
-        raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
-    return step
+    found: Any = None
+    with tolerating(), forgiven() as failed:
+        try:
+            found = run()
+        except StepError as error:
+            return Trace(Scored(0.0, error.feedback), *error.told())
+    if failed:
+        return Trace(Scored(0.0, failed[0].cause))
+    roots = [found.score] if isinstance(found, Evaluation) else []
+    score = found.score if roots else found
+    score = score.data if isinstance(score, Variable) else score
+    return Trace(Scored(finite(score, "What the metric gave")), roots)
 
 
-def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]:
-    """The means of the metrics of a step that is measured alone."""
-    step, was, found = step_of(module, name), module.training, []
-    module.eval()
-    try:
-        for number, batch in enumerate(data):
-            with at("held", number):
-                found.append(run_step(step, batch, number, learn=False) or {})
-    finally:
-        module.train(was)
-    return means(found)
+def score_sample(
+    metric: Callable[[Any, Any], Any],
+    module: Any,
+    sample: Any,
+    parameters: Mapping[str, Variable] | None = None,
+) -> Scored:
+    """Score a sample, and, where parameters are given, run feedback back to them at once.
+
+    Otherwise as `traced`.
+    """
+    with tolerating():
+        with nullcontext() if parameters is not None else no_grad():
+            trace = traced(partial(metric, module, sample))
+        with forgiven():  # of a critic's own: nothing is said
+            said = {} if parameters is None else trace.said(parameters)
+            return replace(trace.scored, said=said)
+        return trace.scored
 
 
-def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
-    """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    more: dict[str, Any] | None = {}
-
-    def run() -> Evaluation | float:
-        nonlocal more
-        returned = step(batch, number)
-        if returned is None:
-            more = None
-            return 0.0
-        more = dict(returned) if isinstance(returned, dict) else {}
-        loss = more.pop("loss", None) if isinstance(returned, dict) else returned
-        if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
-            raise ArgumentTypeError(
-                "A step gave no evaluation.", given=repr(returned)[:80],
-                expected="a score and an explanation, a dict with them as 'loss', or None",
-            )  # fmt: skip
-        return Evaluation(*loss)
-
-    with nullcontext() if learn else no_grad():
-        trace = traced(run)
-    if more is None:
-        return None
-    if learn:
-        with forgiven():
-            trace.backward()
-    try:
-        numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
-    return {"score": trace.scored.score, **numbers}
-
-
-def evaluations_of(measure: Any) -> int:
-    """How many runs of a module a measure makes, each sample as often as it repeats."""
-    return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
-
-
-def told(metrics: dict[str, float]) -> str:
-    """Metrics in words."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+def text_parameters(module: Module) -> dict[str, Variable]:
+    """The texts of a module that may be changed, by the paths to them."""
+    return {
+        path: parameter
+        for path, parameter in module.named_parameters()
+        if parameter.requires_grad and isinstance(parameter.data, str)
+    }
 
 
 @checked
@@ -138,11 +181,11 @@ class Measure:
         metric: Callable[[Any, Any], Any],
         samples: Sequence[Any],
         *,
-        repeats: int = 1,
-        at_once: int = 16,
+        repeats: Count = 1,
+        at_once: Count = 16,
         evaluate: Callable[[Module, Any, Sequence[Any]], Sequence[Scored]] | None = None,
     ) -> None:
-        check_counts(samples=len(samples), repeats=repeats, at_once=at_once)
+        check_counts(samples=len(samples))
         self.module, self.metric, self.samples = module, metric, samples
         self.repeats, self.at_once, self.evaluate = repeats, at_once, evaluate
         self.evaluations = self.failures = 0
