@@ -685,7 +685,34 @@ def product(x, w):
     return x @ w
 
 
+def repeated(step, start):
+    """What a step leads to, within a tolerance that knows nothing of the size of the numbers."""
+    for _ in range(300):
+        last, start = start, step(start)
+        if float((start - last).detach().abs().max()) < 1e-9:
+            break
+    return start
+
+
+class Equilibrium(torch.autograd.Function):
+    """z = tanh(z W^T + u), differentiated by the implicit function theorem."""
+
+    @staticmethod
+    def forward(ctx, u, weight):
+        z = repeated(lambda z: torch.tanh(z @ weight.mT + u), torch.zeros_like(u))
+        ctx.save_for_backward(z, weight)
+        return z
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        z, weight = ctx.saved_tensors
+        slope = 1 - z * z
+        adjoint = repeated(lambda a: cotangent + (a * slope) @ weight, torch.zeros_like(z))
+        return adjoint * slope, (adjoint * slope).mT @ z
+
+
 SPECIMENS = [
+    Specimen(Equilibrium, lambda: (normal(5, 6), 0.15 * normal(6, 6, seed=2).detach())),
     Specimen(TakesDistinct, lambda: (normal(5, 3), torch.tensor([3, 0, 1]))),
     Specimen(TakesDistinct, lambda: (normal(6), torch.tensor([4, 1]))),
     Specimen(Shuffles, lambda: (normal(2, 5), torch.tensor([[2, 0, 4, 1, 3], [1, 2, 0, 4, 3]]))),

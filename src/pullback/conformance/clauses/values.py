@@ -122,7 +122,8 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
             continue
         if _is_torchs(probe, run):
             return None
-        if slopes.beside(probe, step).wrong(probe, step) is not None:
+        hull = slopes.beside(probe, step)
+        if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
             return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
     return None
 
@@ -170,6 +171,36 @@ class _Slopes:
         found = [slope for slope in found if math.isfinite(slope)]
         return replace(self, low=min(found), high=max(found))
 
+    def jumps(self, probe: Probe, step: Tensors, value: float) -> bool:
+        """Whether forward jumps by as much as is wrong, between half of a small point and twice it.
+
+        So does an iteration that ends at an absolute tolerance, since how often it runs depends on
+        the size of the numbers: what it gives for small ones has no digits by which to judge. The
+        third differences of what is smooth are the cube of the spacing, 1e-4 of its values.
+        """
+        pairs = zip(probe.inputs.points(), probe.original.points(), strict=True)
+        small = [_largest(x) <= 1e-2 * _largest(given) for x, given in pairs]
+        if not any(small):
+            return False
+
+        def at(scale: float) -> torch.Tensor:
+            points = [
+                x * scale if k else x for x, k in zip(probe.inputs.points(), small, strict=True)
+            ]
+            return flatten(probe.output_values(points)).double()
+
+        try:
+            values = [at(2.0 ** (k / 16)) for k in range(-16, 17)]
+        except Exception:  # not defined there
+            return False
+        weights = flatten(self.weights).double()
+        third = torch.stack([(weights * y).sum() for y in values]).diff(n=3).abs().max()
+        trios = zip(probe.inputs.points(), step, small, strict=True)
+        moves = [(_largest(x), _largest(v)) for x, v, k in trios if k]
+        size = max((x / v for x, v in moves if v), default=0.0)
+        gap = max(self.low - value, value - self.high) * size
+        return bool(third > 0.1 * gap)
+
     def wrong(self, probe: Probe, step: Tensors) -> float | None:
         """The derivative along the step by backward, where it does not lie between them."""
         value, _ = products(probe.backward(probe.inputs.points(), self.weights), step)
@@ -180,6 +211,10 @@ class _Slopes:
         sizes = [float(flatten(part).double().norm()) for part in (self.weights, step)]
         least = max(1e-11 * sizes[0] * sizes[1], 1 / _MOST)
         return value if least < max(abs(value), abs(self.low), abs(self.high)) < _MOST else None
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
 def _along(probe: Probe, run: Run, step: Tensors, *, within: bool) -> _Slopes | None:
