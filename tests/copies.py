@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["be_program", "run_python", "start_copy", "start_program"]
+__all__ = ["be_program", "interpret", "run_python", "start_copy", "start_program"]
 
 _SECONDS = 250  # less than pytest gives a test
 _KEPT = [str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix]
@@ -50,7 +50,7 @@ def run_python(
         if environment is not None:
             os.environ.clear()
             os.environ.update(environment)
-        return _interpret(list(words))
+        return interpret(list(words))
 
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         pid = start_copy(work, output.fileno(), errors.fileno())
@@ -120,7 +120,7 @@ def start_program(
         os.environ.clear()
         os.environ.update(variables)
         _start_as_python(variables.get("PYTHONPATH", ""))
-        return _interpret(words)
+        return interpret(words)
 
     sys.stdout.flush()
     pid = os.fork()
@@ -205,7 +205,8 @@ def _status(work: Callable[[], object]) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _interpret(words: list[str]) -> None:
+def interpret(words: list[str]) -> None:
+    """In a copy: run what ``python words`` runs."""
     first, *rest = words
     if first == "-c":
         code, *rest = rest

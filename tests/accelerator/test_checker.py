@@ -1,11 +1,8 @@
 """`check` and `verify` on a machine with an accelerator: beside one that nobody uses, and on it."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
-from tests.accelerator import environment
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
@@ -102,9 +99,5 @@ for device in ("cpu", "second"):
 @pytest.mark.parametrize(
     "script", [BESIDE, ON_IT, BY_DEFAULT], ids=["beside", "on it", "by default"]
 )
-def test_a_machine_with_an_accelerator(script):
-    done = subprocess.run(
-        [sys.executable, "-c", SUBJECTS + script + "os._exit(0)"],  # no thread of it ends badly
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_machine_with_an_accelerator(script, run_there, tmp_path):
+    run_there(SUBJECTS + script + "os._exit(0)", tmp_path)  # no thread of it ends badly

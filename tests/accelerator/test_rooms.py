@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -171,9 +172,11 @@ def run(*words: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("script", [BESIDE, ON_IT], ids=["beside", "on it"])
-def test_a_machine_with_an_accelerator(script: str, tmp_path: Path) -> None:
+def test_a_machine_with_an_accelerator(
+    script: str, run_there: Callable[[str, Path], None], tmp_path: Path
+) -> None:
     (tmp_path / "named.py").write_text("import torch\n\n\nclass Named(torch.Tensor):\n    pass\n")
-    run("-c", COMMON + script, folder=tmp_path)
+    run_there(COMMON + script, tmp_path)
 
 
 def test_a_program_that_used_it_is_checked_inside(tmp_path: Path) -> None:
