@@ -105,16 +105,16 @@ def _load_check(options: CheckOptions) -> "Callable[[CheckOptions, Ran | None], 
         ArgumentError: there is no such clause, or the baseline is none.
     """
     is_new = "torch" not in sys.modules
-    from pullback.cli._check import refuse, run_check  # imports torch
-
-    refuse(options)
+    import_module("torch")
     if options.isolate is not False:
         chosen = options.clauses
         named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
-        compiling = "compile" in (named or ("compile",)) and "compile" not in (
-            options.without or ""
-        )
+        left_out = (options.without or "").replace(" ", "").split(",")
+        compiling = "compile" in (named or ("compile",)) and "compile" not in left_out
         prepare_worker("pullback.conformance._worker", compiling, named, as_copy=is_new)
+    from pullback.cli._check import refuse, run_check  # takes half a second more
+
+    refuse(options)
     return run_check
 
 
