@@ -136,3 +136,11 @@ def test_guesses_are_the_same_each_time() -> None:
     for first, second in zip(guesses(parameters), guesses(parameters), strict=True):
         pairs = zip(first, second, strict=True)
         assert all(torch.equal(a, b) for a, b in pairs if isinstance(a, torch.Tensor))
+
+
+def test_the_name_of_an_annotated_tensor_tells_what_it_holds():
+    def forward(prediction: torch.Tensor, target: torch.Tensor, valid: torch.Tensor):
+        """Gathers by its target, where it is valid."""
+
+    first = next(guesses(list(inspect.signature(forward).parameters.values())))
+    assert [value.dtype for value in first] == [torch.float64, torch.int64, torch.bool]

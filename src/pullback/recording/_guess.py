@@ -58,7 +58,7 @@ _NAMED: dict[str, tuple[Any, ...]] = {
 }
 # What a parameter with such a word in its name usually is; the first row that fits.
 _WORDS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
-    (("mask",), (_mask, _tensor)),
+    (("mask", "masks", "valid", "converged", "keep", "active"), (_mask, _tensor)),
     (("index", "indices", "idx", "label", "labels", "target", "targets", "y_true", "batch"),
      (_index, _tensor, _of_shape(3, make=_index))),
     (("dim", "axis", "dims"), (-1, 0, _tensor)),
@@ -149,17 +149,23 @@ def _choices(item: inspect.Parameter, shape: _Shape, generator: torch.Generator)
     if item.kind is item.VAR_POSITIONAL:
         return [(_tensor(shape, generator), _tensor(shape, generator)), ()]
     annotation = str(item.annotation).replace("typing.", "")
-    choices = _ANNOTATED.get(annotation.replace("<class '", "").replace("'>", ""))
-    name = item.name.lower()
-    if choices is None:
-        choices = _NAMED.get(name)
-    if choices is None:
-        words = _words(name)
-        fitting = (
-            found for names, found in _WORDS if name in names or words & {n for n in names if n[1:]}
-        )
-        choices = next(fitting, _ANY)
+    annotated = _ANNOTATED.get(annotation.replace("<class '", "").replace("'>", ""))
+    named = _named(item.name.lower())
+    if annotated is _TENSORS:  # which says nothing of its numbers, as a name may
+        annotated = tuple(dict.fromkeys((*filter(callable, named), *_TENSORS)))
+    choices = named or _ANY if annotated is None else annotated
     return [value(shape, generator) if callable(value) else value for value in choices]
+
+
+def _named(name: str) -> tuple[Any, ...]:
+    """What a parameter of this name usually is, the likeliest first; nothing where it says none."""
+    if name in _NAMED:
+        return _NAMED[name]
+    words = _words(name)
+    fitting = (
+        found for names, found in _WORDS if name in names or words & {n for n in names if n[1:]}
+    )
+    return next(fitting, ())
 
 
 def _words(name: str) -> set[str]:
