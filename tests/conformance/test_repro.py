@@ -19,6 +19,7 @@ from tests.specimens.wrong import calculus, calls, machines, memory
 
 from pullback.conformance import Verdict, _repro, check
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject
 
 WRONG = [
@@ -31,6 +32,14 @@ WRONG = [
 COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
 OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
 ROOT = Path(__file__).parents[2]
+CHANGED = "Run by the checker"  # how a script begins that does not print the finding's numbers
+
+
+def printed_by(script):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(script, "repro.py", "exec"), {"__name__": "repro"})
+    return printed.getvalue()
 
 
 def finding_of(specimen):
@@ -182,3 +191,63 @@ def test_what_was_typed_at_a_prompt_stays_as_it_is(monkeypatch):
     script = _repro.write_repro(Subject.of(torch.sin), inputs, [0], 0, ["print(call(*args))"])
     assert "\n".join(typed) in script
     assert script.endswith("print(F(*args))\n")
+
+
+class WritesIntoCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        scale = w.exp()
+        ctx.save_for_backward(scale)
+        return 2 * x + scale
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (scale,) = ctx.saved_tensors
+        of_w = 3 * cotangent * scale if ctx.needs_input_grad[0] else None
+        own = cotangent * 2 if torch.is_grad_enabled() else cotangent.mul_(2)
+        return own, of_w
+
+
+@pytest.mark.parametrize("clause", ["derivative", "double", "needs-input-grad", "cotangent"])
+def test_each_backward_of_a_script_has_cotangents_of_its_own(clause):
+    inputs = (torch.randn(3, 4, dtype=torch.float64).requires_grad_() for _ in range(2))
+    finding = check(WritesIntoCotangent, *inputs, clauses=clause)[clause]
+    assert finding.verdict is Verdict.BROKEN
+    assert CHANGED not in finding.repro
+    lines = printed_by(finding.repro).splitlines()
+    assert numbers(lines[0]) != pytest.approx(numbers(lines[-1]), rel=1e-3)
+
+
+@pytest.mark.parametrize("clause", ["stale", "alias", "autocast", "hooks"])
+def test_who_writes_into_a_cotangent_is_not_accused_of_more(clause):
+    inputs = (torch.ones(3, dtype=torch.float64).requires_grad_() for _ in range(2))
+    assert check(WritesIntoCotangent, *inputs, clauses=clause)[clause].verdict is Verdict.HOLDS
+
+
+def test_a_script_says_which_limit_was_passed():
+    fits, passes = Literals(), Literals()
+    assert all("rand" not in fits.of(torch.arange(float(n))) for n in (4000, 90, 6))
+    assert not fits.finish("")
+    texts = [passes.of(torch.arange(3840.0)) for _ in range(2)]
+    assert ["rand" in text for text in texts] == [False, True]
+    said = " ".join(passes.finish("").replace("#", "").split())
+    assert "have 7,680 entries together, more than the 4,096" in said
+
+
+class LosesOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x + w * torch.arange(w.numel()).view(w.shape)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, None
+
+
+def test_a_script_prints_the_entries_that_the_finding_shows():
+    inputs = (torch.rand(8, 8, dtype=torch.float64).requires_grad_() for _ in range(2))
+    finding = check(LosesOne, *inputs, clauses="derivative")["derivative"]
+    assert finding.got == "None"
+    assert CHANGED not in finding.repro
+    shown = numbers(printed_by(finding.repro).splitlines()[0])
+    assert shown == pytest.approx(numbers(finding.expected)[:6], rel=1e-5, abs=1e-9)

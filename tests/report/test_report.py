@@ -1,9 +1,12 @@
 """Reports: verdicts, tables, JSON."""
 
+import xml.etree.ElementTree as ElementTree
+
 import pytest
 
 from pullback.errors import ArgumentError, BrokenContractError
 from pullback.report import Finding, Report, Verdict
+from pullback.report._junit import render_junit
 
 
 def report(*verdicts):
@@ -28,6 +31,16 @@ def test_json_round_trip():
 def test_other_json_is_refused(text):
     with pytest.raises(ArgumentError, match="not the JSON of a report"):
         Report.from_json(text)
+
+
+def test_a_script_is_never_cut():
+    script = "print(1)  # \x1b\n" * 3000
+    one = Report("a:F", "exact", False, (Finding("form", Verdict.BROKEN, "", repro=script),), 0)
+    whole = script.replace("\x1b", "\\x1b")
+    assert one["form"].repro == whole
+    assert Report.from_json(one.to_json())["form"].repro == whole
+    junit = ElementTree.fromstring(render_junit([one])).find(".//failure").text
+    assert junit.endswith(whole)
 
 
 def test_findings_are_found_by_clause():

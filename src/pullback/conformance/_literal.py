@@ -20,8 +20,9 @@ def unpack(text, shape, dtype):
     return torch.frombuffer(data, dtype=dtype).reshape(shape).clone()
 """
 _OTHER = (
-    "# An argument is too large to be written here. It is drawn at random in the same range, so\n"
-    "# that the numbers printed are not those of the finding.\n"
+    "# The tensors judged have {:,} entries together, more than the {:,} that are written here. The\n"
+    "# others are drawn at random in the same range, so that the numbers printed are not those of the\n"
+    "# finding.\n"
 )
 
 
@@ -35,6 +36,7 @@ class Literals:
 
     def __init__(self) -> None:
         self._data: dict[str, str] = {}
+        self._entries = 0
         self._left = _PACKED
         self._exact = True
 
@@ -53,6 +55,7 @@ class Literals:
             ValueError: it is too large, and random entries would be of another kind.
         """
         value = value.detach().cpu().resolve_conj().resolve_neg()
+        self._entries += value.numel()
         if value.numel() <= _WRITTEN:
             return _written(value)
         if value.numel() <= self._left:
@@ -69,7 +72,7 @@ class Literals:
         for name, text in self._data.items():
             block = "\n".join(textwrap.wrap(text, _COLUMNS, break_on_hyphens=False))
             script = script.replace(f"{name} = {name!r}", f'{name} = """\n{block}\n"""')
-        return script if self._exact else _OTHER + script
+        return script if self._exact else _OTHER.format(self._entries, _PACKED) + script
 
 
 def _written(value: torch.Tensor) -> str:

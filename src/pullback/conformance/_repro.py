@@ -135,7 +135,22 @@ def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> 
     text = re.sub(r"(?<![\w.])call\(", called, text)
     if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
+    text = ast.unparse(_Copies().visit(ast.parse(text)))
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
+
+
+class _Copies(ast.NodeTransformer):
+    """Hands each backward copies of named cotangents: it may write into what it is given."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if ast.unparse(node.func) == "torch.autograd.grad":
+            node.args[2:] = [
+                ast.parse(f"tree_map(torch.clone, {ast.unparse(given)})", mode="eval").body
+                if isinstance(given, (ast.Name, ast.Subscript)) else given
+                for given in node.args[2:]
+            ]  # fmt: skip
+        return node
 
 
 def _given(value: Sequence[torch.Tensor] | torch.Tensor, literals: Literals) -> str:

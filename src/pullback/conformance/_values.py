@@ -79,10 +79,10 @@ def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str
     return show_pair(expected, got), said or "", entries
 
 
-def window(expected: torch.Tensor, got: torch.Tensor) -> range:
+def window(expected: torch.Tensor, got: torch.Tensor | None) -> range:
     """At most six flat indices: the first, or those around the largest difference.
 
-    A number that is not known is NaN.
+    A number that is not known is NaN. The first where got is ``None``, as in a report.
 
     Example:
         >>> one = torch.zeros(100)
@@ -94,6 +94,8 @@ def window(expected: torch.Tensor, got: torch.Tensor) -> range:
     if count <= _SHOWN:
         return range(count)
     first = range(_SHOWN)
+    if got is None:
+        return first
     gap = _gap(expected, got)
     place = int(gap.argmax())
     if place < _SHOWN or float(gap[:_SHOWN].max()) >= 0.5 * float(gap[place]):

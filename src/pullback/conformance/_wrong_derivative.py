@@ -112,7 +112,7 @@ def _told(
     detail: str, hint: str,
 ) -> Finding:  # fmt: skip
     there = replace(at.probe, inputs=at.probe.inputs.with_points(at.points))
-    shown = window(expected, torch.zeros_like(expected) if got is None else got)
+    shown = window(expected, got)
     sizes = {k: step_of(at.probe, at.points[only], k) for k in shown}
     move, entry, ties = "x.view(-1)[i] += h", "got.reshape(-1)[i].item()", {}
     for k in shown:
@@ -167,7 +167,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
-    shown = [k for k in window(expected, answered) if not known.view(-1)[k]]
+    shown = [k for k in window(expected, got) if not known.view(-1)[k]]
     if shown:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found

@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Any
 
-__all__ = ["clean", "clean_within", "shortened", "shown"]
+__all__ = ["clean", "clean_within", "printable", "shortened", "shown"]
 
 _LIMIT = 20_000
 # Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
@@ -29,6 +29,16 @@ def clean(text: str, limit: int = _LIMIT) -> str:
     """
     if len(text) > limit:
         text = f"{text[:limit]}... ({len(text) - limit} characters more)"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """As `clean`, but whole, as a script has to be.
+
+    Example:
+        >>> len(printable("x" * 30_000))
+        30000
+    """
     if text.isprintable():
         return text
     return "".join(_written_out(character) for character in text)

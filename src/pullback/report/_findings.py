@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from pullback.internal._text import clean
+from pullback.internal._text import clean, printable
 from pullback.report._verdict import Verdict
 
 __all__ = ["Finding", "Findings"]
@@ -61,7 +61,8 @@ class Finding:
         for field_ in fields(self):
             value = getattr(self, field_.name)
             if type(value) is str:
-                object.__setattr__(self, field_.name, clean(value))
+                made = printable if field_.name == "repro" else clean  # a script is whole or none
+                object.__setattr__(self, field_.name, made(value))
 
     @property
     def ok(self) -> bool:

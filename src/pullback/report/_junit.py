@@ -84,4 +84,4 @@ def _mark(case: ElementTree.Element, finding: Finding) -> None:
     mark = ElementTree.SubElement(case, tag, message=clean(message))
     if not finding.ok:
         mark.set("type", finding.verdict.value)
-        mark.text = clean(f"{finding}\n\n{finding.repro}")
+        mark.text = f"{finding}\n\n{finding.repro}"

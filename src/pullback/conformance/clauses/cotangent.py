@@ -33,7 +33,7 @@ def cotangent(probe: Probe) -> Finding:
                 given={"w": copies},
                 repro=[
                     f"ys = outs(); print('before', w[{k}])",
-                    "torch.autograd.grad(ys, xs, w, allow_unused=True)",
+                    "torch.autograd.grad(ys, xs, [*w], allow_unused=True)",  # no copies
                     f"print('after ', w[{k}])",
                 ],
             )  # fmt: skip

@@ -26,7 +26,7 @@ _REPRO = [
     "    ys = [y for y in tree_leaves(f(*args, **kwargs)) if isinstance(y, torch.Tensor)]",
     "    moved = [y for y in ys if y.requires_grad]",
     "    w = [torch.ones_like(y) for y in moved]",
-    "    slopes = torch.autograd.grad(moved, xs, w, allow_unused=True) if moved else ()",
+    "    slopes = moved and torch.autograd.grad(moved, xs, w, allow_unused=True)",
     "    print(name, ys, slopes)",
     "show('kernel', lambda *a, **k: call(*a, **k))",
     "show('reference', F.reference)",

@@ -50,12 +50,12 @@ def stale(probe: Probe) -> Finding:
 
 def _after_change(probe: Probe, group: int, k: int, cotangents: Tensors) -> Tensors | None:
     """The gradients after one tensor was changed in place, or ``None`` where that raises."""
-    leaves = probe.leaves()
+    leaves, copies = probe.leaves(), [g.clone() for g in cotangents]
     handed, _, every = probe.exposed(leaves)
     outputs = [every[j] for j in probe.outputs]
     try:
         with torch.no_grad():
             (handed, every)[group][k].mul_(1.5).add_(0.25)
-        return [g.detach() for g in probe.pull(leaves, cotangents, outputs)]
+        return [g.detach() for g in probe.pull(leaves, copies, outputs)]
     except Exception:  # loud in whatever way: that is the promise
         return None
