@@ -15,12 +15,24 @@ import torch
 from tests.copies import run_python
 from tests.fuzzing import spread
 from tests.specimens import clauses
-from tests.specimens.wrong import calculus, calls, machines, memory
+from tests.specimens.wrong import (
+    calculus,
+    calls,
+    families,
+    machines,
+    memory,
+    operators,
+    sizes,
+)
+from tests.specimens.wrong import (
+    compositions as pairs,
+)
 
-from pullback.conformance import Verdict, _repro, check
+from pullback.conformance import Verdict, _repro, _transforms, check
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject
+from pullback.conformance.clauses import compositions, transforms
 
 WRONG = [
     *clauses.WRONG,
@@ -31,6 +43,7 @@ WRONG = [
 ]
 COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
 OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
+BESIDE = [s for part in (families, operators, pairs, sizes) for s in part.SPECIMENS]
 ROOT = Path(__file__).parents[2]
 CHANGED = "Run by the checker"  # how a script begins that does not print the finding's numbers
 
@@ -72,10 +85,7 @@ def test_a_repro_is_short_and_runs(specimen):
     if specimen.clause == "reference":
         pytest.skip("completed in place, under a name that is another's: see the next test")
     assert_reads_well(finding.repro)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
-    assert printed.getvalue().strip()
+    assert printed_by(finding.repro).strip()
 
 
 KERNEL = """
@@ -111,11 +121,9 @@ def test_a_completed_kernel_is_shown_beside_its_reference(tmp_path, monkeypatch)
     finding = check(kernel, torch.ones(2), clauses="reference")["reference"]
     assert finding.verdict == "broken"
     assert_reads_well(finding.repro)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
-    assert "2.718" in printed.getvalue()
-    assert "5.436" in printed.getvalue()
+    printed = printed_by(finding.repro)
+    assert "2.718" in printed
+    assert "5.436" in printed
 
 
 # One process for all: it takes longer to import torch than to run them.
@@ -231,7 +239,7 @@ def test_a_script_says_which_limit_was_passed():
     texts = [passes.of(torch.arange(3840.0)) for _ in range(2)]
     assert ["rand" in text for text in texts] == [False, True]
     said = " ".join(passes.finish("").replace("#", "").split())
-    assert "have 7,680 entries together, more than the 4,096" in said
+    assert "have 7,680 entries together, of which 4,096 at most" in said
 
 
 class LosesOne(torch.autograd.Function):
@@ -251,3 +259,97 @@ def test_a_script_prints_the_entries_that_the_finding_shows():
     assert CHANGED not in finding.repro
     shown = numbers(printed_by(finding.repro).splitlines()[0])
     assert shown == pytest.approx(numbers(finding.expected)[:6], rel=1e-5, abs=1e-9)
+
+
+def curved(z):
+    return z * z.exp()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        *map(transforms._repro, _transforms.ALONE.values()),
+        *map(compositions._repro, _transforms.PAIRS.values()),
+    ],
+    ids=[*_transforms.ALONE, *_transforms.PAIRS],
+)
+def test_both_lines_agree_where_transforms_are_right(lines, dtype):
+    inputs = Arguments.of((torch.randn(3, dtype=dtype).requires_grad_(),))
+    script = _repro.write_repro(Subject.of(curved), inputs, [0], 0, lines)
+    assert_reads_well(script)
+    one, other = re.split("autograd|parts", printed_by(script))
+    assert numbers(one) == pytest.approx(numbers(other), rel=1e-4, abs=1e-6)
+
+
+class HalfTangent(torch.autograd.Function):
+    """Its tangent is half of what it should be; in single precision its gradient is, too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z):
+        return z * z
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (z,) = ctx.saved_tensors
+        return (1 if z.dtype is torch.complex64 else 2) * z.conj() * cotangent
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (z,) = ctx.saved_tensors
+        return z * tangent
+
+
+@pytest.mark.parametrize("clause", ["forward", "forward-over-forward", "compositions", "dtype"])
+def test_the_script_of_a_complex_function_shows_its_fault(clause):
+    finding = check(HalfTangent, made_complex(torch.randn(3).requires_grad_()), clauses=clause)[
+        clause
+    ]
+    assert finding.verdict is Verdict.BROKEN
+    assert "ended with" not in finding.repro
+    assert_reads_well(finding.repro)
+    one, other = (numbers(line) for line in printed_by(finding.repro).split("\n", 1))
+    assert one[:1] != pytest.approx(other[:1], rel=1e-3)
+
+
+def made_complex(value):
+    """The same real numbers, with imaginary ones beside them."""
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    whole = torch.complex(value.detach().double(), torch.randn(value.shape, dtype=torch.float64))
+    return whole.requires_grad_(value.requires_grad)
+
+
+# Those of each clause that are wrong for complex numbers, too.
+OF_COMPLEX = """
+    LengthOfOne WidestSeen ByAddress MissingFactor WeightDecayInBackward SavedIntermediate
+    JvpWithoutFactor CubeNested IntermediateInSetup InputOnContext OutputOnContext SavesData
+    BackwardScalesSaved ScalesCotangent ReadsInputMemory OneBufferTwice MaskInClosure ForwardCounts
+    NeedsOffByOne NoneDropsTheOther IgnoresOneOutput CountsItsCalls SavedOnTheClass BackwardCounts
+    WeightsInDict VmapAssumesFirst FakeDtypeWrong changes_input FixedBuffer ForwardOverReverse
+    OfTheDefault
+"""
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize(
+    "specimen",
+    [s for s in [*OTHERS, *BESIDE] if re.findall(r"\w+", s.id)[-1] in OF_COMPLEX.split()],
+    ids=lambda specimen: specimen.id,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_script_runs_for_complex_numbers(specimen):
+    inputs = map(made_complex, specimen.inputs())
+    found = check(specimen.function, *inputs, gradient=specimen.gradient, clauses=specimen.clause)[
+        specimen.clause
+    ]
+    assert found.verdict is Verdict.BROKEN
+    assert "ended with" not in found.repro
+    assert printed_by(found.repro).strip()

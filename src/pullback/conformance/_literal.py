@@ -20,9 +20,8 @@ def unpack(text, shape, dtype):
     return torch.frombuffer(data, dtype=dtype).reshape(shape).clone()
 """
 _OTHER = (
-    "# The tensors judged have {:,} entries together, more than the {:,} that are written here. The\n"
-    "# others are drawn at random in the same range, so that the numbers printed are not those of the\n"
-    "# finding.\n"
+    "# The tensors judged have {:,} entries together, of which {:,} at most are written here. The\n"
+    "# others are drawn at random in the same range: numbers are not those of the finding.\n"
 )
 
 

@@ -97,16 +97,6 @@ def write_repro(
         ]
     except (ValueError, SyntaxError):
         return ""
-    made = [
-        "torch.set_printoptions(precision=7, threshold=5000)",
-        *_defaults(),
-        f"torch.manual_seed({seed})",
-        f"args = {args}",
-        f"kwargs = {kwargs}" if inputs.kwargs else "",
-        f"xs = [{', '.join(inputs.names())}]",
-        _ACCUMULATE if accumulates else "",
-        *given_made,
-    ]
     shown = [
         "def outs():",
         f"    torch.manual_seed({seed})" if random else "",
@@ -116,6 +106,16 @@ def write_repro(
         *body,
     ]
     text = _adapted("\n".join(shown), subject, named=bool(inputs.kwargs), accumulates=accumulates)
+    made = [
+        "torch.set_printoptions(precision=7, threshold=5000)",
+        *_defaults(),
+        f"torch.manual_seed({seed})",
+        f"args = {args}",
+        f"kwargs = {kwargs}" if re.search(r"\bkwargs\b", text) else "",
+        f"xs = [{', '.join(inputs.names())}]",
+        _ACCUMULATE if accumulates else "",
+        *given_made,
+    ]
     source = "\n".join(["import torch", *head, *literals.head, *made, text])
     return literals.finish(_laid_out(source))
 

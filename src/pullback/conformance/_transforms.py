@@ -302,12 +302,16 @@ _JACOBIAN = "torch.autograd.functional.jacobian(f, x)"
 ALONE: dict[str, Transform] = {
     "grad": Transform(grad, _gradients, "torch.func.grad(f)(x)", _JACOBIAN),
     "vjp": Transform(
-        _vjp, _gradients, "torch.func.vjp(f, x)[1](torch.ones((), dtype=x.dtype))", _JACOBIAN
+        _vjp, _gradients, "torch.func.vjp(f, x)[1](torch.ones_like(f(x)))", _JACOBIAN
     ),
-    "jacrev": Transform(_jacrev, _products, "torch.func.jacrev(f)(x)", _JACOBIAN),
+    "jacrev": Transform(
+        _jacrev, _products, "torch.func.jacrev(lambda t: f(x + t))(torch.zeros_like(x.real))",
+        "torch.autograd.functional.jacobian(lambda t: f(x + t), torch.zeros_like(x.real))",
+    ),
     "hessian": Transform(
-        _hessian_on_plane, _bend_alone, "torch.func.hessian(f)(x)",
-        "torch.autograd.functional.hessian(f, x)",
+        _hessian_on_plane, _bend_alone,
+        "torch.func.hessian(lambda t: f(x + t))(torch.zeros_like(x.real))",
+        "torch.autograd.functional.hessian(lambda t: f(x + t), torch.zeros_like(x.real))",
     ),
 }  # fmt: skip
 NESTED = Transform(
@@ -316,7 +320,7 @@ NESTED = Transform(
 )  # fmt: skip
 
 _B = "B(X)"
-_BV = "(B(X) * V).flatten(1).sum(1)"
+_BV = "(B(X).conj() * V).real.flatten(1).sum(1)"
 _DB = "(B(X + 1e-6 * V) - B(X - 1e-6 * V)) / 2e-6"
 PAIRS: dict[str, Transform] = {
     "vmap of grad": Transform(_vmap(grad), _slopes, "vmap(grad(f))(X)", _B),

@@ -20,8 +20,8 @@ OPERATOR = (
     "torch drops the tangent of every operator of torch.library in forward mode, without an error. "
     "Call pullback.complete(operator), which derives it from the registered backward."
 )
-# A line of scripts: the sum of all outputs as a function of the first input.
+# A line of scripts: the real sum of all outputs as a function of the first input.
 SCALAR = (
-    "def f(x): return sum(y.sum() for y in tree_leaves(call("
+    "def f(x): return sum(y.sum().real for y in tree_leaves(call("
     "*[x if a is xs[0] else a for a in args], **kwargs)))"
 )

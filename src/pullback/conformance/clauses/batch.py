@@ -108,7 +108,7 @@ def _broken(whole: Batch, name: str, index: torch.Tensor, size: float, place: in
             "def take(a):",
             "    if not isinstance(a, torch.Tensor) or not a.ndim or len(a) != n: return a",
             "    b = a.detach()[index] * (size.view(-1, *[1] * (a.ndim - 1)) if "
-            "a.is_floating_point() else 1)",
+            "a.is_floating_point() or a.is_complex() else 1)",
             "    return b.to(a.dtype).requires_grad_(a.requires_grad)",
             "args = tree_map(take, args)",
             "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and "

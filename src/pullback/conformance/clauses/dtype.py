@@ -185,8 +185,12 @@ def _repro(level: torch.dtype) -> list[str]:
     return [
         "w = [torch.ones_like(y) for y in outs()]",
         "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-        f"args = tree_map(lambda a: a.detach().to({level}).requires_grad_("
-        "a.requires_grad) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, args)",
+        "def low(a):",
+        "    if not isinstance(a, torch.Tensor) or not (a.is_floating_point() or a.is_complex()):",
+        "        return a",
+        f"    to = {level}.to_complex() if a.is_complex() else {level}",
+        "    return a.detach().to(to).requires_grad_(a.requires_grad)",
+        "args = tree_map(low, args)",
         "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
         "and a.requires_grad]; ys = outs(); node = ys[0].grad_fn",
         "w = [torch.ones_like(y) for y in ys]; print('low ', torch.autograd.grad(ys, xs, w, "

@@ -43,7 +43,8 @@ def forward_over_forward(probe: Probe) -> Finding:
         repro=[
             "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
             SCALAR,
-            "def B(z): z = z.requires_grad_(); return (torch.autograd.grad(f(z), z)[0] * v).sum()",
+            "def B(z): b = torch.autograd.grad(f(z.requires_grad_()), z)[0]; "
+            "return (b.conj() * v).real.sum()",
             f"print('forward over forward   ', {NESTED.source})",
             f"print('differences of backward', {NESTED.parts})",
         ],

@@ -51,9 +51,9 @@ def once(probe: Probe) -> Finding:
         place=probe.path(bends[0]),
         hint=f"torch's once_differentiable is silent here. {COMPLETE}",
         repro=[
-            "g = torch.autograd.grad(sum(y.sum() for y in outs()) + sum(x.square().sum() "
-            "for x in xs), xs, create_graph=True)",
-            "h = torch.autograd.grad(sum(b.sum() for b in g), xs)",
+            "g = torch.autograd.grad(sum(y.sum().real for y in outs()) + "
+            "sum((x * x.conj()).sum().real for x in xs), xs, create_graph=True)",
+            "h = torch.autograd.grad(sum(b.sum().real for b in g), xs)",
             "print('second derivative, no error raised (2 is from x squared):', h)",
         ],
     )

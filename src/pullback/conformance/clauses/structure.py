@@ -52,7 +52,7 @@ def structure(probe: Probe) -> Finding:
                     "ys = [y for y in tree_leaves(call(*args, **kwargs))]",
                     "print('history:', [y.requires_grad for y in ys])",
                     "ys = [y for y in ys if y.requires_grad]",
-                    "print('gradient:', torch.autograd.grad(sum(y.sum() for y in ys), x, "
+                    "print('gradient:', torch.autograd.grad(sum(y.sum().real for y in ys), x, "
                     "allow_unused=True) if ys else None)",
                 ],
             )
