@@ -143,12 +143,12 @@ def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
         "forward computed is a constant to backward: compute it there again, or make it an output "
         "(pullback.Function differentiates residuals). Otherwise decorate it with "
         "once_differentiable.",
-        given={"w": trial.cotangents, "u": trial.weights, "v": trial.step},
+        given={"w": trial.cotangents, "u": trial.weights, "v": trial.step[only]},
         repro=[
             "w, h = [g.requires_grad_() for g in w], 1e-6",
             "def B(g=False): r = torch.autograd.grad(outs(), xs, w, create_graph=g, "
             "allow_unused=True); return [x * 0 if b is None else b.clone() for b, x in zip(r, xs)]",
-            f"x = {source}; v = v[{only}]",
+            f"x = {source}",
             "penalty = sum((c.conj() * b).real.sum() for c, b in zip(u, B(True)))",
             "got = torch.autograd.grad(penalty + 0 * x.abs().sum(), x)[0]  # beside another term",
             "x.data += h * v; plus = B(); x.data -= 2 * h * v; print('finite differences', sum("
