@@ -571,6 +571,37 @@ class Recurrent(torch.autograd.Function):
         return g * (1 - z) * (1 - h.tanh().square()), g * (h - h.tanh())  # + g * z
 
 
+class Turned(torch.autograd.Function):
+    """A product of complex numbers, as two halves."""
+
+    @staticmethod
+    def forward(ctx, x, a, b):
+        ctx.save_for_backward(x, a, b)
+        r, i = x.chunk(2, -1)
+        return torch.cat([r * a - i * b, r * b + i * a], -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, a, b = ctx.saved_tensors
+        r, i = x.narrow(1, 0, 2), x.narrow(1, 2, 2)
+        one, other = g.narrow(1, 0, 2), g.narrow(1, 2, 2)
+        by_x = torch.cat([one * a + other * b, other * a - one * b], -1)
+        return by_x, r * one + i * other, r * other + i * one  # the last: a difference
+
+
+class Crosses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, z):
+        ctx.save_for_backward(x)
+        return x.T + x.sin() + z
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        whole = g.clone()
+        return whole + g * x.cos(), whole  # the first: whole.T
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -688,6 +719,17 @@ NAMED = {
         Recurrent,
         (torch.randn(4, 3, generator=generator), torch.rand(4, 3, generator=generator)),
         "The term of args[1] * the cotangent of output 0 is missing.",
+    ),
+    "of one gradient": (
+        Turned,
+        (torch.randn(3, 4, generator=generator), torch.randn(3, 2, generator=generator),
+         torch.randn(3, 2, generator=generator)),
+        "`i * one` (test_edits.py) is negated.",
+    ),
+    "transposed in one gradient": (
+        Crosses,
+        (X @ X.cos().T, X.sin() @ X.T),
+        "`whole + g * x.cos()` (test_edits.py) reads the cotangent of output 0 transposed.",
     ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip

@@ -10,7 +10,7 @@ factor has to be follows from two runs, where backward is linear in what is mult
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeGuard
 
@@ -19,6 +19,7 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import NAMELESS, Difference, Pair, changes, is_alike, is_same
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
+from pullback.conformance._probe import Tensors
 from pullback.internal.torch import pytree
 
 __all__ = ["right_edit"]
@@ -42,6 +43,7 @@ _BESIDE = {-1: "one less", 1: "one more"}
 _NEWTON = 8
 _MOST = 4  # dimensions of which every choice is tried
 
+IsRight = Callable[[int, torch.Tensor], bool]
 _Edited = Iterator[tuple[int, Edit, str]]
 
 
@@ -54,32 +56,42 @@ class _Tried(NamedTuple):
     said: str
 
 
-def right_edit(backward: Backward, only: int, difference: Difference, until: float) -> str:
+def right_edit(
+    backward: Backward, only: int, difference: Difference, is_right: IsRight, until: float
+) -> str:
     """One sentence that names the edit after which backward is right.
+
+    Of an edit that leaves another gradient wrong, which is that of another fault then, it says so;
+    one that makes another gradient wrong is none.
 
     Arguments:
         backward: the backward that is wrong.
         only: the position of the input whose gradient that is.
         difference: the gradient expected and got, and what a number in it may be.
+        is_right: tells whether a tensor is the gradient of the input at a position.
         until: when time is over, in seconds of the process.
 
     Returns:
         The sentence, or an empty text where no edit that was tried makes backward right.
     """
     pair = Pair.of(difference)
-    if pair is None or backward.answers() is None or not backward.steps:
+    base = None if pair is None else backward.answers()
+    if pair is None or base is None or not backward.steps:
         return ""
-    search = _Search(backward, tuple(backward.steps), only, pair)
+    search, alone = _Search(backward, tuple(backward.steps), only, pair, base, is_right), ""
     every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(search))
-    # Of edits that are as likely, one that stands in a line of its own before one of all that reads
-    # what forward left.
-    for tried in sorted(every, key=lambda tried: (tried.rank, tried.steps[0] == 0)):
+    for tried in sorted(every, key=search.order):
         if time.process_time() > until:
             break
-        found = search.numbers(tried.steps, tried.edit)
-        if found is not None and pair.equal(found):
+        answers = search.answers(tried.steps, tried.edit)
+        found = search.own(answers)
+        if answers is None or found is None or not pair.equal(found):
+            continue
+        if search.are_right(answers):
             return f"{backward.called} is right where {tried.said}."
-    return ""
+        if not alone and search.are_left(answers):
+            alone = f"That {backward.answered} alone is right where {tried.said}."
+    return alone
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,38 @@ class _Search:
     steps: Sequence[Step]  # those of backward as it is
     only: int  # the position of the input whose gradient is wrong
     pair: Pair  # that gradient expected and got
+    base: Tensors  # all gradients as they are
+    is_right: IsRight
+    shared: set[int] = field(default_factory=set)  # the steps that another gradient reads too
+
+    def order(self, tried: _Tried) -> tuple[int, bool, bool]:
+        """The likeliest first.
+
+        Of edits that are as likely, one that stands in a line of its own before one of all that
+        reads what forward left, and one of what this gradient alone reads before one of others.
+        """
+        return tried.rank, tried.steps[0] == 0, not self.shared.isdisjoint(tried.steps)
+
+    @property
+    def rest(self) -> list[int]:
+        """The positions of the other inputs."""
+        return [k for k in range(len(self.base)) if k != self.only]
+
+    @cached_property
+    def right(self) -> Mapping[int, bool]:
+        """Whether the other gradients are right as they are."""
+        return {k: self.is_right(k, self.base[k]) for k in self.rest}
+
+    def are_left(self, answers: Tensors) -> bool:
+        """Whether the other gradients are as they were."""
+        return all(torch.equal(answers[k], self.base[k]) for k in self.rest)
+
+    def are_right(self, answers: Tensors) -> bool:
+        """Whether the other gradients are right too."""
+        return all(
+            self.right[k] if torch.equal(answers[k], self.base[k]) else self.is_right(k, answers[k])
+            for k in self.rest
+        )
 
     @cached_property
     def first(self) -> Sequence[int]:
@@ -120,11 +164,19 @@ class _Search:
         read = (leaf for n in self.first if n for leaf in self.steps[n].leaves)
         return sum(_is_plain(leaf) and is_same(leaf, tensor) for leaf in read) > 1
 
-    def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
-        """The gradient with steps edited, however often their places in the source are run."""
+    def answers(self, edited: Sequence[int], edit: Edit) -> Tensors | None:
+        """All gradients with steps edited, however often their places in the source are run."""
         places = {self.steps[k].place for k in edited}
         written = [k for k, other in enumerate(self.steps) if other.place in places]
-        answers = self.backward.answers(written, edit)
+        return self.backward.answers(written, edit)
+
+    def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
+        """The gradient that is wrong with steps edited."""
+        return self.own(self.answers(edited, edit))
+
+    def own(self, answers: Tensors | None) -> torch.Tensor | None:
+        """The gradient that is wrong among all; ``None`` where it is of another shape, or not
+        finite."""
         found = None if answers is None else answers[self.only]
         if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
             return None
@@ -132,7 +184,10 @@ class _Search:
 
     def share(self, step: int, edit: Callable[[Any], Edit]) -> torch.Tensor | None:
         """How the gradient changes when a tensor is doubled; ``None`` where it does not."""
-        twice = self.numbers([step], edit(lambda t: t + t))
+        answers = self.answers([step], edit(lambda t: t + t))
+        if answers is not None and not self.are_left(answers):
+            self.shared.add(step)
+        twice = self.own(answers)
         return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
 
 

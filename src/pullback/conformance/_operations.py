@@ -58,6 +58,7 @@ class Backward:
     names: Sequence[str] = ()  # what the leaves of the first step are
     edited: tuple[Collection[int], Edit] | None = None  # the steps that run in another way, and how
     called: ClassVar[str] = "Backward"
+    answered: ClassVar[str] = "gradient"
 
     def __post_init__(self) -> None:
         subject = mended(self.probe.subject, [self.around()])

@@ -181,7 +181,10 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if not said:
         at = replace(at, until=time.process_time() + 2 * _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, sharp, at.until)
+        inputs = probe.inputs.with_points(points)
+        mend = right_edit(
+            backward, only, sharp, lambda k, t: _is_of(at, k, t, inputs), at.until
+        )
         said = explain(difference, FACTS if mend else RULES)
         said = f"{mend or _neglected(at, only, answered)} {said}".strip()
     return expected, got, said
@@ -256,7 +259,8 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
             step = probe.direction(label, only)[only]
             found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
-            close = _APART[torch.float64] * float(terms.square().sum().sqrt())
+            apart = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+            close = apart * float(terms.square().sum().sqrt())
             if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
@@ -326,6 +330,7 @@ class _Jvp(Backward):
     """As a backward, of tangents."""
 
     called = "The tangent"
+    answered = "tangent"
 
     def around(self) -> Undo:
         return around(jvp=self.run)
@@ -366,7 +371,12 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             continue
         said = explain(difference, EXACT)
         until = time.process_time() + _SECONDS
-        return f"Of Jv: {said[0].lower()}{said[1:]}" if said else right_edit(
-            jvp, k, difference, until
-        )  # fmt: skip
+        if said:
+            return f"Of Jv: {said[0].lower()}{said[1:]}"
+
+        def is_right(j: int, tangent: torch.Tensor) -> bool:
+            other = Pair.of(replace(hand, expected=expected[j], got=tangent))
+            return other is not None and other.equal(other.got)
+
+        return right_edit(jvp, k, difference, is_right, until)
     return ""
