@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,31 +20,18 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import NAMELESS, Difference, Pair, changes, is_alike, is_same
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
 from pullback.conformance._probe import Tensors
+from pullback.conformance._substitutes import Variant, is_plain, substitutes
 from pullback.internal.torch import pytree
 
-__all__ = ["right_edit"]
+__all__ = ["Right", "right_edit"]
 
 _FEWEST = 3  # numbers that a factor without a name must explain
 
-_COMPARISONS = {
-    "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne,
-}  # fmt: skip
-_OPERATORS = {
-    "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div,
-    "maximum": torch.maximum, "minimum": torch.minimum,
-}  # fmt: skip
-_FUNCTIONS = (
-    torch.sin, torch.cos, torch.sinh, torch.cosh, torch.tanh, torch.exp, torch.expm1, torch.log,
-    torch.log1p, torch.sqrt, torch.rsqrt, torch.square, torch.reciprocal, torch.abs, torch.sign,
-    torch.sigmoid, torch.relu, torch.erf,
-)  # fmt: skip
-_SUMS = {"sum": torch.sum, "mean": torch.mean}
 _BESIDE = {-1: "one less", 1: "one more"}
 _NEWTON = 8
-_MOST = 4  # dimensions of which every choice is tried
 
 IsRight = Callable[[int, torch.Tensor], bool]
-_Edited = Iterator[tuple[int, Edit, str]]
+_Edited = Iterator[Variant]
 
 
 class _Tried(NamedTuple):
@@ -54,12 +41,20 @@ class _Tried(NamedTuple):
     steps: Sequence[int]
     edit: Edit
     said: str
+    becomes: str = ""  # what is written at the place of the first step then
+
+
+class Right(NamedTuple):
+    """What makes a backward right."""
+
+    said: str = ""  # one sentence; empty where nothing was found
+    mend: str = ""  # what to do
 
 
 def right_edit(
     backward: Backward, only: int, difference: Difference, is_right: IsRight, until: float
-) -> str:
-    """One sentence that names the edit after which backward is right.
+) -> Right:
+    """Name the edit after which backward is right.
 
     Of an edit that leaves another gradient wrong, which is that of another fault then, it says so;
     one that makes another gradient wrong is none.
@@ -72,13 +67,13 @@ def right_edit(
         until: when time is over, in seconds of the process.
 
     Returns:
-        The sentence, or an empty text where no edit that was tried makes backward right.
+        What is to be edited; empty where no edit that was tried makes backward right.
     """
     pair = Pair.of(difference)
     base = None if pair is None else backward.answers()
     if pair is None or base is None or not backward.steps:
-        return ""
-    search, alone = _Search(backward, tuple(backward.steps), only, pair, base, is_right), ""
+        return Right()
+    search, alone = _Search(backward, tuple(backward.steps), only, pair, base, is_right), Right()
     every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(search))
     for tried in sorted(every, key=search.order):
         if time.process_time() > until:
@@ -88,9 +83,9 @@ def right_edit(
         if answers is None or found is None or not pair.equal(found):
             continue
         if search.are_right(answers):
-            return f"{backward.called} is right where {tried.said}."
-        if not alone and search.are_left(answers):
-            alone = f"That {backward.answered} alone is right where {tried.said}."
+            return search.told(tried, backward.called)
+        if not alone.said and search.are_left(answers):
+            alone = search.told(tried, f"That {backward.answered} alone")
     return alone
 
 
@@ -105,6 +100,14 @@ class _Search:
     base: Tensors  # all gradients as they are
     is_right: IsRight
     shared: set[int] = field(default_factory=set)  # the steps that another gradient reads too
+
+    def told(self, tried: _Tried, what: str) -> Right:
+        """What an edit makes right, and how it is made."""
+        source = self.steps[tried.steps[0]].source
+        becomes = tried.becomes and source.fitting(tried.becomes)
+        mend = f"Write `{becomes}` for `{source.text}` at {source.where}."
+        other = f"Change {self.backward.called.lower()} so that {tried.said}."
+        return Right(f"{what} is right where {tried.said}.", mend if becomes else other)
 
     def order(self, tried: _Tried) -> tuple[int, bool, bool]:
         """The likeliest first.
@@ -145,6 +148,17 @@ class _Search:
     def hand(self) -> Mapping[str, torch.Tensor]:
         return self.pair.difference.hand
 
+    @property
+    def all_at_hand(self) -> Mapping[str, torch.Tensor]:
+        """What a change may read."""
+        difference = self.pair.difference
+        return {**difference.hand, **difference.others, **difference.parts}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there are so few entries that a number always explains them."""
+        return int(self.pair.known.sum()) < _FEWEST
+
     def name(self, tensor: torch.Tensor) -> str:
         return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
 
@@ -152,17 +166,17 @@ class _Search:
     def made(self) -> Mapping[str, torch.Tensor]:
         """The results of the steps, by how each is written."""
         found = {self.steps[n].said: self.steps[n].found for n in reversed(self.first) if n}
-        return {said: t for said, t in found.items() if _is_plain(t)}
+        return {said: t for said, t in found.items() if is_plain(t)}
 
     def source(self, tensor: torch.Tensor) -> str:
         """How the tensor is computed, where it is the result of another step."""
-        found = (s.said for s in self.steps[1:] if _is_plain(s.found) and is_same(s.found, tensor))
+        found = (s.said for s in self.steps[1:] if is_plain(s.found) and is_same(s.found, tensor))
         return next(found, "")
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         """Whether several operations read it, one of which may mean another one."""
         read = (leaf for n in self.first if n for leaf in self.steps[n].leaves)
-        return sum(_is_plain(leaf) and is_same(leaf, tensor) for leaf in read) > 1
+        return sum(is_plain(leaf) and is_same(leaf, tensor) for leaf in read) > 1
 
     def answers(self, edited: Sequence[int], edit: Edit) -> Tensors | None:
         """All gradients with steps edited, however often their places in the source are run."""
@@ -175,8 +189,7 @@ class _Search:
         return self.own(self.answers(edited, edit))
 
     def own(self, answers: Tensors | None) -> torch.Tensor | None:
-        """The gradient that is wrong among all; ``None`` where it is of another shape, or not
-        finite."""
+        """The gradient that is wrong; ``None`` where its shape is another, or it is not finite."""
         found = None if answers is None else answers[self.only]
         if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
             return None
@@ -191,29 +204,21 @@ class _Search:
         return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
 
 
-def _is_plain(value: Any) -> TypeGuard[torch.Tensor]:
-    """Whether it may be edited: a device that is given a wrong index is lost for the process."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
-    return harmless and value.numel() > 0
-
-
 def _edits(search: _Search) -> Iterator[_Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
     for number in search.first:
         step = search.steps[number]
         own = itertools.chain(_operands(search, number), _plain(search, number))
         kinds: list[_Edited] = [own]
-        if number and _is_plain(step.found):
+        if number and is_plain(step.found):
             of_result = partial(_of_result, step)
             some = is_continuous(step.found) and step.found.any()
             if some and search.share(number, of_result) is None:
                 continue  # no edit of it reaches the gradient
             kinds.insert(0, _changed(search, number, step.found, of_result))
-            kinds += [] if step.changes else [_parts(step), _others(step), _sums(search, step)]
-        for rank, edit, said in itertools.chain.from_iterable(kinds):
-            yield _Tried(rank, [number], edit, f"{step.said} {said}")
+        kinds.insert(0, substitutes(step, search.hand) if number else iter(()))
+        for rank, edit, said, becomes in itertools.chain.from_iterable(kinds):
+            yield _Tried(rank, [number], edit, f"{step.said} {said}", becomes)
         if not number:
             yield from _of_the_whole(search)
     lowering = [number for number in search.first if _lowers(search.steps[number])]
@@ -228,10 +233,10 @@ def _of_the_whole(search: _Search) -> Iterator[_Tried]:
     whole, names = search.steps[0], search.backward.names
     for k, (name, leaf) in enumerate(zip(names, whole.leaves, strict=True)):
         if type(leaf) in (int, float):
-            for rank, value, said in _meant(search, 0, k):
+            for rank, value, said, _ in _meant(search, 0, k):
                 edit = edited(k, lambda _, value=value: value)
                 yield _Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
-    for dim, size in enumerate(whole.leaves[-1].shape if _is_plain(whole.leaves[-1]) else ()):
+    for dim, size in enumerate(whole.leaves[-1].shape if is_plain(whole.leaves[-1]) else ()):
         said = f"it runs along dimension {dim} from the other end"
         if size > 1:
             yield _Tried(6, [0], partial(_turned_round, dim, size), said)
@@ -261,63 +266,77 @@ def _lowers(step: Step) -> bool:
 def _operands(search: _Search, number: int) -> _Edited:
     """Another operand, or two of them exchanged."""
     step = search.steps[number]
-    tensors = {k: t for k, t in enumerate(step.leaves) if _is_plain(t)}
+    tensors = {k: t for k, t in enumerate(step.leaves) if is_plain(t)}
     known = {k: search.name(t) or search.source(t) for k, t in tensors.items()}
     other = {} if number else dict(enumerate(search.backward.names))
     names = {k: name or other.get(k) or f"its operand {k}" for k, name in known.items()}
     for k, tensor in tensors.items():
         if not number or search.is_shared(tensor):  # else an edit of where it comes from
-            yield from _changed(search, number, tensor, partial(edited, k), f"reads {names[k]}")
+            yield from _changed(search, number, tensor, partial(edited, k), (k, names[k]))  # fmt: skip
             yield from _factors(search, step, tensor, partial(edited, k), f"reads {names[k]}")
         for rank, others in ((4, search.hand), (6, search.made)) if known[k] else ():
             for other, value in others.items():
                 if is_alike(value, tensor) and other != names[k] and not torch.equal(value, tensor):
                     edit = edited(k, lambda t, value=value: value.clone())  # a step may write there
-                    yield rank, edit, f"reads {other} for {names[k]}"
+                    called = step.source.called(value)
+                    text = f"{called} ({other})" if called and called not in other else other
+                    yield Variant(rank, edit, f"reads {text}, not {names[k]}",
+                                  step.source.with_operands({k: called}))  # fmt: skip
     for k, n in itertools.combinations(tensors, 2):
         if is_alike(tensors[k], tensors[n]):
             one, other = (search.name(tensors[i]) or f"its operand {i}" for i in (k, n))
             said = f"reads {other} for {one}, and the other way round"
-            yield 2, _exchanged(k, n), said
+            texts = {k: step.source.operand(n), n: step.source.operand(k)}
+            yield Variant(2, _exchanged(k, n), said, step.source.with_operands(texts))
 
 
 def _plain(search: _Search, number: int) -> _Edited:
-    """Another number or flag, or another way to compare."""
+    """Another number or flag."""
     step = search.steps[number]
     for k, leaf in enumerate(step.leaves):
         if type(leaf) is bool:
-            yield 1, edited(k, lambda flag: not flag), f"reads {not leaf} for {leaf}"
-        elif type(leaf) in (int, float) and step.place:
-            for rank, value, said in _meant(search, number, k):
-                yield rank, edited(k, lambda _, value=value: value), f"reads {said} for {leaf:.6g}"
+            becomes = step.source.with_operands({k: f"{not leaf}"})
+            yield Variant(
+                1, edited(k, lambda flag: not flag), f"reads {not leaf}, not {leaf}", becomes
+            )
+        elif type(leaf) in (int, float) and number:
+            for rank, value, said, text in _meant(search, number, k):
+                edit = edited(k, lambda _, value=value: value)
+                becomes = step.source.with_operands({k: text})
+                yield Variant(rank, edit, f"reads {said} not {leaf:.6g}", becomes)
             # What is written once may be several operations: a comparison, and its truth for `if`.
             same = (s for s in search.steps if s.place == step.place)
             turns = [s.leaves[k] for s in same if k < len(s.leaves)]
             for more, said in _BESIDE.items() if len({*turns}) > 1 and type(leaf) is int else ():
                 edit = edited(k, lambda n, more=more: n + more)
-                yield 1, edit, f"reads {said} than {', '.join(map(str, turns[:3]))}, ..."
-    if getattr(step.found, "dtype", None) == torch.bool and len(step.leaves) == 2:
-        for sign, compare in _COMPARISONS.items():
-            yield 2, lambda run, leaves, by=compare: by(*leaves), f"compares by {sign}"
+                text = step.source.operand(k) and f"{step.source.operand(k)} {'+-'[more < 0]} 1"
+                yield Variant(1, edit, f"reads {said} than {', '.join(map(str, turns[:3]))}, ...",
+                              step.source.with_operands({k: text}))  # fmt: skip
 
 
-def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, float, str]]:
-    """Numbers that may be meant for another one, and how likely each is."""
-    leaf = search.steps[number].leaves[place]
+def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, float, str, str]]:
+    """Numbers that may be meant for another one: how likely, what it is, how it is written."""
+    leaf, source = search.steps[number].leaves[place], search.steps[number].source
     whole, difference = isinstance(leaf, int), search.pair.difference
+    for name, n in {n: (name, n) for name, n in reversed([*difference.numbers.items()])}.values():
+        called = source.called(n) or (name if name.startswith("ctx.") else "")
+        path = f"{called} ({name})" if called not in ("", name) else name
+        if n != leaf:
+            # An integer may be a dimension, for example.
+            yield 0, int(n) if whole and n == int(n) else n, f"{path}, which is {n:.6g},", called
     near = range(-2, 4) if whole else (1.0, 2.0, 0.5)
-    named = {n: f"{n}" for n in sorted(near, key=lambda n: (n * leaf < 0, abs(n)))}
+    named = {n: f"{n}," for n in sorted(near, key=lambda n: (n * leaf < 0, abs(n)))}
+    texts = {n: f"{n}" for n in named}
     if not whole and leaf:
         alone = {leaf**2: "square", abs(leaf) ** 0.5: "square root", -leaf: "negative",
                  1 / leaf: "reciprocal", 1 - leaf: "complement", 2 * leaf: "double",
                  leaf / 2: "half"}  # fmt: skip
         named |= {value: f"the {said} of {leaf:.6g}, {value:.6g}," for value, said in alone.items()}
     named |= {size: f"{size}, the size of {name}," for name, size in difference.sizes.items()}
-    named |= {n: f"{name}, which is {n:.6g}," for name, n in difference.numbers.items()}
-    yield from ((1, value, said) for value, said in named.items() if value != leaf)
-    follows = None if whole else _followed(search, number, place)
+    yield from ((1, n, said, texts.get(n, "")) for n, said in named.items() if n != leaf)
+    follows = None if whole or search.is_small else _followed(search, number, place)
     if follows is not None:
-        yield NAMELESS, follows, f"{follows:.6g}"
+        yield NAMELESS, follows, f"{follows:.6g},", f"{follows:.6g}"
 
 
 def _followed(search: _Search, number: int, place: int) -> float | None:
@@ -360,11 +379,14 @@ def _of_result(step: Step, change: Callable[[torch.Tensor], torch.Tensor]) -> Ed
 
 
 def _changed(
-    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit], read: str = ""
-) -> _Edited:
+    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit],
+    of: tuple[int, str] | None = None,
+) -> _Edited:  # fmt: skip
     """Another tensor, a result or an operand that is read: a factor, a term, other places."""
+    source, read = search.steps[number].source, f"reads {of[1]}" if of else ""
+    written = source.operand(of[0]) if of else source.text
     if tensor.dtype == torch.bool:
-        yield 3, edit(torch.logical_not), f"{read or 'is'} negated"
+        yield Variant(3, edit(torch.logical_not), f"{read or 'is'} negated")
         return
     share = search.share(number, edit)
     if share is not None:
@@ -373,7 +395,9 @@ def _changed(
             if not few or change.rank < NAMELESS:
                 verb, _, how = change.edit.partition(" ")
                 said = f"{read} {'with ' * (verb == 'has')}{how}" if read else change.edit
-                yield change.rank, edit(change.apply), said
+                text = change.write(written, lambda name: source.called(search.all_at_hand[name]))
+                becomes = source.with_operands({of[0]: text}) if of else text
+                yield Variant(change.rank, edit(change.apply), said, becomes)
 
 
 def _factors(search: _Search, step: Step, tensor: torch.Tensor, edit: Callable[[Any], Edit],
@@ -381,66 +405,4 @@ def _factors(search: _Search, step: Step, tensor: torch.Tensor, edit: Callable[[
     """A factor that stands elsewhere in backward, and is forgotten where a tensor is read."""
     for name, other in search.made.items() if is_continuous(tensor) else ():
         if is_continuous(other) and is_alike(other, tensor) and name != step.said:
-            yield 6, edit(lambda t, by=other: t * by), f"{read} multiplied by {name}"
-
-
-def _parts(step: Step) -> _Edited:
-    """As many entries from the other end of what an operation takes a part of."""
-    whole = step.leaves[0] if step.leaves else None
-    if not isinstance(whole, torch.Tensor) or whole.ndim != step.found.ndim:
-        return
-    for dim, (count, every) in enumerate(zip(step.found.shape, whole.shape, strict=True)):
-        for side, start in (("first", 0), ("last", every - count)) if count < every else ():
-            place = dim, start, count
-            yield (
-                4, lambda run, leaves, place=place: leaves[0].narrow(*place),
-                f"takes the {side} {count} of {every} along dimension {dim}",
-            )  # fmt: skip
-
-
-def _others(step: Step) -> _Edited:
-    """Another operation of the same operands."""
-    tensors = [leaf for leaf in step.leaves if _is_plain(leaf) and is_continuous(leaf)]
-    if not is_continuous(step.found) or len(tensors) != len(step.leaves):
-        return
-    if len(tensors) == 2:
-        for sign, compute in _OPERATORS.items():
-            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes with {sign}"
-    elif len(tensors) == 1 and step.found.shape == tensors[0].shape and step.found.any():
-        for compute in _FUNCTIONS:
-            yield 4, lambda run, leaves, by=compute: by(*leaves), f"computes {compute.__name__}"
-
-
-def _sums(search: _Search, step: Step) -> _Edited:
-    """A sum or mean along other dimensions, or within the segments that an index names."""
-    whole = step.leaves[0] if step.leaves else None
-    if not (_is_plain(whole) and is_continuous(whole)) or whole.numel() <= step.found.numel():
-        return
-    every = [*range(whole.ndim)][:_MOST]
-    extents = [d for n in every for d in itertools.combinations(every, n + 1)]
-    for name, reduce in _SUMS.items():
-        reduced = {d: reduce(whole, d, keepdim=True) for d in extents}
-        same = {d: r for d, r in reduced.items() if r.numel() == step.found.numel()}
-        kept = [d for d, r in same.items() if torch.allclose(step.found.reshape(r.shape), r)]
-        for dims in [d for d in extents if d not in kept] if kept else ():
-            along = f"dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}"
-            yield (
-                4, lambda run, leaves, by=reduce, dims=dims: by(leaves[0], dims, keepdim=True),
-                f"is a {name} along {along}",
-            )  # fmt: skip
-        for path, index in search.hand.items() if kept else ():
-            for dim in every if index.dtype == torch.int64 and index.ndim == 1 else ():
-                if len(index) == whole.shape[dim] and int(index.min()) >= 0:
-                    edit = partial(_within_segments, dim, index, name == "mean")
-                    yield 4, edit, f"is a {name} within each segment of {path}"
-
-
-def _within_segments(
-    dim: int, index: torch.Tensor, mean: bool, run: Run, leaves: Sequence[Any]
-) -> torch.Tensor:
-    """What each entry finds in its own segment."""
-    whole = leaves[0]
-    shape = [int(index.max()) + 1 if k == dim else n for k, n in enumerate(whole.shape)]
-    count = torch.bincount(index)[index].reshape([-1] + [1] * (whole.ndim - 1 - dim))
-    by = whole / count if mean else whole
-    return whole.new_zeros(shape).index_add(dim, index, by).index_select(dim, index)
+            yield Variant(6, edit(lambda t, by=other: t * by), f"{read} multiplied by {name}")

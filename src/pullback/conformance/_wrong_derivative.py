@@ -17,7 +17,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._edits import right_edit
+from pullback.conformance._edits import Right, right_edit
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
@@ -103,7 +103,8 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
         for k in inputs:
             found = _wrong(at, k)
             if found is not None:
-                return _told(at, k, *found, detail=detail, hint=hint)
+                *seen, mend = found
+                return _told(at, k, *seen, detail=detail, hint=mend or hint)
     return None
 
 
@@ -148,8 +149,8 @@ def _told(
     )  # fmt: skip
 
 
-def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str] | None:
-    """A gradient by differences (NaN where not moved), by backward, and how they differ."""
+def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str, str] | None:
+    """A gradient by differences (NaN where not moved), by backward, how they differ, the mend."""
     probe, points, point = at.probe, at.points, at.points[only]
     places = _places(point.numel())
     if not places:
@@ -177,17 +178,15 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if pair is not None and ratio and pair.equal(pair.got / ratio):
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
-    said = explain(sharp, EXACT)
+    said, mend = explain(sharp, EXACT), Right()
     if not said:
         at = replace(at, until=time.process_time() + 2 * _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
         inputs = probe.inputs.with_points(points)
-        mend = right_edit(
-            backward, only, sharp, lambda k, t: _is_of(at, k, t, inputs), at.until
-        )
-        said = explain(difference, FACTS if mend else RULES)
-        said = f"{mend or _neglected(at, only, answered)} {said}".strip()
-    return expected, got, said
+        mend = right_edit(backward, only, sharp, lambda k, t: _is_of(at, k, t, inputs), at.until)
+        said = explain(difference, FACTS if mend.said else RULES)
+        said = f"{mend.said or _neglected(at, only, answered)} {said}".strip()
+    return expected, got, said, mend.mend
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
@@ -378,5 +377,5 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             other = Pair.of(replace(hand, expected=expected[j], got=tangent))
             return other is not None and other.equal(other.got)
 
-        return right_edit(jvp, k, difference, is_right, until)
+        return right_edit(jvp, k, difference, is_right, until).said
     return ""
