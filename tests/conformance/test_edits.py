@@ -653,6 +653,39 @@ class Window(torch.autograd.Function):
         return g * x.cos() * torch.logical_or(x > -1, x < 1)
 
 
+class NewtonLogSumExp(torch.autograd.Function):
+    """Solved by few steps: the derivative that is meant is right to some digits."""
+
+    @staticmethod
+    def forward(ctx, x):
+        whole, y = x.exp().sum(-1), torch.zeros_like(x[:, 0])
+        for _ in range(3):
+            y = y + 2 * (whole - y.exp()) / (whole + y.exp())
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        share = x.exp()
+        return g[:, None] * share / share.sum(0, keepdim=True)  # -1
+
+
+class NewtonRoot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = (1 + x) / 2
+        for _ in range(2):
+            y = (y + x / y) / 2
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g / (y + 1 / y)  # y + y
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -793,6 +826,12 @@ NAMED = {
     "operator": (HardSwish, (3 * X,), "`(x >= -3.0) | (x <= 3.0)` (test_edits.py) reads `&`, not"),
     "function for an operator": (
         Window, (X,), "or(x > -1, x < 1)` (test_edits.py) computes logical_and.",
+    ),
+    "solved by few steps": (
+        NewtonLogSumExp, (X,), "`share.sum(0, keepdim=True)` (test_edits.py) reads -1, not 0.",
+    ),
+    "searched by few steps": (
+        NewtonRoot, (X.abs() + 0.3,), "entry, where `1 / y` (test_edits.py) reads `*`, not `/`.",
     ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip

@@ -9,46 +9,33 @@ factor has to be follows from two runs, where backward is linear in what is mult
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import NAMELESS, Difference, Pair, changes, is_alike, is_same
+from pullback.conformance._changes import (
+    NAMELESS,
+    Difference,
+    Pair,
+    changes,
+    is_alike,
+)
 from pullback.conformance._operations import Backward, Edit, Run, Step, edited
-from pullback.conformance._probe import Tensors
+from pullback.conformance._search import FEWEST, IsRight, Right, Search, Tried
 from pullback.conformance._substitutes import Variant, is_plain, substitutes
 from pullback.internal.torch import pytree
 
-__all__ = ["Right", "right_edit"]
+__all__ = ["right_edit"]
 
-_FEWEST = 3  # numbers that a factor without a name must explain
 
 _BESIDE = {-1: "one less", 1: "one more"}
 _NEWTON = 8
 
-IsRight = Callable[[int, torch.Tensor], bool]
 _Edited = Iterator[Variant]
-
-
-class _Tried(NamedTuple):
-    """An edit of a step or several, in words; those of a lower rank are tried first."""
-
-    rank: int
-    steps: Sequence[int]
-    edit: Edit
-    said: str
-    becomes: str = ""  # what is written at the place of the first step then
-
-
-class Right(NamedTuple):
-    """What makes a backward right."""
-
-    said: str = ""  # one sentence; empty where nothing was found
-    mend: str = ""  # what to do
 
 
 def right_edit(
@@ -73,138 +60,25 @@ def right_edit(
     base = None if pair is None else backward.answers()
     if pair is None or base is None or not backward.steps:
         return Right()
-    search, alone = _Search(backward, tuple(backward.steps), only, pair, base, is_right), Right()
+    search = Search(backward, tuple(backward.steps), only, pair, base, is_right)
     every = itertools.takewhile(lambda tried: time.process_time() < until, _edits(search))
+    alone, nearly, nearest = Right(), Right(), search.nearly
     for tried in sorted(every, key=search.order):
         if time.process_time() > until:
             break
         answers = search.answers(tried.steps, tried.edit)
-        found = search.own(answers)
-        if answers is None or found is None or not pair.equal(found):
-            continue
-        if search.are_right(answers):
-            return search.told(tried, backward.called)
-        if not alone.said and search.are_left(answers):
-            alone = search.told(tried, f"That {backward.answered} alone")
-    return alone
+        gap = search.gap(answers)
+        if answers is None or gap > pair.difference.close:
+            if tried.rank < NAMELESS and gap < nearest and search.are_left(answers or base):
+                nearly, nearest = search.told(tried, gap=gap), gap
+        elif search.are_right(answers):
+            return search.told(tried)
+        elif not alone.said and search.are_left(answers):
+            alone = search.told(tried, alone=True)
+    return alone if alone.said else nearly
 
 
-@dataclass(frozen=True)
-class _Search:
-    """What edits are made of."""
-
-    backward: Backward  # runs with a step edited
-    steps: Sequence[Step]  # those of backward as it is
-    only: int  # the position of the input whose gradient is wrong
-    pair: Pair  # that gradient expected and got
-    base: Tensors  # all gradients as they are
-    is_right: IsRight
-    shared: set[int] = field(default_factory=set)  # the steps that another gradient reads too
-
-    def told(self, tried: _Tried, what: str) -> Right:
-        """What an edit makes right, and how it is made."""
-        source = self.steps[tried.steps[0]].source
-        becomes = tried.becomes and source.fitting(tried.becomes)
-        mend = f"Write `{becomes}` for `{source.text}` at {source.where}."
-        other = f"Change {self.backward.called.lower()} so that {tried.said}."
-        return Right(f"{what} is right where {tried.said}.", mend if becomes else other)
-
-    def order(self, tried: _Tried) -> tuple[int, bool, bool]:
-        """The likeliest first.
-
-        Of edits that are as likely, one that stands in a line of its own before one of all that
-        reads what forward left, and one of what this gradient alone reads before one of others.
-        """
-        return tried.rank, tried.steps[0] == 0, not self.shared.isdisjoint(tried.steps)
-
-    @property
-    def rest(self) -> list[int]:
-        """The positions of the other inputs."""
-        return [k for k in range(len(self.base)) if k != self.only]
-
-    @cached_property
-    def right(self) -> Mapping[int, bool]:
-        """Whether the other gradients are right as they are."""
-        return {k: self.is_right(k, self.base[k]) for k in self.rest}
-
-    def are_left(self, answers: Tensors) -> bool:
-        """Whether the other gradients are as they were."""
-        return all(torch.equal(answers[k], self.base[k]) for k in self.rest)
-
-    def are_right(self, answers: Tensors) -> bool:
-        """Whether the other gradients are right too."""
-        return all(
-            self.right[k] if torch.equal(answers[k], self.base[k]) else self.is_right(k, answers[k])
-            for k in self.rest
-        )
-
-    @cached_property
-    def first(self) -> Sequence[int]:
-        """The first step at each place of the source."""
-        places = {step.place: number for number, step in reversed([*enumerate(self.steps)])}
-        return sorted(places.values())
-
-    @property
-    def hand(self) -> Mapping[str, torch.Tensor]:
-        return self.pair.difference.hand
-
-    @property
-    def all_at_hand(self) -> Mapping[str, torch.Tensor]:
-        """What a change may read."""
-        difference = self.pair.difference
-        return {**difference.hand, **difference.others, **difference.parts}
-
-    @property
-    def is_small(self) -> bool:
-        """Whether there are so few entries that a number always explains them."""
-        return int(self.pair.known.sum()) < _FEWEST
-
-    def name(self, tensor: torch.Tensor) -> str:
-        return next((name for name, other in self.hand.items() if is_same(tensor, other)), "")
-
-    @cached_property
-    def made(self) -> Mapping[str, torch.Tensor]:
-        """The results of the steps, by how each is written."""
-        found = {self.steps[n].said: self.steps[n].found for n in reversed(self.first) if n}
-        return {said: t for said, t in found.items() if is_plain(t)}
-
-    def source(self, tensor: torch.Tensor) -> str:
-        """How the tensor is computed, where it is the result of another step."""
-        found = (s.said for s in self.steps[1:] if is_plain(s.found) and is_same(s.found, tensor))
-        return next(found, "")
-
-    def is_shared(self, tensor: torch.Tensor) -> bool:
-        """Whether several operations read it, one of which may mean another one."""
-        read = (leaf for n in self.first if n for leaf in self.steps[n].leaves)
-        return sum(is_plain(leaf) and is_same(leaf, tensor) for leaf in read) > 1
-
-    def answers(self, edited: Sequence[int], edit: Edit) -> Tensors | None:
-        """All gradients with steps edited, however often their places in the source are run."""
-        places = {self.steps[k].place for k in edited}
-        written = [k for k, other in enumerate(self.steps) if other.place in places]
-        return self.backward.answers(written, edit)
-
-    def numbers(self, edited: Sequence[int], edit: Edit) -> torch.Tensor | None:
-        """The gradient that is wrong with steps edited."""
-        return self.own(self.answers(edited, edit))
-
-    def own(self, answers: Tensors | None) -> torch.Tensor | None:
-        """The gradient that is wrong; ``None`` where its shape is another, or it is not finite."""
-        found = None if answers is None else answers[self.only]
-        if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
-            return None
-        return found.to("cpu", self.pair.got.dtype)
-
-    def share(self, step: int, edit: Callable[[Any], Edit]) -> torch.Tensor | None:
-        """How the gradient changes when a tensor is doubled; ``None`` where it does not."""
-        answers = self.answers([step], edit(lambda t: t + t))
-        if answers is not None and not self.are_left(answers):
-            self.shared.add(step)
-        twice = self.own(answers)
-        return None if twice is None or torch.equal(twice, self.pair.got) else twice - self.pair.got
-
-
-def _edits(search: _Search) -> Iterator[_Tried]:
+def _edits(search: Search) -> Iterator[Tried]:
     """Edits of each place of the source, the whole of backward among them, and of its operands."""
     for number in search.first:
         step = search.steps[number]
@@ -218,28 +92,28 @@ def _edits(search: _Search) -> Iterator[_Tried]:
             kinds.insert(0, _changed(search, number, step.found, of_result))
         kinds.insert(0, substitutes(step, search.hand) if number else iter(()))
         for rank, edit, said, becomes in itertools.chain.from_iterable(kinds):
-            yield _Tried(rank, [number], edit, f"{step.said} {said}", becomes)
+            yield Tried(rank, [number], edit, f"{step.said} {said}", becomes)
         if not number:
             yield from _of_the_whole(search)
     lowering = [number for number in search.first if _lowers(search.steps[number])]
     for some in [[number] for number in lowering] + [lowering] * (len(lowering) > 1):
         said = " and ".join(search.steps[number].said for number in some)
         is_are = "is" if len(some) == 1 else "are"
-        yield _Tried(3, some, lambda run, leaves: leaves[0], f"{said} {is_are} left out")
+        yield Tried(3, some, lambda run, leaves: leaves[0], f"{said} {is_are} left out")
 
 
-def _of_the_whole(search: _Search) -> Iterator[_Tried]:
+def _of_the_whole(search: Search) -> Iterator[Tried]:
     """Edits of what forward left for backward, and of the order in which backward goes along it."""
     whole, names = search.steps[0], search.backward.names
     for k, (name, leaf) in enumerate(zip(names, whole.leaves, strict=True)):
         if type(leaf) in (int, float):
             for rank, value, said, _ in _meant(search, 0, k):
                 edit = edited(k, lambda _, value=value: value)
-                yield _Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
+                yield Tried(rank, [0], edit, f"{name} is {said} not {leaf:.6g}")
     for dim, size in enumerate(whole.leaves[-1].shape if is_plain(whole.leaves[-1]) else ()):
         said = f"it runs along dimension {dim} from the other end"
         if size > 1:
-            yield _Tried(6, [0], partial(_turned_round, dim, size), said)
+            yield Tried(6, [0], partial(_turned_round, dim, size), said)
 
 
 def _turned_round(dim: int, size: int, run: Run, leaves: Sequence[Any]) -> Any:
@@ -263,7 +137,7 @@ def _lowers(step: Step) -> bool:
     return finer and torch.equal(found, whole.to(found.dtype))
 
 
-def _operands(search: _Search, number: int) -> _Edited:
+def _operands(search: Search, number: int) -> _Edited:
     """Another operand, or two of them exchanged."""
     step = search.steps[number]
     tensors = {k: t for k, t in enumerate(step.leaves) if is_plain(t)}
@@ -272,8 +146,9 @@ def _operands(search: _Search, number: int) -> _Edited:
     names = {k: name or other.get(k) or f"its operand {k}" for k, name in known.items()}
     for k, tensor in tensors.items():
         if not number or search.is_shared(tensor):  # else an edit of where it comes from
-            yield from _changed(search, number, tensor, partial(edited, k), (k, names[k]))  # fmt: skip
-            yield from _factors(search, step, tensor, partial(edited, k), f"reads {names[k]}")
+            edit = partial(edited, k)
+            yield from _changed(search, number, tensor, edit, (k, names[k]))
+            yield from _factors(search, step, tensor, edit, f"reads {names[k]}")
         for rank, others in ((4, search.hand), (6, search.made)) if known[k] else ():
             for other, value in others.items():
                 if is_alike(value, tensor) and other != names[k] and not torch.equal(value, tensor):
@@ -290,7 +165,7 @@ def _operands(search: _Search, number: int) -> _Edited:
             yield Variant(2, _exchanged(k, n), said, step.source.with_operands(texts))
 
 
-def _plain(search: _Search, number: int) -> _Edited:
+def _plain(search: Search, number: int) -> _Edited:
     """Another number or flag."""
     step = search.steps[number]
     for k, leaf in enumerate(step.leaves):
@@ -314,7 +189,7 @@ def _plain(search: _Search, number: int) -> _Edited:
                               step.source.with_operands({k: text}))  # fmt: skip
 
 
-def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, float, str, str]]:
+def _meant(search: Search, number: int, place: int) -> Iterator[tuple[int, float, str, str]]:
     """Numbers that may be meant for another one: how likely, what it is, how it is written."""
     leaf, source = search.steps[number].leaves[place], search.steps[number].source
     whole, difference = isinstance(leaf, int), search.pair.difference
@@ -339,7 +214,7 @@ def _meant(search: _Search, number: int, place: int) -> Iterator[tuple[int, floa
         yield NAMELESS, follows, f"{follows:.6g},", f"{follows:.6g}"
 
 
-def _followed(search: _Search, number: int, place: int) -> float | None:
+def _followed(search: Search, number: int, place: int) -> float | None:
     """The number that makes the gradient right, by Gauss-Newton steps; ``None`` if it is none."""
     value = start = search.steps[number].leaves[place]
     pair = search.pair
@@ -379,7 +254,7 @@ def _of_result(step: Step, change: Callable[[torch.Tensor], torch.Tensor]) -> Ed
 
 
 def _changed(
-    search: _Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit],
+    search: Search, number: int, tensor: torch.Tensor, edit: Callable[[Any], Edit],
     of: tuple[int, str] | None = None,
 ) -> _Edited:  # fmt: skip
     """Another tensor, a result or an operand that is read: a factor, a term, other places."""
@@ -390,7 +265,7 @@ def _changed(
         return
     share = search.share(number, edit)
     if share is not None:
-        few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < _FEWEST
+        few = int((share.abs() > search.pair.difference.close * share.abs().max()).sum()) < FEWEST
         for change in changes(search.pair, tensor, share):
             if not few or change.rank < NAMELESS:
                 verb, _, how = change.edit.partition(" ")
@@ -400,7 +275,7 @@ def _changed(
                 yield Variant(change.rank, edit(change.apply), said, becomes)
 
 
-def _factors(search: _Search, step: Step, tensor: torch.Tensor, edit: Callable[[Any], Edit],
+def _factors(search: Search, step: Step, tensor: torch.Tensor, edit: Callable[[Any], Edit],
              read: str) -> _Edited:  # fmt: skip
     """A factor that stands elsewhere in backward, and is forgotten where a tensor is read."""
     for name, other in search.made.items() if is_continuous(tensor) else ():

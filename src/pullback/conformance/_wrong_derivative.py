@@ -17,12 +17,13 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._edits import Right, right_edit
+from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
+from pullback.conformance._search import Right
 from pullback.conformance._structure import stepping
 from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
