@@ -21,7 +21,7 @@ __all__ = ["Source", "atom", "source_here"]
 
 # Where an operation is dispatched, not written.
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
-_SIGNS = {
+_SIGNS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitAnd: "&", ast.BitOr: "|",
     ast.BitXor: "^", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==",
     ast.NotEq: "!=",

@@ -104,8 +104,8 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
         for k in inputs:
             found = _wrong(at, k)
             if found is not None:
-                *seen, mend = found
-                return _told(at, k, *seen, detail=detail, hint=mend or hint)
+                expected, got, said, mend = found
+                return _told(at, k, expected, got, said, detail=detail, hint=mend or hint)
     return None
 
 
