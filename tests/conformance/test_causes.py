@@ -99,6 +99,22 @@ class AsksForAnother(torch.autograd.Function):
         return g * w, g * x, g if ctx.needs_input_grad[1] else None
 
 
+class AsksForTheOther(torch.autograd.Function):
+    @staticmethod
+    def forward(x, scale):
+        return x.sin() * scale
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        _, wanted = ctx.needs_input_grad  # of x and of the scale
+        return g * x.cos() * scale if wanted else None, g * x.sin() if wanted else None
+
+
 class BufferOfTheClass(torch.autograd.Function):
     """Keeps what backward needs in a buffer that calls of one shape share."""
 
@@ -222,6 +238,14 @@ CASES = {
     "needs-input-grad": (
         AsksForAnother, (X, X + 1, X + 2), ("needs-input-grad", "form"), "not for args[1]",
     ),
+    "asked for a constant": (
+        AsksForAnother, (X.clone().requires_grad_(), X + 1, (X + 2).requires_grad_()),
+        ("derivative", "double", "needs-input-grad"), "for args[2], not for args[1]",
+    ),
+    "asked for the one constant": (
+        AsksForTheOther, (X.clone().requires_grad_(), X + 1),
+        ("derivative", "needs-input-grad"), "for args[0], not for args[1]",
+    ),
     "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
     "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
@@ -230,7 +254,9 @@ CASES = {
     "vmap": (BatchesLast, (X,), ("vmap", "transforms"), "vmap"),
     "rank less": (SumsTooMuch, (X[0],), ("rank", "form"), "from the end"),
 }  # fmt: skip
-NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"}
+NAMED = {"memory": "layout", "class": "state", "drawn": "retain", "rank less": "rank"} | {
+    name: "needs-input-grad" for name in CASES if name.startswith("asked")
+}
 
 
 def checked(name):

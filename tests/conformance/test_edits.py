@@ -571,6 +571,121 @@ class Recurrent(torch.autograd.Function):
         return g * (1 - z) * (1 - h.tanh().square()), g * (h - h.tanh())  # + g * z
 
 
+class Turned(torch.autograd.Function):
+    """A product of complex numbers, as two halves."""
+
+    @staticmethod
+    def forward(ctx, x, a, b):
+        ctx.save_for_backward(x, a, b)
+        r, i = x.chunk(2, -1)
+        return torch.cat([r * a - i * b, r * b + i * a], -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, a, b = ctx.saved_tensors
+        r, i = x.narrow(1, 0, 2), x.narrow(1, 2, 2)
+        one, other = g.narrow(1, 0, 2), g.narrow(1, 2, 2)
+        by_x = torch.cat([one * a + other * b, other * a - one * b], -1)
+        return by_x, r * one + i * other, r * other + i * one  # the last: a difference
+
+
+class Crosses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, z):
+        ctx.save_for_backward(x)
+        return x.T + x.sin() + z
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        whole = g.clone()
+        return whole + g * x.cos(), whole  # the first: whole.T
+
+
+class Capped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, cap):
+        ctx.save_for_backward(x, cap)
+        return torch.minimum(x.relu(), cap)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, cap = ctx.saved_tensors
+        beyond = (g * (x > 0)).sum()  # x > cap
+        return g * (x > 0) * (x < cap), beyond
+
+
+class Shrinks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, least):
+        ctx.save_for_backward(x)
+        ctx.least = least
+        return torch.where(x.abs() > least, x - least * x.sign(), 0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x.abs() > 2), None  # ctx.least
+
+
+class HardSwish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (x + 3).clamp(0, 6) / 6
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = (x >= 3.0).to(x)
+        return g * torch.where((x >= -3.0) | (x <= 3.0), x / 3 + 0.5, slope)
+
+
+class Window(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where(x.abs() < 1, x.sin(), 0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() * torch.logical_or(x > -1, x < 1)
+
+
+class NewtonLogSumExp(torch.autograd.Function):
+    """Solved by few steps: the derivative that is meant is right to some digits."""
+
+    @staticmethod
+    def forward(ctx, x):
+        whole, y = x.exp().sum(-1), torch.zeros_like(x[:, 0])
+        for _ in range(3):
+            y = y + 2 * (whole - y.exp()) / (whole + y.exp())
+        ctx.save_for_backward(x)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        share = x.exp()
+        return g[:, None] * share / share.sum(0, keepdim=True)  # -1
+
+
+class NewtonRoot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = (1 + x) / 2
+        for _ in range(2):
+            y = (y + x / y) / 2
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g / (y + 1 / y)  # y + y
+
+
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
 NAMED = {
@@ -594,10 +709,10 @@ NAMED = {
     "threshold": (
         Huber,
         (torch.linspace(-2, 2, 20)[torch.randperm(20, generator=generator)], 0.5),
-        "`d.abs() < 1` (test_edits.py) reads args[1], which is 0.5, for 1.",
+        "`d.abs() < 1` (test_edits.py) reads ctx.delta (args[1]), which is 0.5, not 1.",
     ),
     "cropped": (PadsLeft, (X, 2), "(test_edits.py) takes the last 3 of 5 along dimension 1."),
-    "dimension": (Softmax, (X @ X.T,), "(test_edits.py) reads -1 for -2."),
+    "dimension": (Softmax, (X @ X.T,), "(test_edits.py) reads -1, not -2."),
     "number of its own": (
         ByLogLength,
         (X.clone().requires_grad_(), torch.tensor(0.4).requires_grad_()),
@@ -642,9 +757,9 @@ NAMED = {
         (torch.rand(5, 3, generator=generator), X[:5]),
         "it reads output 0 shifted by one along dimension 0, with zeros at its start.",
     ),
-    "square of an option": (Softened, (X, 0.3), "reads the square of 0.3, 0.09, for 0.3."),
-    "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7 for 0.6."),
-    "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801 not 0.75."),
+    "square of an option": (Softened, (X, 0.3), "reads the square of 0.3, 0.09, not 0.3."),
+    "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7, not 0.6."),
+    "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801, not 0.75."),
     "one less": (
         Standardises,
         (torch.randn(4, 7, generator=generator),),
@@ -670,7 +785,7 @@ NAMED = {
     "one too many": (
         Composite,
         (torch.rand(3, 6, generator=generator), torch.randn(3, 6, generator=generator)),
-        "`(1 - alpha) * through * shade` (test_edits.py) reads ctx.saved_tensors[1] for `(1 - al",
+        "`(1 - alpha) * through * shade` (test_edits.py) reads through (ctx.saved_t",
     ),
     "index of a loop": (
         Chain,
@@ -689,6 +804,35 @@ NAMED = {
         (torch.randn(4, 3, generator=generator), torch.rand(4, 3, generator=generator)),
         "The term of args[1] * the cotangent of output 0 is missing.",
     ),
+    "of one gradient": (
+        Turned,
+        (torch.randn(3, 4, generator=generator), torch.randn(3, 2, generator=generator),
+         torch.randn(3, 2, generator=generator)),
+        "`r * other + i * one` (test_edits.py) reads `-`, not `+`.",
+    ),
+    "transposed in one gradient": (
+        Crosses,
+        (X @ X.cos().T, X.sin() @ X.T),
+        "`whole + g * x.cos()` (test_edits.py) reads the cotangent of output 0 transposed.",
+    ),
+    "an argument for a number": (
+        Capped,
+        (3 * torch.randn(20, generator=generator), torch.tensor(1.0)),
+        "`x > 0` (test_edits.py) reads cap (args[1]), which is 1, not 0.",
+    ),
+    "one on the context": (
+        Shrinks, (2 * X, 1.0), "`x.abs() > 2` (test_edits.py) reads ctx.least (args[1]), which is",
+    ),
+    "operator": (HardSwish, (3 * X,), "`(x >= -3.0) | (x <= 3.0)` (test_edits.py) reads `&`, not"),
+    "function for an operator": (
+        Window, (X,), "or(x > -1, x < 1)` (test_edits.py) computes logical_and.",
+    ),
+    "solved by few steps": (
+        NewtonLogSumExp, (X,), "`share.sum(0, keepdim=True)` (test_edits.py) reads -1, not 0.",
+    ),
+    "searched by few steps": (
+        NewtonRoot, (X.abs() + 0.3,), "entry, where `1 / y` (test_edits.py) reads `*`, not `/`.",
+    ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
 }  # fmt: skip
 
@@ -703,10 +847,42 @@ def test_the_first_line_names_the_edit(name):
     assert len(finding.repro.splitlines()) <= 60 or inputs[0].numel() > 256  # packed
 
 
+MENDS = {
+    "an argument for a number": "Write `x > cap` for `x > 0` at ",
+    "one on the context": "Write `x.abs() > ctx.least` for `x.abs() > 2` at ",
+    "function for an operator": "Write `torch.logical_and(x > -1, x < 1)` for",
+    "operator": "Write `(x >= -3.0) & (x <= 3.0)` for `(x >= -3.0) | (x <= 3.0)` at ",
+    "index of a loop": "Write `states[t - 1]` for `states[t]` at ",
+    "transposed in one gradient": "Write `whole.T + g * x.cos()` for `whole + g * x.cos()` at ",
+    "factor of one use": "Write `torch.cat([by_r, by_n * r], -1)` for `torch.cat([by_r, by_n],",
+    "other function": "Write `torch.cos(3 * x)` for `torch.sin(3 * x)` at ",
+    "number that follows": "Write `torch.exp(x) / (0.3 + torch.exp(x)) + 0.7` for",
+    "factor in a term": "Change backward so that `1 - s` (test_edits.py",
+    "solved for": "Change backward so that ctx.keep is 0.778801, not 0.75.",
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", MENDS)
+def test_the_mend_says_the_edit_in_the_names_of_the_author(name):
+    function, inputs, _ = NAMED[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert finding.hint.startswith(MENDS[name])
+
+
+def test_a_ratio_of_two_numbers_is_not_said():
+    function, inputs, _ = NAMED["an argument for a number"]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert " x expected" not in finding.detail
+
+
 def test_the_first_line_names_the_edit_of_a_jvp():
     finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
-    assert "The tangent is right where `angle.sin()` (test_edits.py, column 51) is negated." in said
+    assert (
+        "The tangent is right where `a * angle.cos() + b * angle.sin()` (test_edits.py) reads `-`"
+        in said
+    )
 
 
 def test_a_size_that_is_the_factor_by_chance_is_not_named():

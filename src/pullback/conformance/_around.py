@@ -207,7 +207,7 @@ def _numbers(inputs: Arguments, left: Mapping[str, torch.Tensor]) -> dict[str, f
     return {
         path: float(value)
         for path, value in [*plain, *single]
-        if type(value) in (int, float) and value not in (0, 1, -1) and math.isfinite(value)
+        if type(value) in (int, float) and math.isfinite(value)
     }
 
 

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import torch
 
+from pullback.conformance._source import atom
+
 __all__ = [
     "CLOSE", "NAMELESS", "Change", "Difference", "Pair", "Rule", "Said", "are_close", "changes",
-    "factors", "first_true", "is_alike", "is_same", "ratio_of",
+    "factors", "first_true", "is_alike", "is_named", "is_same", "ratio_of",
 ]  # fmt: skip
 
 CLOSE = 1e-3
@@ -42,13 +44,18 @@ class Difference:
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     # what backward has at hand, arguments, outputs, cotangents, what was saved
     hand: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    # numbers among the arguments, that may be such factors too
+    # numbers among the arguments
     numbers: Mapping[str, float] = field(default_factory=dict)
     # how many entries of an argument are used, and of how many, by what these are
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # dtypes of what backward reads in a lower precision than that of the arguments
     lowered: Mapping[str, torch.dtype] = field(default_factory=dict)
     close: float = CLOSE  # how far apart equal numbers may be, beside the largest
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """The numbers among the arguments that tell something as a factor."""
+        return {name: n for name, n in self.numbers.items() if n not in (0, 1, -1)}
 
     @property
     def sharp(self) -> "Difference":
@@ -87,6 +94,11 @@ class Pair:
         """Where the numbers differ, a mask."""
         gap = (self.got - self.expected).abs()
         return self.known & (gap > self.difference.close * self.size)
+
+    @property
+    def tells_ratios(self) -> bool:
+        """Whether a ratio may come again: of two numbers there always is one."""
+        return int((self.expected[self.known] != 0).sum()) > 1
 
     def equal(self, other: torch.Tensor) -> bool:
         """Whether a tensor is what was expected, where that is known."""
@@ -147,13 +159,13 @@ NAMELESS = 7
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
 
-_ALONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "is subtracted from 1": lambda t: 1 - t,
-    "is squared": torch.square,
-    "is its square root": torch.sqrt,
-    "is its reciprocal": torch.reciprocal,
-    "has 1 added": lambda t: t + 1,
-    "has 1 subtracted": lambda t: t - 1,
+_ALONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "is subtracted from 1": (lambda t: 1 - t, "1 - {0}"),
+    "is squared": (torch.square, "{0} ** 2"),
+    "is its square root": (torch.sqrt, "{0}.sqrt()"),
+    "is its reciprocal": (torch.reciprocal, "1 / {0}"),
+    "has 1 added": (lambda t: t + 1, "{0} + 1"),
+    "has 1 subtracted": (lambda t: t - 1, "{0} - 1"),
 }
 
 
@@ -165,6 +177,19 @@ class Change(NamedTuple):
     apply: Callable[[torch.Tensor], torch.Tensor]
     edit: str  # that in words, as what follows "it"
     said: str = ""  # what is wrong with a gradient that is right then
+    code: str = ""  # how it is written, of ``{0}`` and what is read, ``{1}``
+    reads: str = ""  # what is read, by its name in the difference
+
+    def write(self, text: str, called: Callable[[str], str]) -> str:
+        """How it is written of an expression; empty where that is not known.
+
+        Arguments:
+            text: the expression.
+            called: tells what the author calls what is at hand under a name.
+        """
+        other = called(self.reads) if self.reads else ""
+        known = self.code and text and (other or not self.reads)
+        return self.code.format(atom(text), other) if known else ""
 
 
 def changes(pair: Pair, tensor: torch.Tensor, share: torch.Tensor) -> Iterator[Change]:
@@ -187,7 +212,8 @@ def factors(pair: Pair, share: torch.Tensor) -> Iterator[Change]:
     if abs(factor) < close:
         yield Change(5, torch.zeros_like, "is left out", "Expected is zero everywhere")
     elif abs(factor + 1) < close:
-        yield Change(2, torch.neg, "is negated", "Got is expected with the other sign")
+        yield Change(2, torch.neg, "is negated", "Got is expected with the other sign",
+                     "-{0}")  # fmt: skip
     elif abs(factor - 1) > 10 * close:
         yield from _named(pair.difference, factor)
         said = f"Got is {1 / factor:.4g} x expected"
@@ -221,11 +247,11 @@ def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
         yield some / every, f"{some} / {every}", why
         if some > 2:
             yield some, f"{some}", why
-    for name, number in difference.numbers.items():
+    for name, number in difference.factors.items():
         yield abs(number), f"{abs(number):.4g}", f", and {name} is {number:.4g}"
     for whole in _WHOLE:
         yield whole, f"{whole}", ""
-    for name, number in difference.numbers.items():
+    for name, number in difference.factors.items():
         for value, how in ((1 - number, f"1 - {name}"), (1 + number, f"1 + {name}")):
             if value > 0:
                 yield value, f"{value:.4g}", f", and {how} is {value:.4g}"
@@ -234,6 +260,12 @@ def _numbers(difference: Difference) -> Iterator[tuple[float, str, str]]:
         yield size - 1, f"{size - 1}", f", one less than {size}, the size of {name}"
         yield size / (size - 1), f"{size} / {size - 1}", why
         yield size**0.5, f"sqrt({size})", why
+
+
+def is_named(difference: Difference, ratio: float) -> bool:
+    """Whether a number is one that has a name, or its inverse."""
+    named = [1.0, *(number for number, _, _ in _numbers(difference))]
+    return any(_near(abs(ratio), by) for number in named for by in (number, 1 / number))
 
 
 def _near(one: float, other: float) -> bool:
@@ -247,13 +279,16 @@ def arranged(tensor: torch.Tensor) -> Iterator[Change]:
         one, other = dims
         edit = "is transposed" if tensor.ndim == 2 else f"is transposed ({one} and {other})"
         said = f"Got is expected transposed: dimensions {one} and {other} are exchanged"
-        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), edit, said)
+        code = "{0}.T" if tensor.ndim == 2 else f"{{0}}.transpose({one}, {other})"
+        square = code if turned == tensor.shape else ""
+        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), edit, said, square)
         if turned != tensor.shape:
             edit, said = f"{edit} with its shape put back", f"{said}, and the shape is put back"
             yield Change(5, lambda t, d=dims, n=turned: t.reshape(n).transpose(*d), edit, said)
     for dim in range(tensor.ndim if tensor.numel() > 1 else 0):
         edit = f"reversed along dimension {dim}"
-        yield Change(5, partial(torch.flip, dims=[dim]), f"is {edit}", f"Got is expected {edit}")
+        yield Change(5, partial(torch.flip, dims=[dim]), f"is {edit}", f"Got is expected {edit}",
+                     f"{{0}}.flip({dim})")  # fmt: skip
         edit = f"shifted by one along dimension {dim}"
         for shift, end in ((1, "start"), (-1, "end")):
             apply = partial(torch.roll, shifts=shift, dims=dim)
@@ -263,7 +298,7 @@ def arranged(tensor: torch.Tensor) -> Iterator[Change]:
             yield Change(5, apply, f"is {said}", f"Expected is got {said}")
     if tensor.is_complex():
         said = "Got is the complex conjugate of expected"
-        yield Change(3, lambda t: t.conj().resolve_conj(), "is conjugated", said)
+        yield Change(3, lambda t: t.conj().resolve_conj(), "is conjugated", said, "{0}.conj()")
 
 
 def _shifted(tensor: torch.Tensor, dim: int, shift: int) -> torch.Tensor:
@@ -278,10 +313,12 @@ def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Chang
         by, bare = _fitting(other, tensor), name.removeprefix("the ")
         if by is None:
             continue
-        said = f"Got is expected without the factor {bare}"
-        yield Change(3, partial(torch.mul, by), f"is multiplied by {name}", said)
+        said, one = f"Got is expected without the factor {bare}", _code_of(other, by)
+        yield Change(3, partial(torch.mul, by), f"is multiplied by {name}", said,
+                     f"{{0}} * {one}", name)  # fmt: skip
         said = f"Got is expected with the factor {bare} once too often"
-        yield Change(3, lambda t, by=by: t / by, f"is divided by {name}", said)
+        yield Change(3, lambda t, by=by: t / by, f"is divided by {name}", said,
+                     f"{{0}} / {one}", name)  # fmt: skip
         if by.is_complex():
             said = f"Got is expected with {bare} where its complex conjugate is meant"
             turn = by.conj() / by
@@ -290,9 +327,12 @@ def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Chang
         by = _fitting(other, tensor)
         if by is not None and by.any():
             said = f"The term of {name} is missing"
-            yield Change(6, partial(torch.add, by), f"has {name} added", said)
+            one = _code_of(other, by)
+            yield Change(6, partial(torch.add, by), f"has {name} added", said,
+                         f"{{0}} + {one}", name)  # fmt: skip
             said = f"The term of {name} is counted once too often"
-            yield Change(6, lambda t, by=by: t - by, f"has {name} subtracted", said)
+            yield Change(6, lambda t, by=by: t - by, f"has {name} subtracted", said,
+                         f"{{0}} - {one}", name)  # fmt: skip
 
 
 def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
@@ -308,14 +348,19 @@ def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
+def _code_of(tensor: torch.Tensor, view: torch.Tensor) -> str:
+    """How the view that fits is written of what it is one of."""
+    return "{1}" if tensor.shape == view.shape else "{1}[..., None]"
+
+
 def _by_itself(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:
     """A function of the tensor alone."""
     for dim in range(tensor.ndim):
         edit = f"has its mean along dimension {dim} subtracted"
         said = f"Expected is got less its mean along dimension {dim}: that term is missing"
         yield Change(5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), edit, said)
-    for name, number in difference.numbers.items():
+    for name, number in difference.factors.items():
         edit = f"is raised to the power {name}, which is {number:.4g}"
         yield Change(4, lambda t, number=number: t**number, edit)
-    for edit, apply in _ALONE.items():
-        yield Change(5, apply, edit)
+    for edit, (apply, code) in _ALONE.items():
+        yield Change(5, apply, edit, code=code)

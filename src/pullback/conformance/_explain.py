@@ -25,6 +25,7 @@ from pullback.conformance._changes import (
     changes,
     factors,
     first_true,
+    is_named,
     ratio_of,
 )
 
@@ -56,7 +57,8 @@ def _zero(pair: Pair) -> Iterator[Said]:
 def _factor(pair: Pair) -> Iterator[Said]:
     """One factor for all entries."""
     for change in factors(pair, pair.got):
-        yield change.apply(pair.got), f"{change.said}."
+        if change.rank < NAMELESS or pair.tells_ratios:
+            yield change.apply(pair.got), f"{change.said}."
 
 
 def _repaired(pair: Pair) -> Iterator[Said]:
@@ -108,7 +110,7 @@ def _terms(pair: Pair) -> Iterator[Said]:
     """Too much or too little of one of several terms."""
     for name, term in pair.takes(pair.difference.parts):
         share = ratio_of(term[pair.known], (pair.got - pair.expected + term)[pair.known])
-        if share:
+        if share and (pair.tells_ratios or is_named(pair.difference, share)):
             said = f"The term of {name} is {share:.4g} x what it should be."
             yield pair.got + (1 - share) * term, said
 

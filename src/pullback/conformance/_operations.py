@@ -1,10 +1,7 @@
 """A wrong backward as the operations that it consists of, each of which may run in another way."""
 
-import inspect
-import linecache
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -12,12 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.conformance._mends import Stand, Undo, around, mended
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._source import Source, source_here
 from pullback.internal.torch import OpOverload, OpOverloadPacket, pytree
 
 __all__ = ["Backward", "Edit", "Run", "Step", "edited"]
-
-# Where an operation is dispatched, not written.
-_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 _MOST = 2**17  # entries of a tensor that is noted
 _PATIENCE = 5.0  # seconds of work: with another operand a loop may have no end
@@ -36,9 +31,18 @@ class Step(NamedTuple):
 
     leaves: Sequence[Any]  # those of its arguments
     found: Any  # its result
-    said: str  # how it is written
-    place: str  # where, as far as that is to be had
+    source: Source  # where it is written; that of the whole has no place
     changes: bool  # whether it writes its result into an argument
+
+    @property
+    def said(self) -> str:
+        """How it is written."""
+        return self.source.said if self.source.name else "it"
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Where it is written, as far as that is to be had."""
+        return self.source.where, self.source.text or self.source.name, self.source.column
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Backward:
     names: Sequence[str] = ()  # what the leaves of the first step are
     edited: tuple[Collection[int], Edit] | None = None  # the steps that run in another way, and how
     called: ClassVar[str] = "Backward"
+    answered: ClassVar[str] = "gradient"
 
     def __post_init__(self) -> None:
         subject = mended(self.probe.subject, [self.around()])
@@ -96,7 +101,7 @@ class Backward:
             with _Operations(self):
                 return method(Stand(ctx, saved_tensors=tuple(leaves[: len(saved)]), **held), *rest)
 
-        return self.step(whole, [*saved, *own.values(), *given], lambda: ("it", ""))
+        return self.step(whole, [*saved, *own.values(), *given], lambda: Source(""))
 
     def passes(self) -> bool:
         """Whether the next step runs as it is and nobody looks at it; it is counted then."""
@@ -106,7 +111,7 @@ class Backward:
         return passing
 
     def step(
-        self, run: Run, leaves: Sequence[Any], written: Callable[[], tuple[str, str]], *,
+        self, run: Run, leaves: Sequence[Any], written: Callable[[], Source], *,
         changes: bool = False,
     ) -> Any:  # fmt: skip
         """One step, noted, or edited where it is one of those to edit."""
@@ -114,13 +119,13 @@ class Backward:
         if self.edited is not None:
             self.steps.append(_EDITED)
             return self.edited[1](run, leaves) if number in self.edited[0] else run(leaves)
-        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, *written(), changes))
+        self.steps.append(Step([_kept(leaf) for leaf in leaves], None, written(), changes))
         found = run(leaves)
         self.steps[number] = self.steps[number]._replace(found=_kept(found))
         return found
 
 
-_EDITED = Step((), None, "", "", False)  # nobody reads the steps of a run that is edited
+_EDITED = Step((), None, Source(""), False)  # nobody reads the steps of a run that is edited
 
 
 def _kept(value: Any) -> Any:
@@ -153,27 +158,8 @@ class _Operations(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         changes = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
         return self._backward.step(
-            run, leaves, lambda: _written(name), changes=changes or "out" in (kwargs or {})
+            run,
+            leaves,
+            lambda: source_here(name, leaves),
+            changes=changes or "out" in (kwargs or {}),
         )
-
-
-def _written(name: str) -> tuple[str, str]:
-    """An operation as it stands in the author's source, and where.
-
-    The name alone where that is not to be had. Nothing but these texts depends on frames.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and any(
-        root in Path(frame.f_code.co_filename).parents for root in _OTHERS
-    ):
-        frame = frame.f_back
-    if frame is None:
-        return f"`{name}`", name
-    info = inspect.getframeinfo(frame, context=0)
-    place, line = info.positions, linecache.getline(info.filename, info.lineno).strip("\n")
-    where = f"{Path(info.filename).name}:{info.lineno}"
-    if place is None or place.col_offset is None or place.lineno != place.end_lineno or not line:
-        return f"`{name}` ({where})", f"{name} {where}"
-    part = line.encode()[place.col_offset : place.end_col_offset].decode()
-    column = f", column {place.col_offset + 1}" if line.count(part) > 1 else ""
-    return f"`{part}` ({where}{column})", f"{part} {where} {place.col_offset}"

@@ -23,6 +23,7 @@ from pullback.conformance._mends import Undo, around
 from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
+from pullback.conformance._search import Right
 from pullback.conformance._structure import stepping
 from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
@@ -55,7 +56,7 @@ def wrong_derivative(
         only: the position of the input, or ``None`` to look at each.
         detail: what was seen.
         place: what is concerned, where no single input is found.
-        hint: how to mend it.
+        hint: how to mend it; as an edit that is found has it, if empty.
     """
     found = _wrong_entries(probe, only, detail, hint)
     if found is not None:
@@ -103,7 +104,8 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
         for k in inputs:
             found = _wrong(at, k)
             if found is not None:
-                return _told(at, k, *found, detail=detail, hint=hint)
+                expected, got, said, mend = found
+                return _told(at, k, expected, got, said, detail=detail, hint=hint or mend)
     return None
 
 
@@ -148,8 +150,8 @@ def _told(
     )  # fmt: skip
 
 
-def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str] | None:
-    """A gradient by differences (NaN where not moved), by backward, and how they differ."""
+def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str, str] | None:
+    """A gradient by differences (NaN where not moved), by backward, how they differ, the mend."""
     probe, points, point = at.probe, at.points, at.points[only]
     places = _places(point.numel())
     if not places:
@@ -177,14 +179,15 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if pair is not None and ratio and pair.equal(pair.got / ratio):
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
-    said = explain(sharp, EXACT)
+    said, mend = explain(sharp, EXACT), Right()
     if not said:
         at = replace(at, until=time.process_time() + 2 * _SECONDS)
         backward = Backward(probe, points, at.weights, at.steps)
-        mend = right_edit(backward, only, sharp, at.until)
-        said = explain(difference, FACTS if mend else RULES)
-        said = f"{mend or _neglected(at, only, answered)} {said}".strip()
-    return expected, got, said
+        inputs = probe.inputs.with_points(points)
+        mend = right_edit(backward, only, sharp, lambda k, t: _is_of(at, k, t, inputs), at.until)
+        said = explain(difference, FACTS if mend.said else RULES)
+        said = f"{mend.said or _neglected(at, only, answered)} {said}".strip()
+    return expected, got, said, mend.mend
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
@@ -256,7 +259,8 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
             step = probe.direction(label, only)[only]
             found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
-            close = _APART[torch.float64] * float(terms.square().sum().sqrt())
+            apart = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+            close = apart * float(terms.square().sum().sqrt())
             if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
@@ -326,6 +330,7 @@ class _Jvp(Backward):
     """As a backward, of tangents."""
 
     called = "The tangent"
+    answered = "tangent"
 
     def around(self) -> Undo:
         return around(jvp=self.run)
@@ -366,7 +371,12 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             continue
         said = explain(difference, EXACT)
         until = time.process_time() + _SECONDS
-        return f"Of Jv: {said[0].lower()}{said[1:]}" if said else right_edit(
-            jvp, k, difference, until
-        )  # fmt: skip
+        if said:
+            return f"Of Jv: {said[0].lower()}{said[1:]}"
+
+        def is_right(j: int, tangent: torch.Tensor) -> bool:
+            other = Pair.of(replace(hand, expected=expected[j], got=tangent))
+            return other is not None and other.equal(other.got)
+
+        return right_edit(jvp, k, difference, is_right, until).said
     return ""

@@ -129,4 +129,5 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
     hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
-    return wrong_derivative(probe, trial, only, detail=wrong, place=place, hint=hint)
+    finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
+    return replace(finding, hint=finding.hint or hint)

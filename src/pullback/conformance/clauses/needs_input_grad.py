@@ -1,11 +1,14 @@
 """`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
+from pullback.conformance._derivative import judge
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import filled
@@ -46,6 +49,9 @@ def needs_input_grad(probe: Probe) -> Finding:
     if finding is not None:
         return finding
     points, cotangents = probe.inputs.points(), run.cotangents
+    finding = _with_constants(probe, cotangents)
+    if finding is not None:
+        return finding
     if len(points) < 2:
         return probe.holds("The only gradient is the same where the input has a history.")
     found, everything = _count(probe, points, cotangents, tuple(range(len(points))))
@@ -86,6 +92,45 @@ def _asked_instead(
             if probe.differ([got[k]], [joint[k]], looser=1e3) is None:
                 return probe.path(j)
     return ""
+
+
+def _with_constants(probe: Probe, cotangents: Tensors) -> Finding | None:
+    """A gradient that is there, and right, only where an input needs one that was given without."""
+    inputs = probe.inputs
+    found, _ = _count(probe, inputs.points(), cotangents, tuple(range(len(inputs.differentiable))))
+    missing = [j for j, gradient in zip(inputs.differentiable, found, strict=True)
+               if gradient is None]  # fmt: skip
+    for k, value in enumerate(inputs.values if missing else ()):
+        if k in {*inputs.differentiable, *inputs.owned} or not is_continuous(value):
+            continue
+        every = sorted({*inputs.differentiable, k})
+        there = probe.at(inputs.with_differentiable(every))
+        points = there.inputs.points()
+        with suppress(Exception):  # refused
+            answered, _ = _count(there, points, cotangents, tuple(range(len(points))))
+            for j in missing:
+                got, exact = answered[every.index(j)], probe.intent == "exact"
+                if (
+                    got is None
+                    or not got.any()
+                    or (exact and judge(there, every.index(j)).is_wrong)
+                ):
+                    continue
+                name, beside = inputs.paths[j], inputs.paths[k]
+                return probe.broken(
+                    f"A gradient is None where {beside} needs none, and there where it needs one: "
+                    "its flag is asked.",
+                    expected=got, got=None, place=name,
+                    hint=f"Ask ctx.needs_input_grad for {name}, not for {beside}: it counts the "
+                    "arguments of forward.",
+                    given={"w": cotangents},
+                    repro=[
+                        "print('as given', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                        f"{beside}.requires_grad_()",
+                        "print('with it ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                    ],
+                )  # fmt: skip
+    return None
 
 
 # What an input behind a first layer is: said, and made as it is and as Python source for ``x``.

@@ -232,6 +232,7 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
     return wrong_derivative(
         other, trial, place=named,
         detail=f"With {made.name} of {named}, which forward takes, backward is wrong.",
+        hint=rank.mend,
     )  # fmt: skip
 
 

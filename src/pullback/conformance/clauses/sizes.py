@@ -118,7 +118,7 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
         if _wrong_as_given(probe, tried.resizing, size):
             tried.foreign = True
             return ""
-        hint = SINGLE if size == 1 and _is_right_at_two(probe, tried) else ""
+        hint = SINGLE if size == 1 and _is_right_at_two(probe, tried) else sizes.mend
         return already(probe, _GIVEN) or _broken(other, where, wrong, hint)
 
     finding = tried.sweep.over(_at_sizes(probe, tried), run, judge)
