@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pullback.errors import ArgumentError
+from pullback.internal._syntax import parse
 
 __all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
 
@@ -101,7 +102,7 @@ def _command(path: Path, name: str = "") -> str:
 def _functions(path: Path) -> list[str]:
     """The classes of a file whose base is called Function, read from its source."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        tree = parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, OSError):
         return []
     return [

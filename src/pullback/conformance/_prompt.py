@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pullback.internal._syntax import parse
 from pullback.recording.locator import global_names
 
 __all__ = ["Typed", "typed_source"]
@@ -58,7 +59,7 @@ def _codes(target: Any) -> Iterator[types.CodeType]:
 
 def _definition(lines: list[str], name: str, line: int) -> ast.ClassDef | ast.FunctionDef | None:
     try:
-        tree = ast.parse("".join(lines))
+        tree = parse("".join(lines))
     except SyntaxError:  # a cell with a magic of IPython's
         return None
     for node in tree.body:

@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,6 +21,7 @@ from pullback.conformance._prompt import typed_source
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace
 from pullback.internal._defaults import PLAIN, read_defaults
+from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION
 from pullback.report import Finding, Verdict
@@ -135,8 +136,13 @@ def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> 
     text = re.sub(r"(?<![\w.])call\(", called, text)
     if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
-    text = ast.unparse(_Copies().visit(ast.parse(text)))
+    text = ast.unparse(_Copies().visit(parse(text)))
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
+
+
+def _expression_of(text: str) -> ast.expr:
+    (statement,) = parse(text).body
+    return cast(ast.Expr, statement).value
 
 
 class _Copies(ast.NodeTransformer):
@@ -146,7 +152,7 @@ class _Copies(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.autograd.grad":
             node.args[2:] = [
-                ast.parse(f"tree_map(torch.clone, {ast.unparse(given)})", mode="eval").body
+                _expression_of(f"tree_map(torch.clone, {ast.unparse(given)})")
                 if isinstance(given, (ast.Name, ast.Subscript)) else given
                 for given in node.args[2:]
             ]  # fmt: skip
@@ -249,7 +255,7 @@ def _laid_out(source: str) -> str:
         if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
             source = source.replace(f"{_IMPORT.format(module)}.{short}", short)
             places[short] = module
-    statements = ast.parse(source).body
+    statements = parse(source).body
     imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]
     lines = []
     for node in imports:
@@ -279,7 +285,7 @@ def _lines(node: ast.stmt) -> list[str]:
         return plain
     lines = [part for line in plain for part in _broken(line)]
     try:
-        same = ast.dump(ast.parse("\n".join(lines))) == ast.dump(ast.parse("\n".join(plain)))
+        same = ast.dump(parse("\n".join(lines))) == ast.dump(parse("\n".join(plain)))
     except SyntaxError:
         same = False
     return lines if same else plain

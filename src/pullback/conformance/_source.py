@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.conformance._mends import Stand
+from pullback.internal._syntax import parse
 
 __all__ = ["Source", "atom", "source_here"]
 
@@ -131,7 +132,7 @@ class _Parsed(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> _Parsed:
     try:
-        (head,) = ast.parse(text).body
+        (head,) = parse(text).body
     except (SyntaxError, ValueError):
         return _Parsed(None)
     node: Any = head.value if isinstance(head, ast.Expr) else head

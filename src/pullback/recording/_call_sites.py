@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from pullback.internal._syntax import parse
+
 __all__ = ["call_sites", "sources"]
 
 _ROOTS = ("torch", "numpy", "math")
@@ -121,7 +123,7 @@ def _sites(files: Iterable[Path], *ends: str) -> Iterator[_Site]:
         with suppress(OSError, SyntaxError, ValueError, RecursionError):
             text = file.read_text(encoding="utf-8")
             if ends[0] in text:
-                yield from _sites_in(ast.parse(text), ends)
+                yield from _sites_in(parse(text), ends)
 
 
 def _sites_in(tree: ast.Module, ends: tuple[str, ...]) -> Iterator[_Site]:

@@ -49,6 +49,7 @@ def record_program(
             not supported.
 
     Example:
+        >>> import sys
         >>> recording, failure = record_program([sys.executable, "-c", "raise SystemExit(3)"])
         >>> len(recording), failure.what
         (0, 'The program exited with status 3.')

@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError
+from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
 from pullback.tensor import complete
 
@@ -127,7 +128,7 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         sys.path.append(os.path.dirname(file))  # as Python does for a script
     try:
         if name not in sys.modules:
-            _left[name] = ast.parse(source, file).body
+            _left[name] = parse(source, file).body
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__file__ = file  # where `inspect` finds the source
         needed = _needed(_left[name], wanted)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pullback.internal._syntax import parse
+
 __all__ = ["definition", "derives_from_function", "source_of"]
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
@@ -131,7 +133,7 @@ def _imported(file: str, name: str, module: str) -> Iterator[tuple[str, str]]:
 def _parsed(file: str, modified: float) -> ast.Module:
     del modified  # only tells one state of the file from another
     with open(file, "rb") as source:
-        return ast.parse(source.read(), file)
+        return parse(source.read(), file)
 
 
 def _definitions(node: ast.AST) -> Iterator[Definition]:
