@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -90,12 +91,13 @@ def _check(options: CheckOptions) -> int:
     refuse_misread(options.targets)
     options.refuse_conflicts()
     require_tensor("pullback check")
+    load = cache(partial(_load_check, options))
     if options.clauses or options.without or options.baseline:
-        _load_check(options)  # may refuse them
+        load()  # may refuse them
     ran = None
     if options.program is not None and not options.inside:
-        ran = _run_program(options, options.program_output, lambda: _load_check(options))
-    return _load_check(options)(options, ran)
+        ran = _run_program(options, options.program_output, load)
+    return load()(options, ran)
 
 
 def _load_check(options: CheckOptions) -> "Callable[[CheckOptions, Ran | None], int]":

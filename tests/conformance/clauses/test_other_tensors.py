@@ -101,3 +101,25 @@ def test_what_is_rounded_by_the_largest_of_all_rows_is_not_accused_where_shapes_
     inputs = normal(4, 4), normal(4, 4, seed=2)
     finding = check(SharedScale, *inputs, gradient="surrogate", clauses="rank")["rank"]
     assert not finding.verdict.is_bad, finding
+
+
+class Gathers(Function):
+    """Rows by an index of which torch computes little."""
+
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.count = len(x)
+        return x[index.long()]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (index,) = ctx.saved_tensors
+        rows = cotangent.new_zeros(ctx.count, *cotangent.shape[1:])
+        return rows.index_add(0, index.long(), cotangent), None
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int64])
+def test_indices_of_any_kind_are_changed_for_a_second_call(dtype):
+    report = check(Gathers, normal(4, 3), torch.tensor([0, 3, 1], dtype=dtype), clauses="state")
+    assert report["state"].verdict == Verdict.HOLDS

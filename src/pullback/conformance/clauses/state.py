@@ -31,7 +31,8 @@ _OTHERS = (
 _NUMBERS = "args = tree_map(lambda a: 2 * a if type(a) is float else a, args)"
 _INTEGERS = (
     "args = tree_map(lambda a: a if not torch.is_tensor(a) or any(a is x for x in xs) else "
-    "~a if a.dtype is torch.bool else a if a.is_floating_point() else a // 2, args)"
+    "~a if a.dtype is torch.bool else a if a.is_floating_point() else "
+    "(a.long() // 2).to(a.dtype), args)"
 )
 
 
@@ -112,16 +113,18 @@ def _faults(probe: Probe) -> Iterator[Finding | None]:
         live = [calls.begin(k) for k in (0, 1)]
         for k in order:
             yield calls.unlike(k, calls.end(*live[k]), _SECOND, points[1 - k])
-    other = probe.at(probe.inputs.with_numbers(lambda number: 2 * number))
-    masks = probe.at(probe.inputs.with_values([*map(_other_integers, probe.inputs.values)]))
-    for second, others, what, change in (
-        *((probe, [far * x for x in points[0]], _SECOND, _OTHERS) for far in (-_FAR, _FAR)),
-        (other, points[0], "a call with other numbers", _NUMBERS),
-        (masks, points[0], "a call with other integers", _INTEGERS),
-    ):
+    brief, inputs = replace(probe, patience=min(probe.patience, _PATIENCE)), probe.inputs
+    for make, others, what, change in (
+        (lambda: inputs, [-_FAR * x for x in points[0]], _SECOND, _OTHERS),
+        (lambda: inputs, [_FAR * x for x in points[0]], _SECOND, _OTHERS),
+        (lambda: inputs.with_numbers(lambda number: 2 * number), points[0],
+         "a call with other numbers", _NUMBERS),
+        (lambda: inputs.with_values([*map(_other_integers, inputs.values)]), points[0],
+         "a call with other integers", _INTEGERS),
+    ):  # fmt: skip
         call = calls.begin(0)
         with suppress(Exception):  # outside of its domain, or without an end there
-            replace(second, patience=min(probe.patience, _PATIENCE)).evaluate(probe.leaves(others))
+            brief.at(make()).evaluate(probe.leaves(others))
         yield calls.unlike(0, calls.end(*call), what, others, change)
     if not probe.draws:
         yield from _threads(calls)
@@ -134,7 +137,9 @@ def _other_integers(value: torch.Tensor) -> torch.Tensor:
     """
     if value.dtype is torch.bool:
         return ~value
-    return value if value.is_floating_point() or value.is_complex() else value // 2
+    if value.is_floating_point() or value.is_complex():
+        return value
+    return (value.long() // 2).to(value.dtype)  # of unsigned ones torch has no quotient
 
 
 def _threads(calls: _Calls) -> Iterator[Finding | None]:
