@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.internal._arguments import checked
 from pullback.internal._processes import count_cores
 from pullback.report._report import Report
 
@@ -23,6 +24,7 @@ _Outcome = tuple[str, Report | Exception]
 _LEAD = '{"name": '
 
 
+@checked
 def gather_reports(
     work: _Work,
     names: Iterable[str],
@@ -65,8 +67,8 @@ def gather_reports(
         >>> sorted(found)
         ['a:F', 'a:G']
     """
-    wanted = _wanted(work, names, executor, asked)
-    path = _path(results)
+    wanted = _wanted(names, asked)
+    path = None if results is None else Path(results)
     known = {} if path is None else _read(path, wanted)
     if executor is None and wanted.keys() - known.keys():
         _refuse_to_hand_over(work)
@@ -90,31 +92,13 @@ def _gathered(
             yield name, outcome
 
 
-def _wanted(
-    work: object, names: Iterable[str], executor: object, asked: Callable[[str], str] | None
-) -> dict[str, str]:
+def _wanted(names: Iterable[str], asked: Callable[[str], str] | None) -> dict[str, str]:
     """What the report of each name depends on."""
-    for name, given in (("work", work), ("asked", asked)):
-        if not (callable(given) or (asked is None and given is None)):
+    wanted = {name: "" if asked is None else asked(name) for name in names}
+    for each in (item for pair in wanted.items() for item in pair):
+        if not isinstance(each, str):
             raise ArgumentTypeError(
-                f"{name} cannot be called.", given=repr(given), expected="a function of a name"
-            )
-    if executor is not None and not isinstance(executor, Executor):
-        raise ArgumentTypeError(
-            "There is no such executor.", given=repr(executor),
-            expected="a concurrent.futures.Executor, or None for processes of this machine",
-        )  # fmt: skip
-    several = isinstance(names, Iterable) and not isinstance(names, str)
-    chosen = list(names) if several else []
-    if not several or not all(isinstance(name, str) for name in chosen):
-        raise ArgumentTypeError(
-            "These are no names.", given=repr(names)[:80], expected="several texts, such as ['m:F']"
-        )
-    wanted = {name: "" if asked is None else asked(name) for name in chosen}
-    for name, text in wanted.items():
-        if not isinstance(text, str):
-            raise ArgumentTypeError(
-                "What a report depends on is no text.", given=f"asked({name!r}) = {text!r}"
+                "A name, or what its report depends on, is no text.", given=repr(each)[:80]
             )
     return wanted
 
@@ -128,12 +112,6 @@ def _refuse_to_hand_over(work: object) -> None:
             expected="a function of a module, or a functools.partial of one",
             mend="Pass an executor of threads, or move the function to a module.",
         ) from error  # fmt: skip
-
-
-def _path(results: object) -> Path | None:
-    if results is None or isinstance(results, (str, Path)):
-        return None if results is None else Path(results)
-    raise ArgumentTypeError("The results are no file.", given=repr(results), expected="a path")
 
 
 def _read(path: Path, wanted: Mapping[str, str]) -> dict[str, Report]:
