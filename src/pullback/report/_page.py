@@ -1,13 +1,12 @@
 """Reports as one self-contained HTML page, and one as the value of a notebook's cell."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from pullback.internal._text import clean
-from pullback.report._findings import Finding, Findings
+from pullback.report._findings import Findings
 from pullback.report._verdict import SIGNS, Verdict
 
 __all__ = ["render_notebook", "render_page"]
@@ -15,39 +14,13 @@ __all__ = ["render_notebook", "render_page"]
 _MOST = 5  # Functions whose fault the first lines say
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One Function at one clause."""
-
-    verdict: str
-    glyph: str
-    title: str
-    anchor: str
-
-
-@dataclass(frozen=True)
-class _Card:
-    """One finding in full, and those that have its cause."""
-
-    finding: Finding
-    anchor: str
-    told: str = ""
-    others: "tuple[_Card, ...]" = ()
-
-
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """One Function: its line in the matrix and its section below."""
 
     report: Findings
     anchor: str
     name: str
     module: str
-    cells: tuple[_Cell, ...]
-    problems: tuple[_Card, ...]
-    accepted: tuple[_Card, ...]
-    untidy: tuple[_Card, ...]
-    lacking: tuple[_Card, ...]
     rerun: str
 
 
@@ -81,20 +54,22 @@ def render_page(
         True
     """
     ordered = sorted(reports, key=lambda report: report.rank)
-    clauses = _columns(reports)
-    rows = [_row(k, report, clauses, reruns or {}) for k, report in enumerate(ordered)]
+    places = (report.function.rpartition(":") for report in ordered)
+    rows = [
+        _Row(report, f"f{k}", name, module, clean((reruns or {}).get(report.function, "")))
+        for k, (report, (module, _, name)) in enumerate(zip(ordered, places, strict=True))
+    ]
+    unfinished = [(report.function, report.unchecked) for report in ordered if report.unchecked]
     facts: dict[str, Any] = {
         "rows": rows,
-        "clauses": clauses,
+        "clauses": _columns(reports),
         "most": _MOST,
-        "meanings": [(verdict.value, sign.glyph, sign.meaning) for verdict, sign in SIGNS.items()],
-        "bad": [row for row in rows if row.problems],
-        "untidy": [row for row in rows if row.untidy],
-        "lacking": [row for row in rows if row.lacking],
+        "signs": SIGNS,
+        "bad": [row for row in rows if row.report.problems],
         "counts": _counts(reports),
-        "accepted": [row for row in rows if row.accepted],
+        "accepted": [row for row in rows if row.report.accepted],
         "not_checked": [
-            (clean(name), clean(reason)) for name, reason in [*not_checked, *_not_finished(ordered)]
+            (clean(name), clean(reason)) for name, reason in [*not_checked, *unfinished]
         ],
         "not_imported": [clean(line) for line in not_imported],
         "left_out": list(dict.fromkeys(name for report in reports for name in report.without)),
@@ -143,10 +118,6 @@ def _columns(reports: Sequence[Findings]) -> list[str]:
     return sorted(every, key=lambda clause: clause not in broken)
 
 
-def _not_finished(reports: Sequence[Findings]) -> list[tuple[str, str]]:
-    return [(report.function, report.unchecked) for report in reports if report.unchecked]
-
-
 def _counts(reports: Sequence[Findings]) -> dict[str, int]:
     found = {verdict.value: 0 for verdict in Verdict}
     for report in reports:
@@ -158,35 +129,3 @@ def _counts(reports: Sequence[Findings]) -> dict[str, int]:
         "ok": sum(report.ok for report in reports),
         "bad": sum(not report.ok for report in reports),
     }
-
-
-def _row(number: int, report: Findings, clauses: Sequence[str], reruns: Mapping[str, str]) -> _Row:
-    anchor = f"f{number}"
-    module, _, name = report.function.rpartition(":")
-    cells = tuple(_cell(report, clause, anchor) for clause in clauses)
-    problems = tuple(_cause(report, item, anchor) for item in report.causes)
-    accepted = tuple(_card(item, anchor) for item in report.accepted)
-    untidy, lacking = (
-        tuple(_card(item, anchor) for item in report if item.verdict is verdict)
-        for verdict in (Verdict.UNTIDY, Verdict.LACKING)
-    )
-    rerun = clean(reruns.get(report.function, ""))
-    return _Row(report, anchor, name, module, cells, problems, accepted, untidy, lacking, rerun)
-
-
-def _cause(report: Findings, finding: Finding, anchor: str) -> _Card:
-    others = tuple(_card(f, anchor) for f in report.problems if f.cause == finding.clause)
-    return replace(_card(finding, anchor), told=report.same_cause(finding), others=others)
-
-
-def _card(finding: Finding, anchor: str) -> _Card:
-    return _Card(finding, f"{anchor}-{finding.clause}")
-
-
-def _cell(report: Findings, clause: str, anchor: str) -> _Cell:
-    if clause not in report:
-        return _Cell("none", "", f"{clause}: not run", "")
-    finding = report[clause]
-    title = f"{clause}: {finding.verdict.value}. {finding.detail}"
-    target = f"{anchor}-{clause}" if not finding.ok else ""
-    return _Cell(finding.verdict.value, SIGNS[finding.verdict].glyph, title, target)
