@@ -13,7 +13,7 @@ import torch
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
-from pullback.conformance._transforms import PAIRS, Batch, grad, jvp
+from pullback.conformance._transforms import ALONE, PAIRS, Batch, jvp
 from pullback.conformance._tree import tensors
 
 __all__ = ["Way", "composed_ways", "has_compiler", "plain_ways", "refused_way"]
@@ -75,9 +75,10 @@ def plain_ways(probe: Probe) -> Iterator[Way]:
 
 # How each is written, whether it takes all items at once, and a function of x that shows it.
 _INSIDE: dict[str, tuple[Callable[..., Any], bool, str]] = {
-    "torch.func.grad(f)": (grad, False, "torch.func.grad(f)"),
+    "torch.func.grad(f)": (ALONE["grad"].ask, False, "torch.func.grad(f)"),
     "torch.func.jvp(f)": (
-        jvp, False, "lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]",
+        lambda b, x, w, v, u: jvp(b.call, x, v), False,
+        "lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]",
     ),
     "torch.func.vmap(torch.func.grad(f))": (
         PAIRS["vmap of grad"].ask, True,

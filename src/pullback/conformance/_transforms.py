@@ -1,8 +1,8 @@
 """Transforms of torch.func, alone and in pairs, of one item or of several beside each other.
 
-Each is a function of the same four: inputs, cotangents of the outputs, a direction of the inputs,
-and another one. What it must give follows from the Function's own backward B alone: B itself, its
-product with a direction, or how B changes along one by finite differences.
+Each is a function of the same four: inputs x, cotangents w of the outputs, a direction v of the
+inputs, and another one, u. What it must give follows from the Function's own backward B alone: B
+itself, its product with a direction, or how B changes along one by finite differences.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,6 +60,10 @@ class Batch:
         points, weights, step, onto = self.items[k]
         return tuple(x.clone() for x in points), weights, step, onto
 
+    def call(self, *points: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of one item."""
+        return self.probe.flat(*points)
+
     def map(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.func.vmap` of a function, over every argument."""
         return torch.func.vmap(function, randomness="same" if self.probe.random else "error")
@@ -98,109 +102,54 @@ def weigh(outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> t
     return torch.stack([term.to(terms[0].dtype) for term in terms]).sum()
 
 
-# Functions of a batch and of the four parts -------------------------------------------------------
+# Functions of a function and of some of the four --------------------------------------------------
 
 
-def _slope(function: Callable[..., torch.Tensor], points: Parts) -> Any:
-    return torch.func.grad(function, tuple(range(len(points))))(*points)
-
-
-def grad(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
+def grad(function: Callable[..., Any], x: Parts, w: Parts) -> Any:
     """The gradient of <w, f>."""
-    return _slope(lambda *moved: weigh(batch.probe.flat(*moved), weights), points)
+    return torch.func.grad(lambda *moved: weigh(function(*moved), w), tuple(range(len(x))))(*x)
 
 
-def jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """The tangent of f along the direction."""
-    return torch.func.jvp(batch.probe.flat, points, step)[1]
+def jvp(function: Callable[..., Any], x: Parts, v: Parts) -> Any:
+    """The tangent of f along v."""
+    return torch.func.jvp(function, x, v)[1]
 
 
-def _vjp(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
-    pull: Any = torch.func.vjp(batch.probe.flat, *points)[1]
-    return pull(weights)
+def _hessian(function: Callable[..., Any], x: Parts, w: Parts, v: Parts, *shape: int) -> Any:
+    """The second derivative of <w, f> along v, for each of so many items."""
 
-
-def _jacrev(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """Two outputs by two inputs, on the plane of both directions, whatever the sizes."""
-
-    def small(t: torch.Tensor) -> torch.Tensor:
-        found = batch.probe.flat(*_on_plane(points, step, onto, t))
-        return torch.stack([weigh(found, part) for part in _rows(weights)])
-
-    return torch.func.jacrev(small)(points[0].new_zeros(2, dtype=points[0].dtype.to_real()))
-
-
-def _rows(weights: Parts) -> tuple[Parts, Parts]:
-    return weights, tuple(w * w.abs() for w in weights)
-
-
-def _hessian_on_plane(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """How <B, onto> changes along the step."""
-
-    def small(t: torch.Tensor) -> torch.Tensor:
-        return weigh(batch.probe.flat(*_on_plane(points, step, onto, t)), weights)
-
-    start = points[0].new_zeros(2, dtype=points[0].dtype.to_real())
-    return torch.func.hessian(small)(start)[1, 0]
-
-
-def _on_plane(points: Parts, step: Parts, onto: Parts, t: torch.Tensor) -> Parts:
-    return tuple(x + t[0] * a + t[1] * b for x, a, b in zip(points, step, onto, strict=True))
-
-
-def _jvp_of_jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """How the tangent along the other direction changes along the first."""
-    return torch.func.jvp(lambda *moved: jvp(batch, moved, weights, onto, onto), points, step)[1]
-
-
-def _vmap(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def batched(batch: Batch, *item: Parts) -> Any:
-        return batch.map(partial(inner, batch))(*item)
-
-    return batched
-
-
-def _grad_of_vmap(batch: Batch, points: Parts, weights: Parts, *_: Parts) -> Any:
-    mapped = batch.map(batch.probe.flat)
-    return _slope(lambda *moved: weigh(mapped(*moved), weights), points)
-
-
-def _jvp_of_vmap(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    return torch.func.jvp(batch.map(batch.probe.flat), points, step)[1]
-
-
-def _jvp_of_grad(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    return torch.func.jvp(lambda *moved: grad(batch, moved, weights), points, step)[1]
-
-
-def _grad_of_jvp(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """The gradient of <w, Ju>."""
-    return _slope(lambda *moved: weigh(jvp(batch, moved, weights, onto, onto), weights), points)
-
-
-def _hessian(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """The second derivative of <w, f> along the direction."""
-    return _along_line(batch.probe.flat, points, weights, step, ())
-
-
-def _hessian_of_vmap(batch: Batch, points: Parts, weights: Parts, step: Parts, onto: Parts) -> Any:
-    """One number for each item: the Hessian is diagonal."""
-    mapped = batch.map(batch.probe.flat)
-    return _along_line(mapped, points, weights, step, (len(points[0]),)).diagonal()
-
-
-def _along_line(
-    function: Callable[..., Any], points: Parts, weights: Parts, step: Parts, shape: tuple[int, ...]
-) -> torch.Tensor:
     def along(t: torch.Tensor) -> torch.Tensor:
         moved = [
-            x + t.reshape(*shape, *[1] * (x.ndim - len(shape))).to(x.dtype) * v
-            for x, v in zip(points, step, strict=True)
+            a + t.reshape(*shape, *[1] * (a.ndim - len(shape))).to(a.dtype) * b
+            for a, b in zip(x, v, strict=True)
         ]
-        return weigh(function(*moved), weights)
+        return weigh(function(*moved), w)
 
-    start = torch.zeros(shape, dtype=points[0].dtype.to_real(), device=points[0].device)
+    start = torch.zeros(shape, dtype=x[0].dtype.to_real(), device=x[0].device)
     return torch.func.hessian(along)(start)
+
+
+def _on_plane(
+    transform: Callable[..., Any], ask: Callable[..., torch.Tensor], x: Parts, *steps: Parts
+) -> Any:
+    """A transform at the origin of the plane of two directions, whatever the sizes."""
+
+    def small(t: torch.Tensor) -> torch.Tensor:
+        return ask(*(a + t[0] * v + t[1] * u for a, v, u in zip(x, *steps, strict=True)))
+
+    return transform(small)(x[0].new_zeros(2, dtype=x[0].dtype.to_real()))
+
+
+def _rows(w: Parts) -> tuple[Parts, Parts]:
+    return w, tuple(part * part.abs() for part in w)
+
+
+def _weigh_rows(outputs: Parts, w: Parts) -> torch.Tensor:
+    return torch.stack([weigh(outputs, row) for row in _rows(w)])
+
+
+def _vmap(ask: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda batch, *item: batch.map(partial(ask, batch))(*item)
 
 
 # What they must give ------------------------------------------------------------------------------
@@ -299,23 +248,33 @@ class Transform:
 
 
 _JACOBIAN = "torch.autograd.functional.jacobian(f, x)"
+_PLANE = "(torch.zeros_like(x.real))"
 ALONE: dict[str, Transform] = {
-    "grad": Transform(grad, _gradients, "torch.func.grad(f)(x)", _JACOBIAN),
+    "grad": Transform(
+        lambda b, x, w, v, u: grad(b.call, x, w), _gradients, "torch.func.grad(f)(x)", _JACOBIAN
+    ),
     "vjp": Transform(
-        _vjp, _gradients, "torch.func.vjp(f, x)[1](torch.ones_like(f(x)))", _JACOBIAN
+        lambda b, x, w, v, u: torch.func.vjp(b.call, *x)[1](w), _gradients,
+        "torch.func.vjp(f, x)[1](torch.ones_like(f(x)))", _JACOBIAN,
     ),
     "jacrev": Transform(
-        _jacrev, _products, "torch.func.jacrev(lambda t: f(x + t))(torch.zeros_like(x.real))",
+        lambda b, x, w, v, u: _on_plane(
+            torch.func.jacrev, lambda *moved: _weigh_rows(b.call(*moved), w), x, v, u
+        ),
+        _products, f"torch.func.jacrev(lambda t: f(x + t)){_PLANE}",
         "torch.autograd.functional.jacobian(lambda t: f(x + t), torch.zeros_like(x.real))",
     ),
-    "hessian": Transform(
-        _hessian_on_plane, _bend_alone,
-        "torch.func.hessian(lambda t: f(x + t))(torch.zeros_like(x.real))",
+    "hessian": Transform(  # how <B, u> changes along v
+        lambda b, x, w, v, u: _on_plane(
+            torch.func.hessian, lambda *moved: weigh(b.call(*moved), w), x, v, u
+        )[1, 0],
+        _bend_alone, f"torch.func.hessian(lambda t: f(x + t)){_PLANE}",
         "torch.autograd.functional.hessian(lambda t: f(x + t), torch.zeros_like(x.real))",
     ),
 }  # fmt: skip
-NESTED = Transform(
-    _jvp_of_jvp, partial(_bend, other=1), "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1]",
+NESTED = Transform(  # how the tangent along u changes along v
+    lambda b, x, w, v, u: jvp(lambda *moved: jvp(b.call, moved, u), x, v),
+    partial(_bend, other=1), "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1]",
     "(B(x + 1e-5 * v) - B(x - 1e-5 * v)) / 2e-5",
 )  # fmt: skip
 
@@ -323,24 +282,37 @@ _B = "B(X)"
 _BV = "(B(X).conj() * V).real.flatten(1).sum(1)"
 _DB = "(B(X + 1e-6 * V) - B(X - 1e-6 * V)) / 2e-6"
 PAIRS: dict[str, Transform] = {
-    "vmap of grad": Transform(_vmap(grad), _slopes, "vmap(grad(f))(X)", _B),
-    "grad of vmap": Transform(_grad_of_vmap, _slopes, "grad(lambda Z: vmap(f)(Z).sum())(X)", _B),
-    "vmap of jvp": Transform(
-        _vmap(jvp), _tangents, "vmap(lambda z, v: jvp(f, (z,), (v,))[1])(X, V)", _BV
+    "vmap of grad": Transform(
+        _vmap(lambda b, x, w, v, u: grad(b.call, x, w)), _slopes, "vmap(grad(f))(X)", _B
     ),
-    "jvp of vmap": Transform(_jvp_of_vmap, _tangents, "jvp(vmap(f), (X,), (V,))[1]", _BV),
+    "grad of vmap": Transform(
+        lambda b, x, w, v, u: grad(b.map(b.call), x, w), _slopes,
+        "grad(lambda Z: vmap(f)(Z).sum())(X)", _B,
+    ),
+    "vmap of jvp": Transform(
+        _vmap(lambda b, x, w, v, u: jvp(b.call, x, v)), _tangents,
+        "vmap(lambda z, v: jvp(f, (z,), (v,))[1])(X, V)", _BV,
+    ),
+    "jvp of vmap": Transform(
+        lambda b, x, w, v, u: jvp(b.map(b.call), x, v), _tangents,
+        "jvp(vmap(f), (X,), (V,))[1]", _BV,
+    ),
     "jvp of grad": Transform(
-        _jvp_of_grad, partial(_bend, other=3),
+        lambda b, x, w, v, u: jvp(lambda *moved: grad(b.call, moved, w), x, v),
+        partial(_bend, other=3),
         "torch.stack([jvp(grad(f), (z,), (v,))[1] for z, v in zip(X, V)])", _DB,
     ),
     "grad of jvp": Transform(
-        _grad_of_jvp, partial(_bend, other=2),
+        lambda b, x, w, v, u: grad(lambda *moved: jvp(b.call, moved, u), x, w),
+        partial(_bend, other=2),
         "torch.stack([grad(lambda z: jvp(f, (z,), (v,))[1])(z) for z, v in zip(X, V)])", _DB,
     ),
-    "hessian of vmap": Transform(
-        _hessian_of_vmap, _curves, "jvp(grad(lambda Z: vmap(f)(Z).sum()), (X,), (V,))[1]", _DB
+    "hessian of vmap": Transform(  # one number for each item: it is diagonal
+        lambda b, x, w, v, u: _hessian(b.map(b.call), x, w, v, len(x[0])).diagonal(), _curves,
+        "jvp(grad(lambda Z: vmap(f)(Z).sum()), (X,), (V,))[1]", _DB,
     ),
     "vmap of hessian": Transform(
-        _vmap(_hessian), _curves, "vmap(lambda z, v: jvp(grad(f), (z,), (v,))[1])(X, V)", _DB
+        _vmap(lambda b, x, w, v, u: _hessian(b.call, x, w, v)), _curves,
+        "vmap(lambda z, v: jvp(grad(f), (z,), (v,))[1])(X, V)", _DB,
     ),
 }  # fmt: skip
