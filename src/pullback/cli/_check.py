@@ -53,10 +53,6 @@ def refuse(options: CheckOptions) -> Baseline | None:
 def run_check(options: CheckOptions, ran: Ran | None) -> int:
     """Check what the options name.
 
-    Arguments:
-        options: of the command.
-        ran: what their program applied, if one was run.
-
     Returns:
         0 if all was checked and nothing is broken, 1 if something is broken or crashes, 3 if
         something could not be checked, or is broken with guessed inputs alone; 128 and the number

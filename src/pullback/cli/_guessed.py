@@ -24,16 +24,7 @@ _SHORT = 12  # entries that are written out
 
 
 def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
-    """The report of a Function whose arguments were guessed, with the form in which it is right.
-
-    Arguments:
-        task: the Function.
-        report: what was found with the arguments as they were guessed.
-        options: those of `pullback.check`.
-
-    Returns:
-        A report that says which arguments were guessed.
-    """
+    """The report of a Function whose arguments were guessed, with the form in which it is right."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function, calls = task.load()

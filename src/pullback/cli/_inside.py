@@ -40,12 +40,6 @@ _LOST = "the process that applied it was killed, or left by os._exit, before its
 def check_inside(options: CheckOptions) -> list[Outcome]:
     """Run the program of the options, which checks at its end what it has applied.
 
-    Arguments:
-        options: name the program.
-
-    Returns:
-        One outcome for each Function.
-
     Raises:
         ProgramError: the program does not exist, fails, or applied no Function.
     """
@@ -87,11 +81,7 @@ def _outcomes(
 
 
 def finish(records: dict[type, Record]) -> None:
-    """Check what this process has applied, and write down what was found.
-
-    Arguments:
-        records: what was seen of each Function, with its calls and their live arguments.
-    """
+    """Check what this process has applied, and write down what was found."""
     request = json.loads(os.environ[_REQUEST])
     folder, only = Path(request["folder"]), request["only"] or ""
     if not folder.is_dir():  # who asked has ended

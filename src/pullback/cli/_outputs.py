@@ -33,16 +33,7 @@ def write_outputs(
     seconds: float,
     partial: str,
 ) -> None:
-    """Write JSON, HTML, JUnit, SARIF and annotations.
-
-    Arguments:
-        options: say which.
-        outcomes: what was checked.
-        problems: what could not be looked into, one line each.
-        console: where people read.
-        seconds: how long the checks took, by the clock on the wall.
-        partial: why not everything that was asked for is here, or an empty text.
-    """
+    """Write JSON, HTML, JUnit, SARIF and annotations, as far as the options ask for them."""
     reports = [outcome.report for outcome in outcomes if outcome.report is not None]
     missing = [(item.name, item.reason) for item in outcomes if item.report is None]
     reruns = {outcome.name: outcome.rerun for outcome in outcomes}
@@ -78,11 +69,7 @@ def write_outputs(
 
 @contextlib.contextmanager
 def aside(*, when: bool) -> Iterator[None]:
-    """Send what is printed meanwhile to standard error, so that JSON has the output for itself.
-
-    Arguments:
-        when: whether to.
-    """
+    """Send what is printed meanwhile to standard error, so that JSON has the output for itself."""
     if not when:
         yield
         return

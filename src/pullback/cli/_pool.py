@@ -44,14 +44,10 @@ def _free_bytes() -> int:
 
 
 def run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
-    """Yield the answer of each job in order; after an interruption, of those that have one.
+    """Yield the answer of each job in order.
 
-    Arguments:
-        jobs: take nothing; what one raises is raised here.
-        workers: how many run side by side; with one, they run in this very thread.
-
-    Yields:
-        The answers; ``None`` for a job that was not run or has not ended in time.
+    ``None`` of one that was not run or has not ended in time. With one worker jobs run in this very
+    thread. What a job raises is raised here.
     """
     if workers < 2:
         for job in jobs:

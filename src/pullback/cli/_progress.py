@@ -56,12 +56,7 @@ class Doing:
 
 
 def working(what: str, console: Console) -> AbstractContextManager[object]:
-    """Show that something takes its time.
-
-    Arguments:
-        what: what is done, for example ``"Looking for the Functions of numpy"``.
-        console: a spinner turns there, if it is a terminal.
-    """
+    """Show that something takes its time, by a spinner if the console is a terminal."""
     if console.is_interactive:
         return console.status(escape(what))
     return _lines(_EVERY, lambda: what)
@@ -70,13 +65,9 @@ def working(what: str, console: Console) -> AbstractContextManager[object]:
 def with_progress(
     outcomes: Iterable[Outcome | None], tasks: Sequence[Task], console: Console, doing: Doing
 ) -> Iterator[Outcome | None]:
-    """Hand on the outcomes and show how far they are.
+    """Hand on the outcomes of tasks, in order as they come, and show how far they are.
 
-    Arguments:
-        outcomes: the outcomes of the tasks, in order, as they come.
-        tasks: all tasks.
-        console: where the bar goes, if it is a terminal; lines go to standard error.
-        doing: what the workers are at.
+    By a bar on a terminal, and by lines on standard error elsewhere.
     """
     columns = (
         TextColumn("Checking"),

@@ -39,20 +39,10 @@ def run_tasks(
     timeout: float | None = None,
     **how: Any,
 ) -> list[Outcome]:
-    """Check every task.
+    """Check every task: one outcome for each, in order.
 
-    Arguments:
-        tasks: what to check.
-        console: where the progress bar goes; without a terminal lines go to standard error.
-        isolate: whether in processes of their own, as in `pullback.check`; ``None`` for each
-            task's own choice.
-        rerun: the options that a check of one Function alone needs as well.
-        gradient: the declared intent, or ``None`` for each task's own.
-        timeout: seconds for one call of a Function, when isolated.
-        how: other options of `pullback.check`: clauses, without, thorough, seed.
-
-    Returns:
-        One outcome for each task, in order.
+    Without an isolation or an intent each task has its own; ``rerun`` are the options that a check
+    of one Function alone needs as well, ``how`` the other options of `pullback.check`.
     """
     doing = Doing()
 

@@ -26,16 +26,7 @@ def show(
     *,
     verbose: bool = False,
 ) -> None:
-    """Print the broken findings with mend and rerun line, the table, and a summary.
-
-    Arguments:
-        outcomes: what was checked; Functions without a report are listed with the reason.
-        problems: what could not be looked into, one line each.
-        console: where to print.
-        seconds: how long the checks took, by the clock on the wall.
-        partial: why not everything that was asked for is here, or an empty text.
-        verbose: print each finding, not each cause, with tables of entries and scripts.
-    """
+    """Print what is broken with its mend and rerun line, the table, what is missing, a summary."""
     checked = sorted(
         ((item, item.report) for item in outcomes if item.report is not None),
         key=lambda pair: pair[1].rank,

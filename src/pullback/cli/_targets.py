@@ -30,11 +30,6 @@ __all__ = [
 def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
     """The tasks of a recording.
 
-    Arguments:
-        path: the file.
-        scripts: programs of the user, which the recording may load from.
-        trust: whether it may load whatever it names.
-
     Raises:
         RecordingError: it cannot be read.
     """
@@ -44,10 +39,7 @@ def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = Fa
 def function_task(target: str, inputs: str | None, timeout: float) -> Task:
     """The task of ``package.module:Function`` or ``script.py:Function``.
 
-    Arguments:
-        target: module or script, and qualified name, with a colon between.
-        inputs: the positional arguments as a Python expression, or ``None`` to look for some.
-        timeout: seconds that looking for some may take.
+    Where no inputs are given some are looked for, for so many seconds.
 
     Raises:
         ArgumentError: the module or name does not exist, or the expression cannot be evaluated.
@@ -76,12 +68,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
 def package_tasks(
     package: str, timeout: float, only: str | None = None
 ) -> tuple[list[Task], list[str]]:
-    """The tasks of every Function of an installed package, and what could not be looked into.
-
-    Arguments:
-        package: its name.
-        timeout: seconds that looking for the inputs of one Function may take.
-        only: the qualified name of the one Function that is meant.
+    """The tasks of the Functions of an installed package, and what could not be looked into.
 
     Raises:
         ArgumentError: there is no such package.
@@ -128,9 +115,6 @@ def _case_task(case: Case) -> Task:
 
 def find_target(target: str) -> Any:
     """What ``package.module:name`` or ``script.py:name`` names.
-
-    Arguments:
-        target: module or script, and qualified name, with a colon between.
 
     Raises:
         ArgumentError: the module or name does not exist.

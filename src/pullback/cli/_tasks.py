@@ -23,58 +23,35 @@ Loaded = tuple[Any, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Task:
-    """A Function and the calls to check it with.
+    """A Function and the calls to check it with."""
 
-    Arguments:
-        name: ``"package.module:Name"``.
-        load: returns the Function and the arguments of each call.
-        gradient: the declared intent, or ``None``.
-        rerun: the words of the command that checks it alone again.
-        isolated: whether it runs in a process of its own unless asked otherwise.
-        reason: why it cannot be checked at all, or an empty text.
-        guessed: whether nobody gave the arguments: they were found by trial.
-        ranks: returns the Function and the calls that all ranks of a program have made at once.
-    """
-
-    name: str
-    load: Callable[[], Loaded]
-    rerun: tuple[str, ...]
-    gradient: str | None = None
-    isolated: bool = True
-    reason: str = ""
-    guessed: bool = False
+    name: str  # ``"package.module:Name"``
+    load: Callable[[], Loaded]  # returns the Function and the arguments of each call
+    rerun: tuple[str, ...]  # the words of the command that checks it alone again
+    gradient: str | None = None  # the declared intent, if any
+    isolated: bool = True  # whether it runs in a process of its own unless asked otherwise
+    reason: str = ""  # why it cannot be checked at all, or an empty text
+    guessed: bool = False  # whether nobody gave the arguments: they were found by trial
+    # returns the Function and the calls that all ranks of a program have made at once
     ranks: Callable[[], tuple[Any, list[Ranks]]] | None = None
 
     def rerun_line(self, options: Sequence[str] = ()) -> str:
-        """The command line that checks this Function alone again.
-
-        Arguments:
-            options: those of the command that it was checked by.
-        """
+        """The command line that checks this Function alone again, with these options."""
         return shlex.join(["pullback", "check", *self.rerun, *options])
 
 
 @dataclass
 class Outcome:
-    """What became of a task: a report, or the reason why there is none.
-
-    Arguments:
-        name: of the Function.
-        report: what the check found.
-        reason: why there is no report.
-        rerun: the command line that checks it alone again.
-        guessed: the arguments that were found by trial, as an expression; else an empty text.
-        accepted: why it is known that it cannot be checked, from a baseline.
-        training: whether it is of a program's training, not of a Function.
-    """
+    """What became of a task: a report, or the reason why there is none."""
 
     name: str
     report: Report | None = None
-    reason: str = ""
-    rerun: str = ""
+    reason: str = ""  # why there is no report
+    rerun: str = ""  # the command line that checks it alone again
+    # the arguments that were found by trial, as an expression; else an empty text
     guessed: str = ""
-    accepted: str = ""
-    training: bool = False
+    accepted: str = ""  # why it is known that it cannot be checked, from a baseline
+    training: bool = False  # whether it is of a program's training, not of a Function
 
     def __post_init__(self) -> None:
         self.name, self.reason = clean(self.name), clean(self.reason)
@@ -86,15 +63,7 @@ class Outcome:
 
 
 def tasks_of_recording(recording: Recording, path: str) -> list[Task]:
-    """Make a task of every recorded Function.
-
-    Arguments:
-        recording: what a program applied, or what was found by trial.
-        path: the file that holds it, for the rerun line.
-
-    Returns:
-        One task for each Function; those without a replayable call carry the reason.
-    """
+    """A task of every recorded Function; those without a replayable call carry the reason."""
     return [_task(item, path) for item in recording]
 
 

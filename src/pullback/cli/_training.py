@@ -25,12 +25,7 @@ _MENDS = {
 
 
 def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome]:
-    """The report of a program's training; nothing where no optimiser made a step.
-
-    Arguments:
-        training: what was seen.
-        program: the command line.
-    """
+    """The report of a program's training; nothing where no optimiser made a step."""
     name = f"training of {shlex.join(mask_secrets(list(program)))}"
     if not training.steps:
         return []

@@ -16,9 +16,6 @@ __all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
 def refuse_program(words: Sequence[str]) -> None:
     """Refuse a program that was not set apart: its options would be read as ours.
 
-    Arguments:
-        words: the command line after ``pullback``, without a ``--``.
-
     Raises:
         ArgumentError: with the command line that does what was meant.
     """
@@ -33,10 +30,7 @@ def refuse_program(words: Sequence[str]) -> None:
 
 
 def refuse_misread(targets: Sequence[str]) -> None:
-    """Refuse a program, a file of a package or a folder that was given as a target.
-
-    Arguments:
-        targets: the words of ``pullback check``, those before ``--``.
+    """Refuse a program, a file of a package or a folder that was given as a target of ``check``.
 
     Raises:
         ArgumentError: with the command line that does what was meant.

@@ -104,15 +104,8 @@ def run_clause(
 ) -> Finding:
     """Run one clause; an error of the checked code becomes a verdict.
 
-    Arguments:
-        clause: the clause.
-        probe: the subject with its inputs.
-        timeout: seconds of work after which the verdict is ``crashes``, or ``None`` for no limit.
-        bearing: the id of the clause that reports a plain backward which does not run; all
-            others that build on it are skipped.
-
-    Returns:
-        The finding; with the reason why the clause matters where it is not kept.
+    After so many seconds of work the verdict is ``crashes``. ``bearing`` is the clause that reports
+    a plain backward which does not run: all others that build on it are skipped.
     """
     probe = replace(probe, clause=clause.id)
     if probe.fault is not None and (clause.gradient or isinstance(probe.fault, NoForward)):

@@ -82,16 +82,8 @@ def decide(
     """Repeat a comparison at other points until it is settled.
 
     Trials 0 and 1 are at the given point, later ones close to it. Two mismatches settle it as
-    wrong, ``wanted`` matches as right; a trial at a kink counts for neither.
-
-    Arguments:
-        trial: makes one comparison, by number.
-        wanted: how many matches settle it.
-        limit: how many trials are made at most.
-        singular: whether the given point may be one where no derivative is finite.
-
-    Returns:
-        A mismatch, a match, or one that is unclear if nothing was settled.
+    wrong, ``wanted`` matches as right; a trial at a kink counts for neither. ``singular`` says that
+    the given point may be one where no derivative is finite.
     """
     matches: list[Trial] = []
     misses: list[Trial] = []
@@ -113,16 +105,10 @@ def decide(
 def try_derivative(
     probe: Probe, number: int, only: int | None = None, step: Tensors | None = None
 ) -> Trial:
-    """Compare <w, df/dt> with <J'w, v> at one point along one direction.
+    """Compare <w, df/dt> with <J'w, v> at one point along one direction, of one input or of all.
 
-    Arguments:
-        probe: the subject.
-        number: 0 and 1 are at the given point, others close to it; odd ones are coherent.
-        only: the position of the input to move, or ``None`` for all at once.
-        step: the direction, instead of a random one.
-
-    Returns:
-        The comparison; a mismatch only where two sizes of steps agree on it.
+    Numbers 0 and 1 are at the given point, others close to it; odd ones are coherent. A mismatch is
+    one where two sizes of steps agree on it.
     """
     points = probe.point(number if number > 1 else 0)
     if step is None:
@@ -193,12 +179,8 @@ def try_second(probe: Probe, number: int, only: int | None = None) -> Trial:
     """Compare the derivative of <B(x, g), u> along v with finite differences of B itself.
 
     The right side differentiates the Function's own backward as written, forward run again
-    included, so that a surrogate is compared with itself.
-
-    Arguments:
-        probe: the subject.
-        number: 0 and 1 are at the given point, others close to it.
-        only: the position of the input to move; the number of inputs for the cotangent.
+    included, so that a surrogate is compared with itself. Numbers are as in `try_derivative`; what
+    moves alone is an input or, counted from their number on, a cotangent.
 
     Raises:
         RuntimeError: the function refuses a second derivative.
@@ -252,15 +234,7 @@ def second_slopes(
     """How the Function's own backward changes along a direction, by finite differences alone.
 
     This is the one oracle for every second derivative: forward runs again at each moved point.
-
-    Arguments:
-        probe: the subject.
-        start: the inputs, then the cotangents.
-        step: the direction, of inputs and cotangents.
-        first: the largest step.
-
-    Returns:
-        The slopes of the gradients, one after the other; ``None`` where they are not defined.
+    Start and step are of the inputs, then of the cotangents; ``None`` where no gradient is defined.
     """
     count = len(probe.inputs.differentiable)
 

@@ -67,9 +67,6 @@ class Copy:
     def ask(self, seconds: float = _SECONDS) -> Any:
         """What the work returns; asked once.
 
-        Arguments:
-            seconds: how long the copy may work.
-
         Raises:
             ProcessDied: the copy was killed, or ended without an answer.
             Stuck: it has given none in time.
@@ -102,10 +99,6 @@ def _end(owner: int, child: Child, connection: Connection) -> int | None:
 
 def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
     """The plain data that ``work`` returns, from a copy of this process where one can be made.
-
-    Arguments:
-        work: takes nothing, returns plain data; what it changes is lost.
-        seconds: how long the copy may work.
 
     Raises:
         ProcessDied: the copy was killed, or ended without an answer. One that gives none in time

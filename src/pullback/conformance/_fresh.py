@@ -50,9 +50,8 @@ class Fresh:
     def later(self, patience: float, *, others: bool = True) -> Answers:
         """The answers here and now, each after a call that differs from it as little as may be.
 
-        Arguments:
-            patience: the limit of each call; after one that does not end there are no others.
-            others: whether other arguments than the given ones are tried.
+        At other arguments than the given ones only where that is wanted. After a call that does not
+        end there are no others.
         """
         now = replace(self, probe=replace(self.probe, patience=patience))
         found: Answers = {GIVEN: now._answer(self.probe.inputs)}

@@ -183,15 +183,12 @@ class Gap(NamedTuple):
 
 
 def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
-    """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0.
+    """Where B(2.5a - 1.5b) and 2.5 B(a) - 1.5 B(b) differ, or B(0) and 0; ``None`` if linear.
 
     A backward that solves a system to a tolerance is off by it whatever the cotangent's size. What
     is not linear grows or shrinks with the cotangent, so that a small gap is looked at again with
     cotangents a thousand times as large and as small. A clip far out, or at some deviations from
     the mean, acts on an outlier alone: without a gap one entry is made a thousand times as large.
-
-    Returns:
-        Where, or ``None`` if linear.
     """
     points = probe.point(number)
     outputs = probe.output_values(points)

@@ -106,8 +106,7 @@ class Batch:
     def differs(self, index: torch.Tensor, size: float = 1.0) -> tuple[int, bool]:
         """Which answer to the first or, at size 1, any row is another than in the whole batch.
 
-        Returns:
-            The position of the answer, -1 for none; and whether all have the same bits.
+        -1 for none; and whether all have the same bits.
         """
         got = self.rows(index, size)
         last = 1 if size != 1.0 else len(index)

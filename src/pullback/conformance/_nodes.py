@@ -141,16 +141,7 @@ def accumulated(
 
     For a function that takes ``.backward()`` alone: one that runs forward again in backward cannot
     tell which gradients are asked for, and says so by ``torch.autograd._is_checkpoint_valid()``.
-
-    Arguments:
-        outputs: what is differentiated.
-        inputs: tensors that require a gradient.
-        cotangents: one for each output.
-        kept: other tensors that backward reaches.
-        options: of `torch.autograd.backward`.
-
-    Returns:
-        One gradient for each input, ``None`` where none reaches it.
+    Those kept are other tensors that backward reaches.
     """
     found: dict[int, torch.Tensor] = {}
 

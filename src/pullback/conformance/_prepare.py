@@ -39,15 +39,9 @@ _COMPILES = 3  # times as long as the first calls may a later one take
 def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
     """Make the probe the clauses share.
 
-    Arguments:
-        subject: what is checked.
-        arguments: its inputs as they were given.
-        seed: the seed of every random choice.
-        fresh: keep a copy of this process from before the first call.
-
-    Returns:
-        A probe in float64 where the function computes in float64, with the inputs and outputs
-        that are differentiated; the intent is not yet inferred.
+    In float64 where the function computes in float64, with the inputs and outputs that are
+    differentiated. The intent is not yet inferred. A fresh one keeps a copy of this process from
+    before the first call.
 
     Raises:
         ArgumentError: the inputs do not fit the function's signature.

@@ -124,9 +124,7 @@ class Probe(Teller):
     def direction(self, label: object, only: int | None = None) -> Tensors:
         """A random direction, scaled to each input, along which it keeps its structure.
 
-        Arguments:
-            label: what the direction is for; other labels give other directions.
-            only: the position of the one input to move, or ``None`` to move all.
+        Another one for each label, and of one input alone where that is asked for.
         """
         generator = self.generator(f"direction {label}")
         found = []
@@ -270,15 +268,10 @@ class Probe(Teller):
         looser: float = 1e3,
         **told: Any,
     ) -> Finding | None:
-        """The finding that a tensor is another than it should be; ``None`` where all are equal.
+        """The finding that an output or, behind these, a gradient is another than it should be.
 
-        Arguments:
-            got: what was seen, outputs and then gradients.
-            expected: what is right, in the same order.
-            detail: what was seen, in words.
-            outputs: how many are outputs.
-            looser: how many times the usual rounding is allowed.
-            told: what else `broken` is told.
+        ``None`` where all are equal within so many times the usual rounding. ``told`` is what else
+        `broken` is told.
         """
         place = self.differ(got, expected, looser)
         if place is None:
@@ -293,12 +286,8 @@ class Probe(Teller):
     ) -> Finding:  # fmt: skip
         """The finding for an error of the checked code: ``lacking`` if it refuses on purpose.
 
-        Arguments:
-            error: what was raised.
-            doing: what was tried, in words.
-            hint: how to mend it.
-            transform: whether a transform of torch was tried, not other data.
-            rule: the method of a Function that an author may write for that transform.
+        Said are whether a transform of torch was tried, not other data, and which method an author
+        may write as a rule for it.
         """
         written = any(is_written(kind, rule) for kind in self.functions())
         refuses = classify(error, transform=transform, written=written) is Verdict.LACKING

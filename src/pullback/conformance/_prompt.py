@@ -27,12 +27,9 @@ class Typed:
 
 
 def typed_source(target: Any) -> Typed | None:
-    """Find the source of a class or function that was defined at a prompt.
+    """The source of a class or function that was defined at a prompt; ``None`` of any other.
 
     IPython keeps what was typed, as does Python's own prompt from 3.13 on.
-
-    Returns:
-        Its source, or ``None`` where it has a file or nothing was kept.
     """
     main = sys.modules.get("__main__")
     if getattr(target, "__module__", None) != "__main__" or hasattr(main, "__file__"):

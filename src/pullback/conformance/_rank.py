@@ -147,13 +147,9 @@ class Rank:
     def forward(
         self, graph: int, values: list[torch.Tensor], needs: Sequence[bool], lay: Lay = torch.clone
     ) -> Answer:
-        """Run forward.
+        """Run forward, with tensors that `lay` puts into memory here.
 
-        Arguments:
-            graph: the number of the run.
-            values: every tensor of the arguments.
-            needs: which of them require a gradient.
-            lay: puts floating ones into memory, here: what comes from elsewhere is contiguous.
+        What comes from elsewhere is contiguous.
         """
         arguments = self.arguments
         if arguments is None:

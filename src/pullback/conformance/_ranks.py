@@ -87,9 +87,7 @@ class Ranks:
 class Failed(Exception):
     """Not every rank has answered; the message says which, and what it does.
 
-    Arguments:
-        said: what happened.
-        verdict: ``lacking`` where the code refuses on purpose, else ``crashes``.
+    It is ``lacking`` where the code refuses on purpose.
     """
 
     def __init__(self, said: str, verdict: Verdict = Verdict.CRASHES) -> None:
@@ -99,12 +97,6 @@ class Failed(Exception):
 
 class Group:
     """Ranks that run what they are asked to run, all at once.
-
-    Arguments:
-        subject: what is checked.
-        arguments: what `check` was given.
-        ranks: how many ranks, and what else each is given.
-        seed: seeds every run.
 
     Raises:
         ArgumentError: the arguments cannot be made on a rank.
@@ -165,14 +157,10 @@ class Group:
         self, name: str, given: Sequence[tuple[Any, ...]], patience: float,
         late: Sequence[float] = (), linger: Sequence[float] = (),
     ) -> list[Answer]:  # fmt: skip
-        """Have all ranks run a method of theirs at once.
+        """Have all ranks run a method of theirs, forward or backward, at once.
 
-        Arguments:
-            name: ``"forward"`` or ``"backward"``.
-            given: the arguments of each rank.
-            patience: seconds of work, or of sleep, that every rank which has not answered may take.
-            late: the seconds that each rank comes late.
-            linger: the seconds that each rank pauses after it has entered a collective.
+        Each may take so many seconds of work, or of sleep; some come late, or linger when they have
+        entered a collective.
 
         Raises:
             Failed: a rank raised, died, or stands still.

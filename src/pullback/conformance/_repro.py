@@ -65,17 +65,8 @@ def write_repro(
 
     Before ``body`` the script defines ``args``, and ``kwargs`` where there are any, ``xs`` (the
     differentiated inputs) and ``outs()``, the differentiated outputs of a fresh run. In ``body``,
-    ``call`` stands for the function.
-
-    Arguments:
-        subject: what is checked; it must be found under its module and name.
-        inputs: the arguments as they were given.
-        outputs: positions of the differentiated outputs.
-        seed: seeds torch at each run.
-        body: the lines that show the finding; empty for no script.
-        random: whether each run draws the same numbers.
-        accumulates: whether gradients come by ``.backward()`` alone.
-        given: the tensors judged with, by the names under which ``body`` finds them.
+    ``call`` stands for the function, and what was given stands under its name. Random: each run
+    draws the same numbers. What accumulates gives gradients by ``.backward()`` alone.
 
     Example:
         >>> script = write_repro(Subject.of(torch.sin), Arguments.of((torch.ones(1),)), [0], 0,

@@ -111,10 +111,8 @@ class Sweep(Generic[_Name]):
     ) -> Finding | None:  # fmt: skip
         """The first finding that is more than untidy.
 
-        Arguments:
-            variations: each with its name.
-            run: what may be refused: an error is loud, so nothing is silently wrong there.
-            judge: gives a finding, or what is said; nothing is where that is empty.
+        What is raised while arguments are run is loud, so nothing is silently wrong there. Who
+        judges gives a finding, or what is said of it, if anything is.
         """
         try:
             for name, made in () if self.ended else variations:

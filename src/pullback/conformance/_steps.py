@@ -59,14 +59,9 @@ class Scan:
 
 
 def motions(probe: Probe, only: int | None = None) -> list[Motion]:
-    """How each differentiated output moves with one input, all of whose entries move.
+    """How each differentiated output moves with one input, or with all at once.
 
-    Arguments:
-        probe: the subject.
-        only: the position of the input that moves, or ``None`` for all at once.
-
-    Returns:
-        One motion for each output; empty where the function is not defined along any line.
+    All entries of it move. Nothing where the function is not defined along any line.
     """
     scan = scan_line(probe, probe.direction(f"steps {only}", only), _PLACES)
     if scan is None:
@@ -84,16 +79,9 @@ def motions(probe: Probe, only: int | None = None) -> list[Motion]:
 def scan_line(
     probe: Probe, step: Tensors, places: int, reaches: tuple[float, ...] = REACHES
 ) -> Scan | None:
-    """Values along a line.
+    """Values along a line, at so many places, at random within equal parts of it.
 
-    Arguments:
-        probe: the subject.
-        step: the direction.
-        places: at how many places, at random within equal parts of the line.
-        reaches: how far to go, the first that the function is defined at.
-
-    Returns:
-        What was seen; ``None`` where the function is not defined along the line.
+    It goes as far as the first reach where the function is defined; ``None`` where there is none.
     """
     along = probe.line(step)
 
@@ -186,13 +174,7 @@ def jumps_along(probe: Probe, step: Tensors, *reaches: tuple[float, ...]) -> boo
 def jumps(
     scan: Scan, entry: int | None = None, tried: int = 12
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
-    """The entries that jump, and where, of the likeliest intervals.
-
-    Arguments:
-        scan: a line at many places.
-        entry: the one that is looked at; any, if ``None``.
-        tried: how many intervals are bisected.
-    """
+    """The entries that jump, or whether one does, and where, of the likeliest intervals."""
     inside = slice(entry, None if entry is None else entry + 1)
     widths = scan.values.new_tensor(scan.places).diff()[:, None]
     slopes = scan.values[:, inside].diff(dim=0) / widths

@@ -109,12 +109,7 @@ def stepping(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 def tangent(
     point: torch.Tensor, step: torch.Tensor, given: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Turn a step into one along which a point keeps all of its structure.
-
-    Arguments:
-        point: where the step begins.
-        step: any step.
-        given: the tensor whose structure it is; the point itself if ``None``.
+    """Turn a step into one along which a point keeps its structure, or that of another tensor.
 
     Example:
         >>> unit = torch.tensor([0.6, 0.8])

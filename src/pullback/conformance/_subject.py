@@ -30,32 +30,20 @@ _INTENTS = ("exact", "surrogate", "nonlinear")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked.
+    """What is checked."""
 
-    Arguments:
-        target: the Function class or callable as it was given.
-        call: calls it with its positional and keyword arguments.
-        function: the Function class, or ``None`` for another callable.
-        locator: where it is defined.
-        gradient: the declared intent, or ``None``.
-        source: ``file:line`` of its definition, or an empty text.
-    """
-
-    target: Any
-    call: Callable[..., Any]
-    function: type[torch.autograd.Function] | None
+    target: Any  # the Function class or callable as it was given
+    call: Callable[..., Any]  # calls it with its positional and keyword arguments
+    function: type[torch.autograd.Function] | None  # ``None`` for another callable
     locator: Locator
-    gradient: Intent | None
-    source: str
+    gradient: Intent | None  # the declared intent, or ``None``
+    source: str  # ``file:line`` of its definition, or an empty text
 
     @classmethod
     def of(cls, target: Any, gradient: str | None = None) -> "Subject":
-        """Look at a Function class, ``F.apply`` or any callable.
+        """Look at a Function class, ``F.apply``, any callable, or an operator or its name.
 
-        Arguments:
-            target: what is to be checked: a Function, a callable, or an operator of torch.library
-                or its name ``"ns::op"``.
-            gradient: the intent the caller declares, which wins over the class's own.
+        An intent that the caller declares wins over the class's own.
 
         Raises:
             ArgumentTypeError: the target cannot be called.

@@ -57,15 +57,9 @@ class Teller:
     ) -> Finding:
         """A finding that the function is silently wrong.
 
-        Arguments:
-            detail: what was seen.
-            expected: what the clause asks for.
-            got: what was seen instead.
-            place: the path of the input concerned.
-            hint: how to mend it.
-            repro: the lines that show it, after those that make ``args``, ``xs`` and ``outs``.
-            given: the tensors judged with, which these lines find by name.
-            said: how the two differ, in words; found from the numbers where it is not given.
+        Its script shows it, after the lines that make ``args``, ``xs`` and ``outs``, with the
+        tensors judged with, by name. How expected and got differ is found from the numbers where it
+        is not said.
         """
         script = self._script(repro, given or {})
         shown, said, entries = compared(expected, got, said)

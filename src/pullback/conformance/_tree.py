@@ -11,10 +11,6 @@ __all__ = ["leaves", "replace", "tensors", "walk"]
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf of nested dicts, lists and tuples with the expression that reaches it.
 
-    Arguments:
-        value: a leaf, or a dict, list or tuple of such values.
-        path: the expression that reaches ``value``.
-
     Example:
         >>> list(walk(({"w": 1}, [2, 3]), "args"))
         [("args[0]['w']", 1), ('args[1][0]', 2), ('args[1][1]', 3)]
@@ -50,14 +46,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def replace(value: Any, items: Iterator[Any]) -> Any:
-    """A copy of nested containers whose tensors come from ``items``, in order.
+    """A copy of nested containers, of the same types, whose tensors come from ``items``, in order.
 
-    Arguments:
-        value: a leaf, or nested dicts, lists and tuples.
-        items: what stands for the tensors, as many as ``value`` has.
-
-    Returns:
-        New containers of the same types; leaves that are not tensors are shared.
+    What else they hold is shared.
 
     Example:
         >>> replace(({"w": torch.ones(1)}, 2), iter([torch.zeros(1)]))

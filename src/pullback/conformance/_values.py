@@ -65,10 +65,7 @@ def _show_part(value: torch.Tensor, places: range, digits: int) -> str:
 def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str, str], str, str]:
     """Both for a report, how they differ in words, and a table of their entries.
 
-    Arguments:
-        expected: what is right.
-        got: what was seen.
-        said: how they differ, where that is known; ``None`` to find it from the numbers.
+    The words are found from the numbers where they are not given.
     """
     entries = ""
     if isinstance(expected, torch.Tensor) and got is None:

@@ -99,14 +99,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
 
 
 def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
-    """Answer a request, in a fresh process or in a copy of the one that made it.
-
-    Arguments:
-        subject: what is checked.
-        arguments: its inputs.
-        request: the clauses and how they are run.
-        folder: takes the answers.
-    """
+    """Answer a request, in a fresh process or in a copy of the one that made it."""
     say = partial(_say, folder)
     # Checks run side by side, and the threads of an original are not in its copy: what waits for
     # one would wait for ever. So are the numbers of a check the same on any machine.
@@ -191,9 +184,8 @@ def pack(arguments: Arguments, path: Path) -> None:
 
 
 def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read what `pack` wrote.
+    """Read the positional and keyword arguments that `pack` wrote.
 
-    Returns:
-        Positional and keyword arguments; the chosen tensors require a gradient.
+    The chosen tensors require a gradient.
     """
     return decode_call(**torch.load(path, weights_only=True), loader=Loader())

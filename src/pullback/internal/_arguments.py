@@ -30,12 +30,7 @@ T = TypeVar("T")
 
 
 class Within(NamedTuple):
-    """Which numbers an annotation takes.
-
-    Arguments:
-        words: which these are.
-        holds: whether a number is one.
-    """
+    """Which numbers an annotation takes: the words for them, and a test."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -91,10 +86,7 @@ def checked(given: T) -> T:
 
     A number is no truth value and is not NaN, a text is no list, a class is none of its instances.
     Of a list the entries are looked at, too; of what can be gone through only once they are not.
-    ``Any`` takes anything.
-
-    Arguments:
-        given: a function, or a class: its constructor and its public methods.
+    ``Any`` takes anything. Of a class the constructor and the public methods are guarded so.
 
     Raises:
         ArgumentTypeError: when it is called: it names the argument.
@@ -182,18 +174,13 @@ def _refuse(function: Any, name: str, value: Any, kind: "_Kind") -> NoReturn:
 
 
 class _Kind(NamedTuple):
-    """What one annotation takes.
-
-    Arguments:
-        takes: whether it takes a value.
-        words: what that is.
-        known: types of which it takes every value: most calls look no further.
-        is_form: whether a value that it does not take is of the right type.
-    """
+    """What one annotation takes."""
 
     takes: Callable[[Any], bool]
-    words: str
+    words: str  # what it takes
+    # types of which it takes every value: most calls look no further
     known: frozenset[type] = frozenset()
+    # whether a value that it does not take is of the right type
     is_form: Callable[[Any], bool] = lambda value: False
 
 

@@ -13,11 +13,8 @@ __all__ = ["refuse_unwritable", "write_whole"]
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Write a file beside the one that is there, and put it in its place when all is on the disk.
 
-    A disk that is full, or a program that is killed, leaves what was there before.
-
-    Arguments:
-        path: the file; a link stays one, and a pipe or a device is written as it is.
-        content: a text, or bytes.
+    A disk that is full, or a program that is killed, leaves what was there before. A link stays
+    one, and a pipe or a device is written as it is.
 
     Raises:
         OSError: it cannot be written; what was there is as it was.

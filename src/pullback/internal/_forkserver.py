@@ -121,11 +121,7 @@ def _import(name: str) -> ModuleType:
 
 
 def serve_as_copy(connection: Connection) -> None:
-    """Serve the process that this one is a copy of, which has imported torch and done no more.
-
-    Arguments:
-        connection: to the original.
-    """
+    """Serve the process that this one is a copy of, which has imported torch and done no more."""
     del sys.argv[1:]
     warnings.simplefilter("ignore")
     os.environ |= {"PULLBACK_PARENT": str(os.getppid()), **compiler_variables()}

@@ -38,18 +38,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Launched:
-    """A program that runs.
+    """A program that runs."""
 
-    Arguments:
-        command: its words.
-        limits: how much is kept.
-        directory: takes what is recorded.
-        wait: waits for its end; its status, negative for a signal, and whether Ctrl-C ended it.
-    """
-
-    command: Sequence[str]
+    command: Sequence[str]  # its words
     limits: Limits
-    directory: Path
+    directory: Path  # takes what is recorded
+    # waits for its end; its status, negative for a signal, and whether Ctrl-C ended it
     wait: Callable[[], tuple[int, bool]]
 
 

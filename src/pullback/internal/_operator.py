@@ -43,17 +43,15 @@ __all__ = [
 class Rules:
     """How an operator is differentiated.
 
-    Arguments:
-        kind: ``"registered"`` by `torch.library.register_autograd`; ``"none"`` where backward
-            raises; ``"composite"`` where autograd sees the operations that it is made of; or
-            ``"foreign"``, a kernel for autograd that was written by hand or in C++.
-        backward: what was registered, ``backward(ctx, *cotangents)``.
-        setup_context: what was registered beside it, or ``None``.
+    The kind is ``"registered"`` by `torch.library.register_autograd`; ``"none"`` where backward
+    raises; ``"composite"`` where autograd sees the operations that it is made of; or ``"foreign"``,
+    a kernel for autograd that was written by hand or in C++.
     """
 
     kind: str
+    # what was registered, ``backward(ctx, *cotangents)``
     backward: Callable[..., Any] | None = None
-    setup_context: Callable[..., Any] | None = None
+    setup_context: Callable[..., Any] | None = None  # what was registered beside it
 
 
 def is_operator(value: Any) -> bool:

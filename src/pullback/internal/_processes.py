@@ -133,11 +133,8 @@ def start_copy(
 ) -> Child:
     """Run ``work`` in a copy of this process, which then ends without its clean-ups.
 
-    Arguments:
-        work: what the copy does; its answer is lost.
-        folder: takes what the copy prints as errors; nobody does where there is none.
-        lasting: it ends by itself when this process does. Any other is ended by the kernel, which
-            does so when the thread ends that has made it.
+    The folder takes what the copy prints as errors. A lasting one ends by itself when this process
+    does; any other is ended by the kernel, which does so when the thread ends that has made it.
     """
     log = Path(os.devnull) if folder is None else folder / "errors.txt"
     log.touch()

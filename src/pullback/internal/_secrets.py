@@ -22,12 +22,6 @@ _TOKEN = re.compile(
 def mask_secrets(words: Sequence[str]) -> list[str]:
     """The words of a command line, with what looks like a secret masked.
 
-    Arguments:
-        words: as the program was given them.
-
-    Returns:
-        As many words.
-
     Example:
         >>> mask_secrets(["python", "train.py", "--api-key", "sk-abc", "--lr", "0.1"])
         ['python', 'train.py', '--api-key', '***', '--lr', '0.1']

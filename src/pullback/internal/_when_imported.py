@@ -16,10 +16,6 @@ class WhenImported(MetaPathFinder):
 
     The other finders find the module, and its own loader loads it; an import that fails leaves
     this finder in place.
-
-    Arguments:
-        name: the full name of the module, which is not imported yet.
-        action: what is called with the module.
     """
 
     def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:

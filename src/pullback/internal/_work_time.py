@@ -26,9 +26,6 @@ class WorkTime:
 
     Where the system does not tell what a process does, all time counts.
 
-    Arguments:
-        pid: the process.
-
     Example:
         >>> WorkTime(os.getpid()).seconds < 1.0
         True

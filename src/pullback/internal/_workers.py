@@ -43,13 +43,8 @@ _SERVER = "pullback.internal._forkserver"
 def start_worker(module: str, folder: Path, *, loaded: str = "") -> Child:
     """Run ``module.main(folder)`` in a process of its own, as `start_module` does, but faster.
 
-    Arguments:
-        module: the full name of a module.
-        folder: is handed to it, and takes what it prints as errors.
-        loaded: wait until the copied process has loaded this part of what it was told to prepare.
-
-    Returns:
-        The process: a copy of the fork server, or a fresh one where there are no good copies.
+    That is a copy of the fork server, which has loaded a part of what it was told to prepare if one
+    is named; or a fresh process, where there are no good copies.
 
     Raises:
         Stopped: `STOP` was set meanwhile.
@@ -65,12 +60,8 @@ def prepare_worker(module: str, *arguments: object, as_copy: bool = False) -> No
 
     Then its ``warm(*arguments)``, a generator, is run part by part while nobody asks for a worker:
     it loads what the first call loads, so that no worker does, and gives the name of each part.
-
-    Arguments:
-        module: the full name of a module.
-        arguments: what its ``warm`` takes.
-        as_copy: whether workers may be copies of this process as it is now: it has imported torch,
-            and has not computed or loaded anything of anybody else.
+    Workers may be copies of this process as it is now where it has imported torch, and has not
+    computed or loaded anything of anybody else.
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _lock:

@@ -34,11 +34,7 @@ _WRAPPERS = 4
 
 
 def sources(root: ModuleType) -> Iterator[Path]:
-    """Python files of a package or module, and of the tests that lie in it or beside it.
-
-    Arguments:
-        root: the package or module.
-    """
+    """Python files of a package or module, and of the tests that lie in it or beside it."""
     if not root.__file__:
         return
     file = Path(root.__file__)
@@ -55,17 +51,10 @@ def sources(root: ModuleType) -> Iterator[Path]:
 
 
 def call_sites(name: str, files: Iterable[Path]) -> Iterator[dict[int, Any]]:
-    """What each call of a Function hands over, as far as the source tells.
+    """What each call of a Function hands over, position to value: first those that tell most.
 
     Where a function calls it, ``def norm(x, eps): return Norm.apply(x, eps)``, the calls of that
     function tell too.
-
-    Arguments:
-        name: the name of the class.
-        files: where calls are looked for.
-
-    Yields:
-        Position to value, for each call that tells any; those that tell most first.
     """
     files = list(files)
     direct = list(_sites(files, name, "apply"))
@@ -80,17 +69,11 @@ def call_sites(name: str, files: Iterable[Path]) -> Iterator[dict[int, Any]]:
 
 @dataclass(frozen=True)
 class _Site:
-    """A call in a source.
+    """A call in a source."""
 
-    Arguments:
-        place: the file or function that it stands in.
-        call: the call.
-        names: what names of the file are.
-    """
-
-    place: ast.Module | ast.FunctionDef
+    place: ast.Module | ast.FunctionDef  # the file or function that it stands in
     call: ast.Call
-    names: Mapping[str, Any]
+    names: Mapping[str, Any]  # what names of the file are
 
     def arguments(self, given: Mapping[str, Any] = MappingProxyType({})) -> dict[int | str, Any]:
         """Position or keyword to value, where parameters of the place are given."""

@@ -83,15 +83,10 @@ _WORDS: tuple[tuple[tuple[str, ...], tuple[Any, ...]], ...] = (
 def guesses(
     parameters: Sequence[inspect.Parameter], known: Sequence[Mapping[int, Any]] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield argument tuples to try, the likeliest first.
+    """Yield argument tuples to try for a forward without its context, the likeliest first.
 
-    Arguments:
-        parameters: the parameters of a forward, without the context.
-        known: what calls of it hand over, position to value; the others are guessed.
-
-    Yields:
-        Positional arguments; floating tensors are float64. Which of them are differentiated is
-        left to the checker, which asks backward.
+    What calls of it are known to hand over, position to value, is not guessed. Floating tensors are
+    float64. Which of them are differentiated is left to the checker, which asks backward.
 
     Example:
         >>> names = inspect.signature(lambda x, alpha: x).parameters.values()

@@ -47,14 +47,11 @@ _OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch be
 def record_this_process(
     directory: str, limits: str, inside: str, guarded: Callable[[Any], Any]
 ) -> None:
-    """Record this process into ``directory``.
+    """Record this process into ``directory``, with the numbers of `Limits`, commas between.
 
-    Arguments:
-        directory: where calls and counts are written.
-        limits: the numbers of `Limits`, with commas between.
-        inside: a module whose ``finish(records)`` is run when this process ends, on the calls that
-            its ``copy_call`` has kept here; an empty text to write the calls instead.
-        guarded: an action that raises nothing into the program.
+    ``inside`` is a module whose ``finish(records)`` is run when this process ends, on the calls
+    that its ``copy_call`` has kept here; an empty text to write the calls instead. What is guarded
+    raises nothing into the program.
     """
     spool = Spool(directory)
     bounds = Limits(*map(int, limits.split(",")))
@@ -93,14 +90,7 @@ def _finish(recorder: Recorder, module: str) -> None:
 
 
 def watch_this_process(directory: str) -> TrainingWatch:
-    """Watch how this process trains, and write it as it is known: its end may not come.
-
-    Arguments:
-        directory: where to.
-
-    Returns:
-        The watch.
-    """
+    """Watch how this process trains, and write it as it is known: its end may not come."""
 
     def write() -> None:
         if os.path.isdir(directory) and (watch.steps or watch.fault):
@@ -117,11 +107,7 @@ def watch_this_process(directory: str) -> TrainingWatch:
 
 
 class Spool:
-    """Writes calls and counts into a directory, for this process and for each that it forks.
-
-    Arguments:
-        directory: where to; who started the program reads it.
-    """
+    """Writes calls and counts into a directory, for this process and for each that it forks."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -85,12 +85,6 @@ def render_page(
 def render_notebook(report: Findings) -> str:
     """Return a piece of HTML with the colours and the font of the notebook around it.
 
-    Arguments:
-        report: what was found.
-
-    Returns:
-        HTML without scripts; everything from the report is escaped.
-
     Example:
         >>> "a:F" in render_notebook(Findings("a:F", "exact", False, (), 0))
         True
