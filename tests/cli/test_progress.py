@@ -7,9 +7,9 @@ import time
 import pytest
 from rich.console import Console
 
-from pullback.cli import _pool, _progress
-from pullback.cli._pool import side_by_side
+from pullback.cli import _progress, _run
 from pullback.cli._progress import Doing, with_progress
+from pullback.cli._run import side_by_side
 from pullback.cli._tasks import Outcome, Task
 
 
@@ -63,11 +63,11 @@ def test_a_bar_shows_the_clause_and_no_emoji():
 
 def test_as_many_as_there_are_cores_and_memory_for_them(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(_pool, "_free_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(_run, "_free_bytes", lambda: 64 * 2**30)
     assert side_by_side() == 8
-    monkeypatch.setattr(_pool, "_free_bytes", lambda: 3 * 2**30)
+    monkeypatch.setattr(_run, "_free_bytes", lambda: 3 * 2**30)
     assert side_by_side() == 3
-    monkeypatch.setattr(_pool, "_free_bytes", lambda: 2**20)
+    monkeypatch.setattr(_run, "_free_bytes", lambda: 2**20)
     assert side_by_side() == 1
     monkeypatch.undo()
-    assert _pool._free_bytes() > 2**20
+    assert _run._free_bytes() > 2**20

@@ -1,32 +1,37 @@
 """Check each task, with a progress bar, and put the reports of its calls together."""
 
+import queue
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from rich.console import Console
 
 from pullback.cli._guessed import guessed_report, paste_inputs
-from pullback.cli._pool import run_jobs, side_by_side
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
 from pullback.cli._tasks import Outcome, Task
 from pullback.conformance import check
 from pullback.errors import PullbackError
+from pullback.internal._processes import STOP, count_cores
 from pullback.report import Report, Verdict, merge_reports
 from pullback.tensor import Intent
 
-__all__ = ["run_tasks"]
+__all__ = ["run_tasks", "side_by_side"]
 
 T = TypeVar("T")
 
 _ELSEWHERE = ("clauses", "without", "ranks")  # options that say nothing of several ranks
 _LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
 _INTENTS = ("exact", "surrogate", "nonlinear")
+_JOB_BYTES = 2**30  # what a check of a Function of some megabytes takes, its compiler included
+_GRACE = 4.0  # seconds in which a job that was told to stop says what it knows
 
 
 def run_tasks(
@@ -68,7 +73,7 @@ def run_tasks(
     alone = all(task.isolated if isolate is None else isolate for task in tasks)
     # Copies are made one at a time: a copy has no thread but the one that made it.
     workers = side_by_side() if alone and isolate != "copy" else 1
-    answers = run_jobs([partial(run, task) for task in tasks], workers)
+    answers = _run_jobs([partial(run, task) for task in tasks], workers)
     outcomes: list[Outcome | None] = []
     with nullcontext() if alone else interrupting(), suppress(KeyboardInterrupt):
         for outcome in with_progress(answers, tasks, console, doing):
@@ -149,3 +154,61 @@ def _has_hung(report: Report) -> bool:
 
 def _one_line(error: PullbackError) -> str:
     return " ".join(part for part in (error.what, error.given) if part)
+
+
+def side_by_side() -> int:
+    """How many checks run side by side: one on each core, as far as there is memory for them.
+
+    Example:
+        >>> side_by_side() >= 1
+        True
+    """
+    return max(1, min(count_cores(), _free_bytes() // _JOB_BYTES))
+
+
+def _free_bytes() -> int:
+    """The memory that is free, of the machine and of the container that this process is in."""
+    found = [2**63]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        [line] = [line for line in lines if line.startswith("MemAvailable:")]
+        found.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most, now = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(most - now)
+    return min(found)
+
+
+def _run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
+    """Yield the answer of each job in order.
+
+    ``None`` of one that was not run or has not ended in time. With one worker jobs run in this very
+    thread. What a job raises is raised here. Nothing waits for the threads when the command is
+    interrupted: those of a `concurrent.futures.ThreadPoolExecutor` are waited for when Python ends.
+    """
+    if workers < 2:
+        for job in jobs:
+            yield None if STOP.is_set() else job()
+        return
+    waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+    futures: list[Future[Any]] = [Future() for _ in jobs]
+    for pair in zip(futures, jobs, strict=True):
+        waiting.put(pair)
+
+    def work() -> None:
+        while not (STOP.is_set() or waiting.empty()):
+            with suppress(queue.Empty):  # another thread was first
+                future, job = waiting.get_nowait()
+                try:
+                    future.set_result(job())
+                except BaseException as error:
+                    future.set_exception(error)
+
+    for _ in range(workers):
+        threading.Thread(target=work, daemon=True).start()
+    for future in futures:
+        while not (future.done() or STOP.is_set()):
+            wait([future], 0.1)
+        wait([future], _GRACE)
+        yield future.result() if future.done() else None

@@ -6,9 +6,8 @@ from pullback.report._findings import Finding
 from pullback.report._gather import gather_reports
 from pullback.report._json import read_reports, render_json
 from pullback.report._junit import render_junit
-from pullback.report._merge import merge_reports
 from pullback.report._page import render_page
-from pullback.report._report import Report
+from pullback.report._report import Report, merge_reports
 from pullback.report._sarif import render_annotations, render_sarif
 from pullback.report._terminal import make_console, print_problems, print_table
 from pullback.report._verdict import SIGNS, Sign, Verdict

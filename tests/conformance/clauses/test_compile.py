@@ -6,13 +6,14 @@ from tests.specimens._specimen import normal
 from tests.specimens.wrong.compositions import BatchedReversal, SurrogateTangent
 
 import pullback
-from pullback.conformance import _compiled, check
+from pullback.conformance import check
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._guard import guarded
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.clauses import compile as of_compile
 
 
 def probe_of(function, *args):
@@ -31,12 +32,12 @@ def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(func
     """Each way by itself; that the clause says so is asked of the specimens."""
     probe = probe_of(function, normal(3))
     if torch.__version__ >= "2.15" and "vmap" in name:  # where Dynamo refuses what it dropped
-        ways = {way.name: way for way in _compiled.composed_ways(probe)}
+        ways = {way.name: way for way in of_compile._composed_ways(probe)}
         with guarded(), pytest.raises(Exception, match=r"custom `jvp`|vmap support"):
             ways[name].run()
         return
     with guarded():
-        ways = {way.name: way for way in _compiled.composed_ways(probe)}
+        ways = {way.name: way for way in of_compile._composed_ways(probe)}
         got, expected = ways[name].run(), ways[name].eager()
     assert probe.differ(got, expected, 1e4) is not None
 
@@ -62,7 +63,7 @@ def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_s
 
 def test_without_a_compiler_inductor_is_not_tried_and_that_is_said(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not _compiled.has_compiler()
+    assert not of_compile._has_compiler()
     finding = check(torch.sin, normal(3), clauses="compile", thorough=True)["compile"]
     assert finding.verdict == "holds"
     assert "no C++ compiler" in finding.detail

@@ -57,7 +57,6 @@ MODULES = {
     **{f"pullback.conformance.clauses.{clause.id.replace('-', '_')}": clause.id
        for clause in CLAUSES if clause.id not in ON_A_GPU},
     "pullback.conformance._special": "values",
-    "pullback.conformance._compiled": "compile",
     "pullback.conformance._unwritten": "deterministic",
 }  # fmt: skip
 
