@@ -2,12 +2,11 @@
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import FrameType
 
-from pullback.internal._processes import STOP
+from pullback.internal._processes import STOP, handled
 
 __all__ = [
     "Ended",
@@ -65,10 +64,9 @@ def interrupting() -> AbstractContextManager[None]:
     return _handling(("SIGINT", "SIGTERM", "SIGHUP"), lambda number, again: KeyboardInterrupt)
 
 
-@contextlib.contextmanager
 def _handling(
     names: tuple[str, ...], answer: Callable[[int, bool], type[BaseException] | None]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Note a signal, and raise what answers it, told whether it is one of several."""
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -79,14 +77,4 @@ def _handling(
         if raised is not None:
             raise raised
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in names:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+    return handled(names, handle)

@@ -14,7 +14,7 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
-from pullback.conformance._vectors import are_finite, coarsest
+from pullback.conformance._vectors import are_finite, coarsest, wide
 from pullback.report import Finding
 
 __all__ = ["REPRO", "at_the_ends", "judge_end", "specials"]
@@ -134,14 +134,14 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
 
     Two witnesses: an iteration may come upon a zero, and divide by it, for one cotangent by luck.
     """
-    wide = low.at(low.inputs.cast(torch.float64))
+    high = low.at(low.inputs.cast(torch.float64))
     try:
         run = Run.of(low, given)
-        true = Run.of(wide, [_wide(g) for g in run.cotangents])
-        points = wide.inputs.points()
+        true = Run.of(high, [wide(g) for g in run.cotangents])
+        points = high.inputs.points()
         eps = coarsest(low.inputs.points())
         steps = zip(points, low.direction("eps"), strict=True)
-        shaken = wide.backward([(x * (1 + eps * v)).double() for x, v in steps], true.cotangents)
+        shaken = high.backward([(x * (1 + eps * v)).double() for x, v in steps], true.cotangents)
     except NoEnd:
         raise
     except Exception:  # loud, so not silently wrong
@@ -161,7 +161,7 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
         allowed = 0.3 * size + 30 * float((moved - exact).abs().max().nan_to_num())
         allowed += _saturated(run) * eps
         # Near zero rounding may take every digit of a difference; what is not finite is a mistake.
-        off = name.startswith("large") and float((_wide(one) - exact).abs().max()) > allowed
+        off = name.startswith("large") and float((wide(one) - exact).abs().max()) > allowed
         if off or not bool(one.isfinite().all()):
             others = low.cotangents(run.outputs, "another")
             if given is None and judge_end(low, name, others) is None:
@@ -188,8 +188,4 @@ def _near(one: torch.Tensor, true: torch.Tensor, eps: float) -> bool:
     if not true.numel():
         return True
     size = float(true.abs().max())
-    return float((_wide(one) - _wide(true)).abs().max()) <= 30 * eps * size
-
-
-def _wide(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.complex128 if value.is_complex() else torch.float64)
+    return float((wide(one) - wide(true)).abs().max()) <= 30 * eps * size

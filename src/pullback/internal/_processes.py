@@ -17,8 +17,9 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 __all__ = [
     "STOP",
@@ -28,6 +29,7 @@ __all__ = [
     "count_cores",
     "describe_end",
     "die_with",
+    "handled",
     "import_path",
     "signal_name",
     "start_copy",
@@ -203,6 +205,23 @@ def supervise(child: Child, give_up: Callable[[], str]) -> tuple[int, str]:
     finally:
         status = child.end()
     return status, reason
+
+
+@contextlib.contextmanager
+def handled(
+    names: Iterable[str], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Have signals answered in the main thread; those that we are told to ignore stay ignored."""
+    before = {}
+    try:
+        if threading.current_thread() is threading.main_thread():  # no other gets signals
+            for number in filter(None, (getattr(signal, name, None) for name in names)):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+                    before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def tail(log: Path) -> str:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from pullback.internal._processes import STOP
+from pullback.internal._processes import STOP, handled
 
 __all__ = ["running"]
 
@@ -103,13 +103,5 @@ def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterato
         if not listener.hears(number):
             process.send_signal(number)
 
-    before = {}
-    try:
-        for number in _SIGNALS:
-            # What we are told to ignore, as by nohup, the program ignores too.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, hand_on)
+    with handled(_NAMES, hand_on):
         yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
