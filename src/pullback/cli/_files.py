@@ -24,11 +24,7 @@ KEPT = Path(".pullback") / "calls.pt"
 
 
 def refuse_recording(path: Path) -> None:
-    """Refuse a place for a recording that cannot be written, or holds something else.
-
-    Raises:
-        ArgumentError: it cannot be opened for writing, or is no recording.
-    """
+    """Refuse a place for a recording that cannot be written, or holds something else."""
     if path == KEPT:
         refuse_kept()
         return
@@ -41,11 +37,7 @@ def refuse_recording(path: Path) -> None:
 
 
 def refuse_other(path: Path, begins: str) -> None:
-    """Refuse a place for a text that cannot be written, or holds one that begins otherwise.
-
-    Raises:
-        ArgumentError: it cannot be opened for writing, or is not what we write there.
-    """
+    """Refuse a place for a text that cannot be written, or holds one that begins otherwise."""
     refuse_unwritable(path)
     if path.is_file():
         with path.open("rb") as stream:
@@ -59,11 +51,7 @@ def refuse_other(path: Path, begins: str) -> None:
 
 
 def refuse_kept() -> None:
-    """Refuse a ``.pullback`` that is not a folder of ours, before a program is run.
-
-    Raises:
-        ArgumentError: the name is taken by a link or a file.
-    """
+    """Refuse a ``.pullback`` that is not a folder of ours, before a program is run."""
     for place, wanted in ((KEPT.parent, stat.S_ISDIR), (KEPT, stat.S_ISREG)):
         try:
             mode = os.lstat(place).st_mode
@@ -98,11 +86,7 @@ def make_kept_folder() -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text.
-
-    Raises:
-        ArgumentError: it cannot be written.
-    """
+    """Write a text."""
     try:
         write_whole(path, text)
     except OSError as error:

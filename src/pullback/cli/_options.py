@@ -86,11 +86,7 @@ class Found:
     debug: bool = _option(False, "Show tracebacks.")
 
     def refuse_files(self) -> None:
-        """Refuse, before anything is run, a file that cannot be written.
-
-        Raises:
-            ArgumentError: it names the file.
-        """
+        """Refuse, before anything is run, a file that cannot be written."""
         json_path = None if self.json in (None, "-") else Path(self.json or "")
         written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
         for path, begins in written:
@@ -227,11 +223,7 @@ class CheckOptions(Found, Recorded):
         return tuple(words)
 
     def refuse_values(self) -> None:
-        """Refuse a value that no option takes.
-
-        Raises:
-            ArgumentError: the intent is unknown, or the time is none.
-        """
+        """Refuse a value that no option takes."""
         _refuse(
             self.gradient not in (None, *_INTENTS), "The gradient intent is unknown.",
             self.gradient, f"--gradient {', '.join(_INTENTS)}",
@@ -242,11 +234,7 @@ class CheckOptions(Found, Recorded):
         )  # fmt: skip
 
     def refuse_conflicts(self) -> None:
-        """Refuse, before anything is run, what cannot be done.
-
-        Raises:
-            ArgumentError: two options do not go together, or a file cannot be written.
-        """
+        """Refuse, before anything is run, what cannot be done."""
         single = len(self.targets) == 1 and ":" in self.targets[0]
         _refuse(
             self.program is not None and self.targets, "A target and a program were both given.",
@@ -284,11 +272,7 @@ class CheckOptions(Found, Recorded):
         self.refuse_files()
 
     def refuse_files(self) -> None:
-        """Refuse, before anything is run, a file that cannot be read or written.
-
-        Raises:
-            ArgumentError: it names the file.
-        """
+        """Refuse, before anything is run, a file that cannot be read or written."""
         super().refuse_files()
         if self.baseline is not None and self.update_baseline:
             refuse_unwritable(self.baseline)

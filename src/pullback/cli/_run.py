@@ -157,12 +157,7 @@ def _one_line(error: PullbackError) -> str:
 
 
 def side_by_side() -> int:
-    """How many checks run side by side: one on each core, as far as there is memory for them.
-
-    Example:
-        >>> side_by_side() >= 1
-        True
-    """
+    """How many checks run side by side: one on each core, as far as there is memory for them."""
     return max(1, min(count_cores(), _free_bytes() // _JOB_BYTES))
 
 

@@ -28,11 +28,7 @@ __all__ = [
 
 
 def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
-    """The tasks of a recording.
-
-    Raises:
-        RecordingError: it cannot be read.
-    """
+    """The tasks of a recording."""
     return tasks_of_recording(Recording.load(path, scripts=scripts, trust=trust), path)
 
 
@@ -68,11 +64,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
 def package_tasks(
     package: str, timeout: float, only: str | None = None
 ) -> tuple[list[Task], list[str]]:
-    """The tasks of the Functions of an installed package, and what could not be looked into.
-
-    Raises:
-        ArgumentError: there is no such package.
-    """
+    """The tasks of the Functions of an installed package, and what could not be looked into."""
     found = discover(package, only=only, timeout=timeout)
     tasks = tasks_of_recording(found.recording, "")
     return [replace(task, rerun=(task.name,), guessed=True) for task in tasks], found.problems

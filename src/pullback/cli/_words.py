@@ -14,11 +14,7 @@ __all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
 
 
 def refuse_program(words: Sequence[str]) -> None:
-    """Refuse a program that was not set apart: its options would be read as ours.
-
-    Raises:
-        ArgumentError: with the command line that does what was meant.
-    """
+    """Refuse a program that was not set apart: its options would be read as ours."""
     command, program = words[:1], words[1:]
     runs = command in (["check"], ["record"], ["track"]) and len(program) > 1
     if runs and Path(program[0]).name.startswith("python"):
@@ -30,11 +26,7 @@ def refuse_program(words: Sequence[str]) -> None:
 
 
 def refuse_misread(targets: Sequence[str]) -> None:
-    """Refuse a program, a file of a package or a folder that was given as a target of ``check``.
-
-    Raises:
-        ArgumentError: with the command line that does what was meant.
-    """
+    """Refuse a program, a file of a package or a folder that was given as a target of ``check``."""
     for word in targets:
         path, name = _split(word)
         if path.is_dir() and not word.isidentifier():  # a plain word names a package

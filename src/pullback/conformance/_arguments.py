@@ -212,11 +212,7 @@ def _is_other(tensor: torch.Tensor) -> bool:
 
 
 def refuse_data(arguments: Arguments) -> None:
-    """Refuse tensors that have no strided numbers to move and compare.
-
-    Raises:
-        ArgumentError: a tensor is sparse, nested, quantised, fake or on the device meta.
-    """
+    """Refuse tensors that have no strided numbers to move and compare."""
     for path, value in zip(arguments.paths, arguments.values, strict=True):
         kind = _unusual(value)
         if kind:

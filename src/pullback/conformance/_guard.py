@@ -50,10 +50,6 @@ def has_device() -> bool:
 
     It is counted: `torch.accelerator.is_available` may leave CUDA of no use to processes that are
     forked from this one.
-
-    Example:
-        >>> isinstance(has_device(), bool)
-        True
     """
     device = torch.accelerator.current_accelerator()
     return device is not None and torch.get_device_module(device).device_count() > 0

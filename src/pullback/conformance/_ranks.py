@@ -252,22 +252,14 @@ def _raise_cause(answers: dict[int, tuple[str, Any]], entered: Sequence[Sequence
 
 
 def refuse_misfit(subject: Subject, arguments: Arguments) -> None:
-    """Refuse arguments that do not fit the signature of what is checked.
-
-    Raises:
-        ArgumentError: they do not.
-    """
+    """Refuse arguments that do not fit the signature of what is checked."""
     said = subject.misfit(arguments.args, arguments.kwargs)
     if said:
         raise ArgumentError("The function does not take these inputs.", given=said)
 
 
 def refuse_here() -> None:
-    """Refuse to start ranks where no copy of this process can be one.
-
-    Raises:
-        ArgumentError: it has a device in use, or is a rank itself.
-    """
+    """Refuse to start ranks where no copy of this process can be one."""
     if not (can_copy() and dist.is_available() and dist.is_gloo_available()):
         raise ArgumentError(
             "No ranks can be started from here.",

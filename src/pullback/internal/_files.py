@@ -42,11 +42,7 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse a file that cannot be written; one that is not there yet is not left behind.
-
-    Raises:
-        ArgumentError: it cannot be opened for writing.
-    """
+    """Refuse a file that cannot be written; one that is not there yet is not left behind."""
     if not path.parent.is_dir():
         raise ArgumentError(f"The folder of {path} does not exist.", mend=f"mkdir -p {path.parent}")
     exists = path.exists()

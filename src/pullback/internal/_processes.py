@@ -49,12 +49,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def count_cores() -> int:
-    """How many cores this process may use.
-
-    Example:
-        >>> count_cores() >= 1
-        True
-    """
+    """How many cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return cores or 1
 

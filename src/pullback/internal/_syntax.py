@@ -23,10 +23,6 @@ def parse(source: str | bytes, file: str = "<unknown>") -> ast.Module:
     Raises:
         SyntaxError: it is no code.
         ValueError: it holds a zero byte.
-
-    Example:
-        >>> parse("x = 1").body[0].value.value
-        1
     """
     with _lock:
         return ast.parse(source, file)

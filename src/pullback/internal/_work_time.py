@@ -25,10 +25,6 @@ class WorkTime:
     """The time that a process has worked since this was made.
 
     Where the system does not tell what a process does, all time counts.
-
-    Example:
-        >>> WorkTime(os.getpid()).seconds < 1.0
-        True
     """
 
     def __init__(self, pid: int) -> None:
