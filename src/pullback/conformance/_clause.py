@@ -6,20 +6,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pullback.conformance._causes import fold
-from pullback.conformance._failure import (
-    NoForward,
-    NoNumbers,
-    NotSeen,
-    OnceOnly,
-    classify,
-    describe,
-)
+from pullback.conformance._failure import Fault, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
 from pullback.conformance._repro import verify
 from pullback.errors import ArgumentError
-from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
 
 __all__ = [
@@ -108,7 +100,7 @@ def run_clause(
     a plain backward which does not run: all others that build on it are skipped.
     """
     probe = replace(probe, clause=clause.id)
-    if probe.fault is not None and (clause.gradient or isinstance(probe.fault, NoForward)):
+    if probe.fault is not None and (clause.gradient or probe.fault.plain):
         finding = _faulty(probe, probe.fault, bearing)
     elif probe.erratic and clause.gradient:
         said = f"{probe.unwritten} holds memory that nothing has written" if probe.unwritten else (
@@ -201,30 +193,16 @@ def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:
     return replace(finding, why=clause.why)
 
 
-def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
+def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
     """One cause gives one finding."""
     if bearing not in ("", probe.clause):
-        plain = "forward" if isinstance(fault, NoForward) else "backward"
+        plain = "forward" if fault.plain else "backward"
         return probe.skipped(f"Plain {plain} does not run: see {bearing}.")
-    if isinstance(fault, NoForward):
-        return probe.crashes(str(fault), "Make a plain call work first, or pass other inputs.",
-                             ["print(outs())"])  # fmt: skip
-    if isinstance(fault, NotSeen):
-        return probe.skipped(str(fault))
-    if isinstance(fault, OnceOnly):
-        hint = "Keep what changes from call to call in the arguments, or out of forward."
-        return probe.crashes(str(fault), hint)
-    if isinstance(fault, NoNumbers):
-        return probe.lacking(str(fault), "Check a function that makes a plain gradient of it.")
-    said = f"Plain backward does not run: {describe(fault)}"
-    if isinstance(fault, NotImplementedError):
-        return probe.lacking(said, "Write backward, or declare the outputs non-differentiable.")
-    op = probe.subject.operator
-    if op is not None and registered_rules(op).kind == "none":
-        return probe.lacking(said, "Register a gradient: torch.library.register_autograd.")
-    return probe.crashes(said, "Make loss.backward() work first; then the other clauses can run.",
-                         ["print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in "
-                          "outs()], allow_unused=True))"])  # fmt: skip
+    if fault.verdict is Verdict.SKIPPED:
+        return probe.skipped(fault.said)
+    if fault.verdict is Verdict.LACKING:
+        return probe.lacking(fault.said, fault.hint)
+    return probe.crashes(fault.said, fault.hint, fault.script)
 
 
 def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:

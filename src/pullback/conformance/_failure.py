@@ -12,6 +12,7 @@ Neither the words of a message nor the place that it comes from decides anything
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,7 @@ import torch
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = [
-    "NoForward", "NoNumbers", "NotSeen", "OnceOnly", "classify", "describe", "is_written", "raised",
-]  # fmt: skip
+__all__ = ["Fault", "classify", "describe", "is_written", "raised"]
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -33,20 +32,15 @@ _REFUSING_TYPES = {
 }
 
 
-class NoForward(Exception):
-    """A plain forward that fails, by its own code."""
+@dataclass(frozen=True)
+class Fault:
+    """What keeps clauses from judging a call."""
 
-
-class NoNumbers(Exception):
-    """A gradient that its class puts together from others: what it is cannot be compared."""
-
-
-class NotSeen(Exception):
-    """What the checker could not find out, by an error of its own or at other arguments."""
-
-
-class OnceOnly(Exception):
-    """A function that a second call with the same arguments fails."""
+    said: str  # what is wrong
+    verdict: Verdict  # of the clause that tells it
+    hint: str = ""  # how to mend it
+    script: tuple[str, ...] = ()  # the lines that show it
+    plain: bool = False  # whether it is plain forward that fails
 
 
 def classify(error: BaseException, *, transform: bool = True, written: bool = False) -> Verdict:

@@ -9,14 +9,7 @@ from functools import cache, partial
 import torch
 
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._failure import (
-    NoForward,
-    NoNumbers,
-    NotSeen,
-    OnceOnly,
-    describe,
-    raised,
-)
+from pullback.conformance._failure import Fault, describe, raised
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -29,6 +22,8 @@ from pullback.conformance._unwritten import run_filled, unwritten
 from pullback.conformance._values import is_freed, same_bits
 from pullback.conformance._vectors import KINDS
 from pullback.errors import ArgumentError, PullbackError
+from pullback.internal._operator import registered_rules
+from pullback.report import Verdict
 
 __all__ = ["prepare"]
 
@@ -64,7 +59,8 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
             again = raised(lambda: probe.run(probe.leaves()))
             if again is not None:
                 return _once_only(probe, describe(again))
-            return replace(probe, fault=NotSeen(f"Looking at its calls fails: {describe(error)}"))
+            said = f"Looking at its calls fails: {describe(error)}"
+            return replace(probe, fault=Fault(said, Verdict.SKIPPED))
 
 
 def _takes(subject: Subject, arguments: Arguments) -> bool:
@@ -90,12 +86,15 @@ def _refused(probe: Probe, error: BaseException) -> Probe:
         ) from error  # fmt: skip
     if probe.fresh is not None and probe.fresh.first is not None:
         return _once_only(probe, said)
-    return replace(probe, fault=NoForward(f"Plain forward does not run: {said}"))
+    hint = "Make a plain call work first, or pass other inputs."
+    said = f"Plain forward does not run: {said}"
+    return replace(probe, fault=Fault(said, Verdict.CRASHES, hint, ("print(outs())",), plain=True))
 
 
 def _once_only(probe: Probe, said: str) -> Probe:
-    fault = OnceOnly(f"A second call with the same arguments fails: {said}")
-    return replace(probe, fault=fault)
+    said = f"A second call with the same arguments fails: {said}"
+    hint = "Keep what changes from call to call in the arguments, or out of forward."
+    return replace(probe, fault=Fault(said, Verdict.CRASHES, hint))
 
 
 def _look(probe: Probe, began: float) -> Probe:
@@ -201,7 +200,7 @@ def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
     return {k for k, gradient in answers if gradient is not None}
 
 
-def _fault(probe: Probe) -> Exception | None:
+def _fault(probe: Probe) -> Fault | None:
     """What plain backward raises, or that it answers with no numbers; ``None`` where it runs."""
     if not (probe.outputs and probe.inputs.differentiable):
         return None
@@ -209,17 +208,33 @@ def _fault(probe: Probe) -> Exception | None:
         leaves = probe.leaves()
         outputs = probe.evaluate(leaves)
         gradients = probe.pull(leaves, probe.cotangents(outputs), outputs)
-    except SystemExit as error:
-        return RuntimeError(f"SystemExit: {error}")
-    except Exception as error:
-        return error
+    except (Exception, SystemExit) as error:
+        return _not_backward(probe, error)
     for path, gradient in zip(probe.inputs.names(), gradients, strict=True):
         if is_composed(gradient):
             kind = type(gradient).__name__
-            return NoNumbers(
-                f"The gradient of {path} is a {kind}, which has no numbers of its own."
-            )
+            return Fault(
+                f"The gradient of {path} is a {kind}, which has no numbers of its own.",
+                Verdict.LACKING, "Check a function that makes a plain gradient of it.",
+            )  # fmt: skip
     return None
+
+
+def _not_backward(probe: Probe, error: BaseException) -> Fault:
+    """The fault of a plain backward that raises."""
+    if isinstance(error, SystemExit):
+        error = RuntimeError(f"SystemExit: {error}")
+    said, op = f"Plain backward does not run: {describe(error)}", probe.subject.operator
+    if isinstance(error, NotImplementedError):
+        hint = "Write backward, or declare the outputs non-differentiable."
+        return Fault(said, Verdict.LACKING, hint)
+    if op is not None and registered_rules(op).kind == "none":
+        hint = "Register a gradient: torch.library.register_autograd."
+        return Fault(said, Verdict.LACKING, hint)
+    script = ("print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()], "
+              "allow_unused=True))")  # fmt: skip
+    hint = "Make loss.backward() work first; then the other clauses can run."
+    return Fault(said, Verdict.CRASHES, hint, (script,))
 
 
 def _kin(probe: Probe) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._failure import classify, describe, is_written
+from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._nodes import accumulated, custom_nodes
@@ -47,7 +47,7 @@ class Probe(Teller):
     # 0 where it is not
     grain: float = 0.0
     frees: bool = False  # whether forward gives the memory of its inputs back
-    fault: Exception | None = None  # what plain backward raised, or ``None`` where it runs
+    fault: Fault | None = None  # why a plain call is not judged, or ``None`` where it is
     patience: float = 120.0  # the seconds of CPU time after which one call is taken never to end
     # the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for
     fresh: Any = None
