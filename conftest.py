@@ -132,7 +132,7 @@ def copied_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.copies import start_program
 
     started = SimpleNamespace(**vars(subprocess) | {"Popen": start_program})
-    monkeypatch.setattr("pullback.internal._program.subprocess", started)
+    monkeypatch.setattr("pullback.internal._launch.subprocess", started)
 
 
 @pytest.fixture

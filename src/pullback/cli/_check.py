@@ -12,11 +12,10 @@ from rich.markup import escape
 from pullback.cli._files import KEPT, write_file
 from pullback.cli._inside import check_inside
 from pullback.cli._options import CheckOptions
-from pullback.cli._outputs import aside, write_outputs
+from pullback.cli._outputs import aside, show, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import Ran, keep, say_recorded
 from pullback.cli._run import run_tasks
-from pullback.cli._show import show
 from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
 from pullback.cli._targets import (
     function_task,
@@ -24,8 +23,7 @@ from pullback.cli._targets import (
     recording_tasks,
     shipped_tasks,
 )
-from pullback.cli._tasks import Outcome, Task, tasks_of_recording
-from pullback.cli._training import training_outcome
+from pullback.cli._tasks import Outcome, Task, tasks_of_recording, training_outcome
 from pullback.cli._words import is_recording
 from pullback.conformance import select_clauses
 from pullback.errors import ArgumentError

@@ -17,7 +17,7 @@ from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
 from pullback.internal._files import refuse_unwritable
-from pullback.internal._program import running
+from pullback.internal._launch import running
 from pullback.internal._secrets import mask_secrets
 
 __all__ = ["app"]

@@ -12,8 +12,7 @@ from typing import Any
 from rich.markup import escape
 
 from pullback.cli._options import TIMEOUT, VerifyOptions
-from pullback.cli._outputs import aside, write_outputs
-from pullback.cli._show import show
+from pullback.cli._outputs import aside, show, write_outputs
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome
 from pullback.recording import Locator, source_of

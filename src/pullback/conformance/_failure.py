@@ -94,6 +94,9 @@ def describe(error: BaseException, limit: int = 240) -> str:
         >>> describe(ValueError("no such\n  value"))
         'ValueError: no such value'
     """
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # any type may have broken words
+        text = ""
     short = text if len(text) <= limit else f"{text[: limit - 3]}..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__

@@ -17,8 +17,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._guard import guarded
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
-from pullback.conformance._prompt import typed_source
-from pullback.conformance._subject import Subject
+from pullback.conformance._subject import Subject, typed_source
 from pullback.conformance._tree import replace
 from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal._syntax import parse

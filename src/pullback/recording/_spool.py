@@ -33,8 +33,7 @@ from pullback.internal.torch import disable_current_modes, temporarily_clear_int
 from pullback.recording._recorder import Call, Record, Recorder
 from pullback.recording.codec._encode import Encoder, Traced
 from pullback.recording.locator._locator import Locator
-from pullback.recording.training._finding import Training
-from pullback.recording.training._watch import TrainingWatch
+from pullback.recording.training._watch import Training, TrainingWatch
 
 __all__ = [
     "Spool", "described", "place_of", "read_counts", "record_this_process", "watch_this_process",

@@ -2,15 +2,13 @@
 
 from pullback.internal._text import clean
 from pullback.report._baseline import Baseline
-from pullback.report._findings import Finding
+from pullback.report._findings import SIGNS, Finding, Sign, Verdict
 from pullback.report._gather import gather_reports
-from pullback.report._json import read_reports, render_json
 from pullback.report._junit import render_junit
 from pullback.report._page import render_page
-from pullback.report._report import Report, merge_reports
+from pullback.report._report import Report, merge_reports, read_reports, render_json
 from pullback.report._sarif import render_annotations, render_sarif
 from pullback.report._terminal import make_console, print_problems, print_table
-from pullback.report._verdict import SIGNS, Sign, Verdict
 
 __all__ = [
     "SIGNS",

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from pullback.internal._text import clean
-from pullback.report._findings import Finding, Findings
-from pullback.report._verdict import SIGNS
+from pullback.report._findings import SIGNS, Finding, Findings
 
 __all__ = ["render_junit"]
 

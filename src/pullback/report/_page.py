@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from pullback.internal._text import clean
-from pullback.report._findings import Findings
-from pullback.report._verdict import SIGNS, Verdict
+from pullback.report._findings import SIGNS, Findings, Verdict
 
 __all__ = ["render_notebook", "render_page"]
 

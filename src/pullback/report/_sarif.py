@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.internal._text import clean
-from pullback.report._findings import Finding, Findings
-from pullback.report._verdict import SIGNS
+from pullback.report._findings import SIGNS, Finding, Findings
 
 __all__ = ["render_annotations", "render_sarif"]
 

@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pullback.report._findings import Findings
-from pullback.report._verdict import SIGNS, Verdict
+from pullback.report._findings import SIGNS, Findings, Verdict
 
 __all__ = ["make_console", "print_problems", "print_table", "short_names"]
 

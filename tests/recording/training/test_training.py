@@ -11,8 +11,8 @@ import torch
 from tests.recording.training import dead, sound
 from tests.recording.training.loops import fit
 
-from pullback.cli._show import show
-from pullback.cli._training import training_outcome
+from pullback.cli._outputs import show
+from pullback.cli._tasks import training_outcome
 from pullback.recording import (
     KINDS,
     ParameterFinding,
