@@ -40,8 +40,8 @@ class _Held(NamedTuple):
 def _held(value: Any, path: str = "", *, whole: bool = False) -> Iterator[_Held]:
     """The value, and all that it holds.
 
-    A whole one also through classes, the global variables that functions name, and what torch
-    itself keeps in a module.
+    Where the whole is asked for, also by way of classes, of the global variables that functions
+    name, and of what torch itself keeps in a module.
     """
     seen: set[int] = set()
     stack = [(_Held(path, value), _DEPTH)]

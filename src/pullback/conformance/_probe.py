@@ -286,8 +286,8 @@ class Probe(Teller):
     ) -> Finding:  # fmt: skip
         """The finding for an error of the checked code: ``lacking`` if it refuses on purpose.
 
-        Said are whether a transform of torch was tried, not other data, and which method an author
-        may write as a rule for it.
+        It matters whether a transform of torch was tried or other data, and whether the author has
+        written the method that is the rule for it.
         """
         written = any(is_written(kind, rule) for kind in self.functions())
         refuses = classify(error, transform=transform, written=written) is Verdict.LACKING

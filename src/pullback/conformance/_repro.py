@@ -64,8 +64,8 @@ def write_repro(
 
     Before ``body`` the script defines ``args``, and ``kwargs`` where there are any, ``xs`` (the
     differentiated inputs) and ``outs()``, the differentiated outputs of a fresh run. In ``body``,
-    ``call`` stands for the function, and what was given stands under its name. Random: each run
-    draws the same numbers. What accumulates gives gradients by ``.backward()`` alone.
+    ``call`` stands for the function, and what was given stands under its name. A random function
+    draws the same numbers at each run; one that accumulates has gradients by ``.backward()`` alone.
 
     Example:
         >>> script = write_repro(Subject.of(torch.sin), Arguments.of((torch.ones(1),)), [0], 0,

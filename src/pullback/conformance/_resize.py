@@ -156,7 +156,7 @@ def _bound(shape: Sequence[int], dims: Sequence[int], entries: int) -> int:
 def stands_for(arguments: Arguments, size: int, apart: Sequence[int] = ()) -> bool:
     """Whether a number in the arguments may stand for the size, or numbers that make it up.
 
-    Not of tensors apart, that change with it entry by entry, as labels of rows do.
+    Tensors that are set apart change with it entry by entry, as labels of rows do.
     """
     counts = [leaf for leaf in arguments.others() if type(leaf) is int and leaf > 1]
     sizes = {n for value in arguments.values for n in value.shape if n > 1}

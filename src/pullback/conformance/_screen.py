@@ -111,8 +111,8 @@ class Sweep(Generic[_Name]):
     ) -> Finding | None:  # fmt: skip
         """The first finding that is more than untidy.
 
-        What is raised while arguments are run is loud, so nothing is silently wrong there. Who
-        judges gives a finding, or what is said of it, if anything is.
+        What a run raises is loud, so nothing is silently wrong there. What judges a run gives a
+        finding, or what is said of it; an empty text where nothing is.
         """
         try:
             for name, made in () if self.ended else variations:
