@@ -29,7 +29,7 @@ def main(folder):
     if (folder / "kill").exists() or (folder / "kill later").exists():
         if (folder / "kill later").exists():
             time.sleep(1)  # the server has told by then that there is a copy
-        if "_forkserver" in Path(f"/proc/{os.getppid()}/cmdline").read_text():
+        if "internal._workers" in Path(f"/proc/{os.getppid()}/cmdline").read_text():
             os.kill(os.getppid(), 9)
             time.sleep(30)
     if (folder / "leave").exists():

@@ -1,4 +1,11 @@
-"""Start a worker as a copy of a process that has imported torch already: see `_forkserver`.
+"""Start a worker as a copy of a process that has imported torch already: the fork server.
+
+The server imports what workers of ours need and does nothing else: it has no other thread, no
+device and no module of anybody else, so a copy of it is as good as a fresh process. It is a process
+of its own, or a copy of a command of ours that has only just imported torch, which spares one
+import. It is asked for a copy, and to end it. While nobody asks it runs once what workers run, for
+what is loaded at the first call only: torch's compiler takes seconds. It ends with the process that
+started it, or where nobody has asked for long, and all its copies with it.
 
 Importing torch takes a second or more, and a check starts several workers. The fork server of
 `multiprocessing` would do so too, but its workers run the program that asks once more (its
@@ -8,23 +15,30 @@ leaves what it has started.
 
 import atexit
 import contextlib
+import gc
+import importlib
 import os
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import threading
+import time
+import warnings
 import weakref
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from pullback.internal._forkserver import serve_as_copy
 from pullback.internal._processes import (
     STOP,
     Child,
     Stopped,
+    compiler_variables,
     import_path,
     start_copy,
     start_module,
@@ -34,10 +48,11 @@ from pullback.internal._work_time import WorkTime, stat_fields
 
 __all__ = ["prepare_worker", "start_worker"]
 
+
 # Seconds of work: to import torch takes some.
 _START_SECONDS = 120.0
 _POLL = 0.02
-_SERVER = "pullback.internal._forkserver"
+_SERVER = "pullback.internal._workers"
 
 
 def start_worker(module: str, folder: Path, *, loaded: str = "") -> Child:
@@ -72,7 +87,7 @@ class _Gone(Exception):
     """The server has ended, or cannot make good copies."""
 
 
-class _Server:
+class _Client:
     """The server as this process sees it. It ends when nothing here refers to it any more."""
 
     def __init__(self, environment: dict[str, str], *, as_copy: bool = False) -> None:
@@ -82,7 +97,7 @@ class _Server:
 
         def serve() -> None:
             self._connection.close()  # so that the end of the original is heard
-            serve_as_copy(theirs)
+            _serve_as_copy(theirs)
 
         with theirs:
             if as_copy:
@@ -186,10 +201,10 @@ class _Copy(Child):
 
 
 _lock = threading.Lock()
-_servers: list[_Server] = []  # one, or none yet
+_servers: list[_Client] = []  # one, or none yet
 
 
-def _current(as_copy: bool = False) -> _Server:
+def _current(as_copy: bool = False) -> _Client:
     """The server that knows the variables of this process; torch reads some at its import.
 
     Where they have changed there is another; the one before ends with its last copy.
@@ -198,7 +213,7 @@ def _current(as_copy: bool = False) -> _Server:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     if not _servers or _servers[0].environment != environment or _servers[0].is_gone():
-        _servers[:] = [_Server(environment, as_copy=as_copy)]
+        _servers[:] = [_Client(environment, as_copy=as_copy)]
     return _servers[0]
 
 
@@ -214,3 +229,116 @@ def _forget() -> None:
 atexit.register(_servers.clear)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+_IDLE_SECONDS = 60.0
+# What torch imports at the first call that needs it, as most do: sympy.
+_AT_FIRST = "torch.fx.experimental.symbolic_shapes"
+
+
+class _Server:
+    """What is asked for, one request after the other."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._children: dict[int, Child] = {}
+        self._prepared: set[tuple[object, ...]] = set()
+        self._warming: Iterator[str] = iter(())
+        self._loaded = {""}
+
+    def serve(self, parent: int) -> None:
+        """Answer until the other side is gone, or nobody has asked for long."""
+        since = time.monotonic()  # by the clock: nobody waits for it
+        try:
+            while os.getppid() == parent and (
+                self._children or time.monotonic() - since < _IDLE_SECONDS
+            ):
+                # While nobody asks there is time for what the first call loads.
+                if not self._is_asked(0.0) and self._goes_on():
+                    continue
+                if self._is_asked(1.0):
+                    self._answer(self._connection.recv())
+                    since = time.monotonic()
+        except (EOFError, OSError):
+            pass
+        finally:
+            for child in self._children.values():
+                child.end()
+
+    def _is_asked(self, seconds: float) -> bool:
+        return bool(select.select([self._connection], [], [], seconds)[0])
+
+    def _goes_on(self) -> bool:
+        """Do the next part of what is run once; false when all is done, or cannot be."""
+        try:
+            self._loaded.add(next(self._warming))
+        except Exception:
+            return False
+        return True
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        if "prepare" in request:
+            asked = request["prepare"], request["with"]
+            if asked not in self._prepared:
+                self._prepared.add(asked)
+                self._warming = _import(request["prepare"]).warm(*request["with"])
+        elif "start" in request:
+            while request["loaded"] not in self._loaded and self._goes_on():
+                pass
+            module = _import(request["start"])
+            # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at
+            # a fork.
+            good = threading.active_count() == 1
+            self._connection.send(good)
+            if good:
+                self._connection.send(self._start(module, request))
+        else:
+            self._connection.send(self._children.pop(request["end"]).end())
+
+    def _start(self, module: ModuleType, request: dict[str, Any]) -> int:
+        folder = Path(request["folder"])
+
+        def work() -> None:
+            self._connection.close()
+            self._children.clear()
+            os.environ["TMPDIR"], tempfile.tempdir = request["temporary"], None
+            sys.path[:] = request["paths"]
+            os.chdir(request["current"])
+            importlib.invalidate_caches()
+            module.main(folder)
+
+        # A collection in a copy writes to every object there is, and so copies all of the memory.
+        gc.freeze()
+        child = start_copy(work, folder)
+        self._children[child.pid] = child
+        return child.pid
+
+
+def _import(name: str) -> ModuleType:
+    module = importlib.import_module(name)
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_AT_FIRST)
+    return module
+
+
+def _serve_as_copy(connection: Connection) -> None:
+    """Serve the process that this one is a copy of, which has imported torch and done no more."""
+    del sys.argv[1:]
+    warnings.simplefilter("ignore")
+    os.environ |= {"PULLBACK_PARENT": str(os.getppid()), **compiler_variables()}
+    _Server(connection).serve(os.getppid())
+
+
+def _main() -> None:
+    """Serve the process that has started this one, over standard input."""
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    connection = Connection(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    _Server(connection).serve(int(os.environ["PULLBACK_PARENT"]))
+
+
+if __name__ == "__main__":
+    _main()
