@@ -153,14 +153,14 @@ def test_a_check_without_ranks_says_how_they_are_asked_for():
 
 @pytest.mark.parametrize("given", [1, 17, 2.0, True])
 def test_so_many_ranks_there_are_not(given):
-    with pytest.raises(ArgumentError, match="so many ranks"):
+    with pytest.raises(ArgumentError, match="2 to 16"):
         pullback.check(torch.sin, normal(2), ranks=given)
 
 
 def test_the_other_options_of_ranks_are_validated():
-    with pytest.raises(ArgumentError, match="no such loss"):
+    with pytest.raises(ArgumentError, match="'sum' or 'replicated'"):
         Ranks(2, loss="mean")
-    with pytest.raises(ArgumentTypeError, match="no function"):
+    with pytest.raises(ArgumentTypeError, match="a function"):
         Ranks(2, inputs=(torch.ones(2),))
     with pytest.raises(ArgumentError, match="distributed alone"):
         pullback.check(torch.sin, normal(2), clauses="linear, distributed", ranks=2)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,8 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import can_copy
 from pullback.conformance._rank import ENTERED, Answer, Rank
 from pullback.conformance._subject import Subject
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import Within, checked
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
@@ -39,6 +40,7 @@ _STARTING = threading.Lock()
 _AFTER_ERROR = 0.3  # seconds: the others wait for a rank that has raised, as a rule
 
 
+@checked
 @dataclass(frozen=True)
 class Ranks:
     """The processes that a Function is checked on.
@@ -54,34 +56,17 @@ class Ranks:
             the report says which holds.
 
     Raises:
-        ArgumentError: there are too few ranks or too many, or there is no such loss.
-        ArgumentTypeError: the inputs are no function.
+        ArgumentError: there are too few ranks or too many.
+        ArgumentTypeError: there is no such loss, or the inputs are no function.
 
     Example:
         >>> Ranks(2, loss="sum").count
         2
     """
 
-    count: int
+    count: Annotated[int, Within(f"2 to {_MOST}", lambda count: 2 <= count <= _MOST)]
     inputs: Callable[[int], tuple[Any, ...] | None] | None = None
     loss: Literal["sum", "replicated"] | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.count) is not int or not 2 <= self.count <= _MOST:
-            raise ArgumentError(
-                "There cannot be so many ranks.", given=repr(self.count),
-                expected=f"2 to {_MOST} processes, for example ranks=2",
-            )  # fmt: skip
-        if self.loss not in (None, "sum", "replicated"):
-            raise ArgumentError(
-                "There is no such loss.", given=f"loss={self.loss!r}",
-                expected="'sum', 'replicated' or None",
-            )  # fmt: skip
-        if self.inputs is not None and not callable(self.inputs):
-            raise ArgumentTypeError(
-                "The inputs of the ranks are no function.", given=type(self.inputs).__name__,
-                expected="a function of the rank that returns a tuple of arguments",
-            )  # fmt: skip
 
 
 class Failed(Exception):

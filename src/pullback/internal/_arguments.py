@@ -20,6 +20,7 @@ __all__ = [
     "Natural",
     "Positive",
     "Seconds",
+    "Within",
     "check_counts",
     "checked",
     "is_whole",
