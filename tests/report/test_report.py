@@ -29,7 +29,7 @@ def test_json_round_trip():
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"findings": [{"verdict": "maybe"}]}', "{"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ArgumentError, match="not the JSON of a report"):
+    with pytest.raises(ArgumentError, match="no JSON of a report"):
         Report.from_json(text)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
-from pullback.errors import ArgumentError, BrokenContractError
+from pullback.errors import BrokenContractError
+from pullback.internal._arguments import reading
 from pullback.internal._text import clean
 from pullback.report._findings import SIGNS, Finding, Findings, Verdict
 from pullback.report._page import render_notebook, render_page
@@ -75,19 +76,13 @@ class Report(Findings):
             >>> Report.from_json(report.to_json())["form"].verdict.value
             'holds'
         """
-        try:
+        with reading("JSON of a report", text, "what Report.to_json() returned"):
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
             findings = tuple(Finding(**fields) for fields in values.pop("findings"))
             for name in ("constants", "without"):
                 values[name] = tuple(values.get(name, ()))
             return cls(findings=findings, **values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ArgumentError(
-                "The text is not the JSON of a report.",
-                given=f"{text[:60]!r}: {error}",
-                expected="what Report.to_json() returned",
-            ) from error
 
     def to_html(self) -> str:
         """The report as one self-contained HTML page.
@@ -291,16 +286,10 @@ def read_reports(
     reruns: dict[str, str] = {}
     missing: list[tuple[str, str]] = []
     for path in paths:
-        try:
+        with reading("file of reports", path, "what pullback check --json wrote"):
             data = json.loads(path.read_text(encoding="utf-8"))
             for item in data["functions"]:
                 reruns[item["function"]] = item.pop("rerun")
                 reports.append(Report.from_json(json.dumps(item)))
             missing.extend((item["function"], item["reason"]) for item in data["not_checked"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(
-                f"{path} does not hold reports.",
-                given=f"{type(error).__name__}: {error}",
-                expected="what pullback check --json wrote",
-            ) from error
     return reports, reruns, missing
