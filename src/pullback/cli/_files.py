@@ -17,7 +17,7 @@ __all__ = [
     "write_file",
 ]
 
-_HEAD = 256  # bytes: after blanks, what the file begins with
+_HEAD = 400  # bytes: after blanks, what the file begins with
 
 KEPT = Path(".pullback") / "calls.pt"
 """Where the calls of a program are kept unless another place is named."""
@@ -36,13 +36,16 @@ def refuse_recording(path: Path) -> None:
         )
 
 
-def refuse_other(path: Path, begins: str) -> None:
-    """Refuse a place for a text that cannot be written, or holds one that begins otherwise."""
+def refuse_other(path: Path, sign: str, *, within: bool = False) -> None:
+    """Refuse a place for a text that cannot be written, or one that does not begin like ours.
+
+    Or that has the sign of ours nowhere within its first characters.
+    """
     refuse_unwritable(path)
     if path.is_file():
         with path.open("rb") as stream:
             found = stream.read(_HEAD).lstrip()
-        if found and not found.startswith(begins.encode()):
+        if found and not (sign.encode() in found if within else found.startswith(sign.encode())):
             raise ArgumentError(
                 f"{path} holds something else and is not overwritten.",
                 given=found[:40].decode(errors="replace"),

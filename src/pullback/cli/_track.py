@@ -11,12 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
+from pullback.cli._files import refuse_other
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
-from pullback.internal._files import refuse_unwritable
 from pullback.internal._launch import running
 from pullback.internal._secrets import mask_secrets
 
@@ -25,7 +25,6 @@ __all__ = ["app"]
 _PROGRAM = "pullback.tracking.watch._program"
 # What the first characters of our files hold.
 _OUR_PAGE, _OUR_RECORDING = '<meta name="generator" content="pullback track">', '{"kind":"run",'
-_HEAD = 400
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -71,7 +70,6 @@ def _run(
         "title": " ".join(mask_secrets(command))[:80],
     }
     for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
-        refuse_unwritable(path)
         _say_replaced(path, sign)
     before = _stamp(jsonl)
     words = [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command]
@@ -135,21 +133,10 @@ def _say_unrecorded(program: list[str], code: int, names: list[str] | None) -> N
 
 
 def _say_replaced(path: Path, sign: str) -> None:
-    """Say that an earlier run is replaced; refuse to replace what is none.
-
-    Raises:
-        ArgumentError: the file holds something else.
-    """
-    if not path.is_file() or not path.stat().st_size:
-        return
-    with path.open("rb") as stream:
-        ours = sign.encode() in stream.read(_HEAD)
-    if not ours:
-        raise ArgumentError(
-            f"{path} is no file of pullback track and is not overwritten.",
-            mend="Name other files: --html run.html --jsonl run.jsonl",
-        )
-    say(f"{path} of an earlier run is written anew; --html and --jsonl name other files.")
+    """Say that an earlier run is replaced; refuse to replace what is none."""
+    refuse_other(path, sign, within=True)
+    if path.is_file() and path.stat().st_size:
+        say(f"{path} of an earlier run is written anew; --html and --jsonl name other files.")
 
 
 def _split(program: list[str]) -> tuple[str, list[str], list[str]]:

@@ -178,26 +178,25 @@ def _outcome(future: Future[Any]) -> Report | Exception:
 
 
 def _in_processes(work: _Work, names: Sequence[str]) -> Iterator[_Outcome]:
-    """Judge in processes of this machine; who was at work when one died is judged alone."""
-    cores, waiting, alone = count_cores(), deque(names), list[str]()
-    while waiting:
-        pool, working = ProcessPoolExecutor(cores, get_context("spawn")), dict[Any, str]()
-        try:
-            while waiting or working:
-                # No more are handed over than can be at work, so that it is known who was.
-                while waiting and len(working) < cores:
-                    future = pool.submit(work, waiting[0])
-                    working[future] = waiting.popleft()
-                future = next(as_completed(working))
-                outcome = _outcome(future)
-                yield working.pop(future), outcome
-        except BrokenExecutor:
-            alone += working.values()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    for name in alone:
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    """Judge in processes of this machine; who was at work when one died is judged again, alone."""
+    waiting, again = deque(names), deque[str]()
+    for cores, left in ((count_cores(), waiting), (1, again)):
+        while left:
+            pool, working = ProcessPoolExecutor(cores, get_context("spawn")), dict[Any, str]()
             try:
-                yield name, _outcome(pool.submit(work, name))
+                while left or working:
+                    # No more are handed over than can be at work, so that it is known who was.
+                    while left and len(working) < cores:
+                        future = pool.submit(work, left[0])
+                        working[future] = left.popleft()
+                    future = next(as_completed(working))
+                    outcome = _outcome(future)
+                    yield working.pop(future), outcome
             except BrokenExecutor as error:
-                yield name, PullbackError("Its process ended without an answer.", given=str(error))
+                if left is waiting:
+                    again += working.values()
+                    continue
+                ended = PullbackError("Its process ended without an answer.", given=str(error))
+                yield from ((name, ended) for name in working.values())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
