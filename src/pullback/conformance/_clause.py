@@ -18,6 +18,7 @@ from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
 from pullback.conformance._repro import verify
+from pullback.conformance._wrong_derivative import edit_of
 from pullback.errors import ArgumentError
 from pullback.internal._operator import registered_rules
 from pullback.report import Finding, Verdict
@@ -229,7 +230,9 @@ def _faulty(probe: Probe, fault: Exception, bearing: str) -> Finding:
     op = probe.subject.operator
     if op is not None and registered_rules(op).kind == "none":
         return probe.lacking(said, "Register a gradient: torch.library.register_autograd.")
-    return probe.crashes(said, "Make loss.backward() work first; then the other clauses can run.",
+    edit = edit_of(probe)
+    hint = edit.mend or "Make loss.backward() work first; then the other clauses can run."
+    return probe.crashes(f"{said} {edit.said}".strip(), hint,
                          ["print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in "
                           "outs()], allow_unused=True))"])  # fmt: skip
 

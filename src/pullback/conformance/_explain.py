@@ -79,7 +79,7 @@ def _repaired_but_for_a_factor(pair: Pair) -> Iterator[Said]:
 
 
 def _likeliest(pair: Pair) -> list[Change]:
-    found = [c for c in changes(pair, pair.got, pair.got) if c.rank < NAMELESS and c.said]
+    found = [change for change in changes(pair) if change.rank < NAMELESS]
     return sorted(found, key=lambda change: change.rank)
 
 

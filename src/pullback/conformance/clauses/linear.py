@@ -7,6 +7,8 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
+from pullback.conformance._repair import Right
+from pullback.conformance._wrong_derivative import edit_of
 from pullback.report import Finding
 
 __all__ = ["linear"]
@@ -41,13 +43,15 @@ def linear(probe: Probe) -> Finding:
             f"{'The gradient' if whole else 'A term of the gradient'} of {probe.path(gap.place)} "
             "is not multiplied by the cotangent: it is the same for every one, zero too."
         )
+    edit = edit_of(there, gap.place) if probe.intent == "exact" or probe.inferred else Right()
     return there.broken(
-        detail,
+        f"{detail} {edit.said}".strip(),
         expected=gap.expected[gap.place],
         got=gap.got[gap.place],
         said="",
         place=probe.path(gap.place),
-        hint="Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
+        hint=edit.mend
+        or "Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
         'declare gradient = "nonlinear".',
         given={"a": gap.a, "b": gap.b},
         repro=[
