@@ -23,7 +23,7 @@ from pullback.conformance._derivative import judge
 from pullback.conformance._mends import around, mended
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
 from pullback.conformance._products import products, sums
-from pullback.conformance._rewrites import Rewrite, rewrites
+from pullback.conformance._rewrites import Rewrite, is_plain, rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._written import Expression, Watch, Written, written
 
@@ -211,21 +211,18 @@ class _Search:
     def fitted(self, until: float) -> Iterator[Rewrite]:
         """Factors and terms that are products of what is at hand."""
         tried: list[torch.Tensor] = []
-        for e in (e for source in self.source.rules for e in source.expressions):
-            value = self.noted.first.get(e.key)
-            if time.process_time() > until or not isinstance(value, torch.Tensor):
+        every = (e for source in self.source.rules for e in source.expressions)
+        for e in (e for e in every if e.key in self.noted.first and e.is_whole):
+            value, needed = self.wanted(e, self.noted.first[e.key])
+            if needed is None or time.process_time() > until:
                 continue
-            if not e.is_whole or not value.is_floating_point() or value.is_complex():
-                continue
-            wanted = self.wanted(e, value.detach().cpu().double())
-            if wanted is None:
-                continue
-            value, needed = wanted
             names, text = self.names_at(e), e.factor
             ratio = needed / value
             if bool((value != 0).all()) and not any(_is_like(ratio, other) for other in tried):
                 tried.append(ratio)
-                yield from (Rewrite(6, {e: f"{text} * {by}"}) for by in products(ratio, names))
+                for by in products(ratio, names):
+                    sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
+                    yield Rewrite(6, {e: f"{sign}{text} * {bare}"})
             term = needed - value
             for found in (products(term, names), sums(term, names)):
                 for by in found:
@@ -234,26 +231,29 @@ class _Search:
             for found in (products(needed, names), sums(needed, names)):
                 yield from (Rewrite(6, {e: by}) for by in found)
 
-    def wanted(
-        self, e: Expression, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def wanted(self, e: Expression, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What it was and what it has to be, where each entry of the answer hangs on one of it."""
-        if value.shape != self.pair.got.shape or not bool(self.pair.known.all()):
-            return None
-        if self.pair.got.is_complex():
-            return None
+        got = self.pair.got
+        zero = torch.zeros_like(got)
+        if got.is_complex() or not bool(self.pair.known.all()):
+            return zero, None
+        if value is None:
+            return zero, self.pair.expected
+        if not is_plain(value) or not value.is_floating_point() or value.shape != got.shape:
+            return zero, None
         one, two = (self.own(self.answers(Rewrite(0, {e: f"({e.text}) + {n}"}))) for n in (1, 2))
         if one is None or two is None:
-            return None
-        by = one - self.pair.got
+            return zero, None
+        by = one - got
         close = CLOSE * float(by.abs().max())
         if not by.all() or bool((two - one - by).abs().max() > close):
-            return None
+            return zero, None
         # A sum would have moved by all entries: of one alone, the others stay.
         mixed = self.own(self.answers(Rewrite(0, {e: _one_more(e.text)})))
-        if mixed is None or bool(((mixed - self.pair.got).reshape(-1)[1:].abs() > close).any()):
-            return None
-        return value, value + (self.pair.expected - self.pair.got) / by
+        if mixed is None or bool(((mixed - got).reshape(-1)[1:].abs() > close).any()):
+            return zero, None
+        value = value.detach().to("cpu", got.dtype)
+        return value, value + (self.pair.expected - got) / by
 
     def told(self, rewrite: Rewrite, gap: float = 0.0) -> Right:
         """The edit in words, once it is written into the source, compiled and judged."""

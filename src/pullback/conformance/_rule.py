@@ -99,9 +99,8 @@ class Rule:
 
 
 def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """An answer with the structure of its point, if it has its shape."""
-    answer = torch.zeros_like(zero) if t is None else t.detach()
-    return keep(answer) if answer.shape == zero.shape else answer
+    """An answer as torch takes it: of a wider shape the sum, of ``None`` zeros."""
+    return keep(torch.zeros_like(zero) if t is None else t.detach().sum_to_size(zero.shape))
 
 
 def _is_equal(value: Any, point: torch.Tensor) -> bool:
