@@ -44,9 +44,9 @@ class Rule:
         with suppress(Exception):  # of a rule that fails, what it was called with is had
             there = replace(self.probe, subject=subject)
             if self.does == "jvp":
-                push(there, self.points, self.weights)
+                push(there, self.points, _copies(self.weights))
             else:
-                there.answers(there.leaves(self.points), self.weights)
+                there.answers(there.leaves(self.points), _copies(self.weights))
         return self.method is not None
 
     def _forward(self, method: Any, *args: Any) -> Any:

@@ -202,7 +202,7 @@ def edit_of(probe: Probe, only: int = 0) -> Right:
         probe: the subject with its inputs.
         only: the position of the input whose gradient is looked at.
     """
-    with suppress(Exception):  # whatever the checked code raises
+    try:
         probe = probe.at(probe.inputs.cast(torch.float64))
         points = probe.point(0)
         base, steps = probe.output_values(points), [stepping(point) for point in points]
@@ -213,7 +213,10 @@ def edit_of(probe: Probe, only: int = 0) -> Right:
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
         return _edit(at, only, Difference(expected, got, known).sharp)
-    return Right()
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException:  # the checked code may raise anything
+        return Right()
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
