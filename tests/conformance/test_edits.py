@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -999,6 +1000,119 @@ def test_the_first_line_names_the_edit_of_a_jvp():
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
     new, old = "`a * angle.cos() - b * angle.sin()`", "`a * angle.cos() + b * angle.sin()`"
     assert f"The tangent is right with {new} for {old} at test_edits.py." in said
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w, x.mT @ g
+
+
+class Exchanged(Product):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_x, by_w = g @ w.mT, x.mT @ g
+        return by_w, by_x
+
+
+class AnswersNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        _, w = ctx.saved_tensors
+        return g * w, None
+
+
+class LosesCotangent(AnswersNone):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, x
+
+
+class Masks(torch.autograd.Function):
+    """Leaves a mask of the input's shape for backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x > 0)
+        return torch.where(x > 0, x, x * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, over = ctx.saved_tensors
+        return torch.where(over, g, g * x)  # 2 * x
+
+
+def helps(x):
+    return 1 - x
+
+
+class CallsHelper(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.sigmoid())
+        return x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y * helps(y) ** 2
+
+
+class InNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0].numpy()
+        return g * torch.from_numpy(np.sin(x))
+
+
+def marked(*shapes):
+    return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
+
+
+WITHIN = {
+    "operands of a product": (
+        Product,
+        marked((4, 3), (3, 2)),
+        "`g @ w.T, x.mT @ g` for `g @ w, x.mT @ g`",
+    ),
+    "gradients exchanged": (Exchanged, marked((4, 3), (3, 2)), "`by_x, by_w` for `by_w, by_x`"),
+    "no gradient": (AnswersNone, marked((4, 3), (4, 3)), "for `g * w, None`"),
+    "no cotangent": (LosesCotangent, marked((4, 3), (4, 3)), "`g * w, x * g` for `g * w, x`"),
+    "beside a mask": (
+        Masks,
+        marked((4, 3)),
+        "`torch.where(over, g, 2 * g * x)` for `torch.where(over, g, g * x)`",
+    ),
+    "beside a helper": (CallsHelper, marked((4, 3)), "`helps(y)` for `helps(y) ** 2`"),
+    "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_backward_that_fails_or_answers_none_is_repaired_too(name):
+    function, inputs, said = WITHIN[name]
+    report = check(function, *inputs, clauses=["linear", "derivative"])
+    bad = [finding for finding in report if finding.verdict in ("broken", "crashes")]
+    assert said in bad[0].hint
+    assert all(finding.cause == bad[0].clause for finding in bad[1:])
 
 
 def test_a_size_that_is_the_factor_by_chance_is_not_named():

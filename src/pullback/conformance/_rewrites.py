@@ -149,6 +149,11 @@ def _operators(place: _Place) -> Iterator[Rewrite]:
         yield place.to(
             3, place.written({node.left: atoms[node.right], node.right: atoms[node.left]})
         )
+    if kind is ast.MatMult:
+        atoms = [e.atom for n in (node.left, node.right) for e in rule.expressions if e.node is n]
+        for one, other in ([*atoms], [*reversed(atoms)]) if len(atoms) == 2 else ():
+            for turns in itertools.product(("", ".mT"), repeat=2):
+                yield place.to(4, f"{one}{turns[0]} @ {other}{turns[1]}")
     if kind is ast.Pow and is_number(place.known(node.right)):
         power = place.known(node.right)
         for other in (power - 1, power + 1, -power, power / 2, 2 * power):

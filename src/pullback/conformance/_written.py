@@ -13,6 +13,7 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -86,7 +87,8 @@ class Watch:
     until: float = math.inf  # when the run is over, in seconds of the process
     noting: bool = False  # whether first values are kept
     first: dict[tuple[int, int], Any] = field(default_factory=dict)
-    scope: Mapping[str, Any] = field(default_factory=dict)  # the names of the statement that runs
+    # the names of the statement that runs, of each rule
+    scope: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     scopes: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
     def seen(self, key: tuple[int, int], value: Any, names: dict[str, Any]) -> Any:
@@ -94,12 +96,12 @@ class Watch:
         if self.noting and key not in self.first:
             self.first[key] = _copy(value)
         if key in self.instead:
-            return eval(self.instead[key], names, dict(self.scope))  # noqa: S307 (names of the author's)
+            return eval(self.instead[key], names, dict(self.scope[key[0]]))  # noqa: S307 (names of the author's)
         return value
 
     def here(self, key: tuple[int, int], scope: Mapping[str, Any]) -> None:
         """A statement is about to run."""
-        self.scope = scope
+        self.scope[key[0]] = scope
         if time.process_time() > self.until:
             raise TimeoutError("a loop that does not end")
         if self.noting and key not in self.scopes:
@@ -107,7 +109,10 @@ class Watch:
 
 
 def _copy(value: Any) -> Any:
-    """What is computed next may write there."""
+    """What is computed next may write there; an array of numpy's as a tensor."""
+    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
+        with suppress(TypeError):  # of no numbers
+            return torch.tensor(value) if value.ndim else value.item()
     if isinstance(value, torch.Tensor) and value.numel() <= _MOST:
         return value.detach().clone()
     return value
