@@ -92,6 +92,8 @@ def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Ite
     yield from _BY_NODE.get(type(expression.node), _nothing)(place)
     if value is None:
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
+    elif isinstance(value, tuple) and place.e.is_whole:
+        yield from _reordered(place)
     elif is_number(value):
         yield from _numbers(place)
     elif is_plain(value):
@@ -108,6 +110,15 @@ def _of_a_tensor(place: _Place) -> Iterator[Rewrite]:
         yield from _with_names(place)
         yield from _alone(place)
         yield from _arranged(place)
+
+
+def _reordered(place: _Place) -> Iterator[Rewrite]:
+    """Several values that are taken apart, two of them exchanged."""
+    text, tensors = place.e.atom, [k for k, v in enumerate(place.value) if is_plain(v)]
+    for one, other in itertools.combinations(tensors, 2):
+        order = {one: other, other: one}
+        parts = [f"{text}[{order.get(k, k)}]" for k in range(len(place.value))]
+        yield place.to(2, f"{text}[::-1]" if len(parts) == 2 else ", ".join(parts))
 
 
 def _nothing(place: _Place) -> Iterator[Rewrite]:
@@ -323,6 +334,9 @@ def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _with_names(place: _Place) -> Iterator[Rewrite]:
     """A factor or a term that is forgotten, or one too many."""
     value, factor = place.value, place.e.factor
+    for number in (n for n in place.names if type(n.value) is float):
+        yield place.to(4, f"{factor} * {number.text}")
+        yield place.to(4, f"{factor} / {number.text}")
     for name in place.tensors():
         other = name.value
         if not is_continuous(other) or other.is_complex() > value.is_complex():

@@ -177,7 +177,8 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if pair is not None and ratio and pair.equal(pair.got / ratio):
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
-    mend = _edit(at, only, replace(sharp, got=answered))
+    told = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
+    mend = _edit(at, only, replace(sharp, got=told))
     said = explain(sharp, EXACT)
     if not said:
         said = explain(difference, FACTS if mend.said else RULES)
