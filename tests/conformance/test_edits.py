@@ -812,7 +812,7 @@ NAMED = {
         Scan,
         (torch.rand(5, 3, generator=generator), X[:5]),
         (
-            "`torch.cat([torch.zeros_like(states[:1]), states[:4]], 0)` for `states` at tes"
+            "`torch.cat([torch.zeros_like(states[:1]), states[:-1]], 0)` for `states` at tes"
             "t_edits.py"
         ),
     ),

@@ -22,7 +22,7 @@ from pullback.conformance._changes import CLOSE, Difference, Pair, are_close
 from pullback.conformance._derivative import judge
 from pullback.conformance._mends import around, mended
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
-from pullback.conformance._products import products, sums
+from pullback.conformance._products import products
 from pullback.conformance._rewrites import Rewrite, is_plain, rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._written import Expression, Watch, Written, written
@@ -224,12 +224,10 @@ class _Search:
                     sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
                     yield Rewrite(6, {e: f"{sign}{text} * {bare}"})
             term = needed - value
-            for found in (products(term, names), sums(term, names)):
-                for by in found:
-                    joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
-                    yield Rewrite(6, {e: f"{e.text} {joined}"})
-            for found in (products(needed, names), sums(needed, names)):
-                yield from (Rewrite(6, {e: by}) for by in found)
+            for by in products(term, names):
+                joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
+                yield Rewrite(6, {e: f"{e.text} {joined}"})
+            yield from (Rewrite(6, {e: by}) for by in products(needed, names))
 
     def wanted(self, e: Expression, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What it was and what it has to be, where each entry of the answer hangs on one of it."""

@@ -33,6 +33,14 @@ _FUNCTIONS = (
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
 )  # fmt: skip
+# Of a factor, what is read, and the expression, with their ranks.
+_WITH_ONE = {
+    "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
+    "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
+    "{2} - {1}": 6, "{0} * {1}.conj()": 6,
+}  # fmt: skip
+# Of an operand, a factor, and the expression.
+_ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
 _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried
 _LARGE = 2**16  # entries of a tensor for which only what is likely is tried
@@ -316,13 +324,6 @@ def _other_names(place: _Place) -> Iterator[Rewrite]:
                 yield Rewrite(5 - near, dict.fromkeys(same, name.text))
 
 
-def _broadcasts(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
-    try:
-        return torch.broadcast_shapes(tensor.shape, torch.Size(shape)) == torch.Size(shape)
-    except RuntimeError:
-        return False
-
-
 def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
     try:
         torch.broadcast_shapes(one.shape, other.shape)
@@ -342,43 +343,26 @@ def _with_names(place: _Place) -> Iterator[Rewrite]:
         if not is_continuous(other) or other.is_complex() > value.is_complex():
             continue
         views = [name.text] * _go_together(other, value)
-        views += [f"{name.text}[..., None]"] * (
-            other.ndim > 0 and _broadcasts(other[..., None], value.shape)
-        )
-        views += [f"{name.text}.mT"] * (other.ndim > 1 and _go_together(other.mT, value))
-        for one in views:
-            yield place.to(3, f"{factor} * {one}")
-            yield place.to(3, f"{factor} / {one}")
-            yield place.to(5, f"{factor} * (1 - {one})")
-            yield place.to(5, f"{factor} * {one}.sign()")
-            yield place.to(5, f"{factor} * {one} ** 2")
-            yield place.to(5, f"{factor} / {one} ** 2")
-            yield place.to(6, f"{factor} * (1 - {one} ** 2)")
-            yield place.to(6, f"{place.e.text} + {one}")
-            yield place.to(6, f"{place.e.text} - {one}")
-            if other.is_complex():
-                yield place.to(4, f"{factor} * {one}.conj()")
+        if other.ndim and _go_together(other[..., None], value) and not views:
+            views.append(f"{name.text}[..., None]")
+        if other.ndim > 1 and _go_together(other.mT, value):
+            views.append(f"{name.text}.mT")
+        for form, rank in _WITH_ONE.items():
+            yield from (place.to(rank, form.format(factor, one, place.e.text)) for one in views)
 
 
 def _alone(place: _Place) -> Iterator[Rewrite]:
-    """A function of the tensor alone."""
-    atom = place.e.atom
-    yield place.to(5, f"1 - {place.e.factor}")
-    yield place.to(5, f"{atom} ** 2")
-    yield place.to(5, f"{atom}.sqrt()")
-    yield place.to(5, f"1 / {atom}")
-    yield place.to(5, f"{place.e.text} + 1")
-    yield place.to(5, f"{place.e.text} - 1")
-    yield place.to(6, f"1 - {atom} ** 2")
+    """A function of the tensor alone, or another extent of it."""
+    atom, form = place.e.atom, (place.e.atom, place.e.factor, place.e.text)
+    yield from (place.to(5, how.format(*form)) for how in _ALONE)
     for number in numbers_at(place.names):
         if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
             yield place.to(4, f"{atom} ** {number.text}")
-    for dim in range(place.value.ndim):
-        if place.value.shape[dim] > 1:
-            for reduction in _REDUCTIONS:
-                yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
-                yield place.to(5, f"{atom}.{reduction}({dim})")
-            yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
+    for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
+        for reduction in _REDUCTIONS:
+            yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({dim})")
+        yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
 
 
 def _arranged(place: _Place) -> Iterator[Rewrite]:
@@ -387,17 +371,14 @@ def _arranged(place: _Place) -> Iterator[Rewrite]:
     for one, other in itertools.combinations(range(value.ndim), 2):
         text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
-    for dim in range(value.ndim if value.numel() > 1 else 0):
-        if value.shape[dim] > 1:
-            lead, every = ":, " * dim, value.shape[dim]
-            first, last = f"{lead}:1", f"{lead}:{every - 1}"
-            yield place.to(5, f"{atom}.flip({dim})")
-            zeros = f"torch.zeros_like({place.e.text}[{first}])" if atom == place.e.text else ""
-            if zeros:
-                yield place.to(5, f"torch.cat([{zeros}, {atom}[{last}]], {dim})")
-                yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
-                yield place.to(6, f"{atom}.roll(1, {dim})")
-                yield place.to(6, f"{atom}.roll(-1, {dim})")
+    for dim in (d for d, size in enumerate(value.shape) if size > 1):
+        lead = ":, " * dim
+        yield place.to(5, f"{atom}.flip({dim})")
+        yield place.to(6, f"{atom}.roll(1, {dim})")
+        yield place.to(6, f"{atom}.roll(-1, {dim})")
+        zeros = f"torch.zeros_like({atom}[{lead}:1])"
+        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {dim})")
+        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
     if value.is_complex():
         yield place.to(3, f"{atom}.conj()")
 

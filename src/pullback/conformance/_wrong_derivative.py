@@ -177,8 +177,8 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if pair is not None and ratio and pair.equal(pair.got / ratio):
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
-    told = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
-    mend = _edit(at, only, replace(sharp, got=told))
+    finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
+    mend = _edit(at, only, replace(sharp, got=finite))
     said = explain(sharp, EXACT)
     if not said:
         said = explain(difference, FACTS if mend.said else RULES)
@@ -201,7 +201,7 @@ def edit_of(probe: Probe, only: int = 0) -> Right:
 
     Arguments:
         probe: the subject with its inputs.
-        only: the position of the input whose gradient is looked at.
+        only: the input whose gradient is looked at.
     """
     try:
         probe = probe.at(probe.inputs.cast(torch.float64))
