@@ -838,9 +838,13 @@ PLANTED = {
     "operand": (
         SolvesNotTransposed,
         ((SQUARE + 3 * torch.eye(3)).requires_grad_(), SQUARE[:, :2]),
-        "Backward is right where it reads args[0] transposed.",
+        "Backward is right with `matrix.T` for `matrix` at ",
     ),
-    "operands": (ReadsTheOther, (X, X + 1), "reads args[0] for args[1], and the other way round"),
+    "operands": (
+        ReadsTheOther,
+        (X, X + 1),
+        "with `ctx.saved_tensors[::-1]` for `ctx.saved_tensors`",
+    ),
     "term": (OneTerm, (X,), "The term of output 1 is missing"),
     "mean missing": (ForgetsMean, (X,), "Expected is got less its mean along dimension 1"),
     "one of the rows": (

@@ -4,7 +4,9 @@ import contextlib
 import io
 import math
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -688,153 +690,264 @@ class NewtonRoot(torch.autograd.Function):
 
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(6, 3, generator=generator)
+MEND = r"`([^`]*)` for `([^`]*)` at test_edits.py:(\d+)(?:, column (\d+))?"
 NAMED = {
-    "factor in a term": (Swish, (X,), "`1 - s` (test_edits.py) is multiplied by args[0]."),
+    "factor in a term": (
+        Swish,
+        (X,),
+        "`s * ctx.saved_tensors[0] * (1 - s)` for `s * (1 - s)` at test_edits.py",
+    ),
     "sum in a term": (
         RootMeanSquare,
         (X.clone().requires_grad_(), X[0], 1e-6),
-        "`g * weight` (test_edits.py) is divided by 3, and 3 is the size of dimension 1 of args",
+        (
+            "`(g * weight * x).mean(-1, keepdim=True)` for `(g * weight * x).sum(-1, keepdi"
+            "m=True)` at test_edits.py"
+        ),
     ),
-    "input for output": (Sigmoid, (X, 1.5), "it reads output 0 for args[0], and the other way"),
+    "input for output": (
+        Sigmoid,
+        (X, 1.5),
+        "`ctx.saved_tensors[::-1]` for `ctx.saved_tensors` at test_edits.py",
+    ),
     "degree": (
         NeighbourMean,
         (X, torch.tensor([0, 1, 2, 3, 4, 5, 0, 1]), torch.tensor([1, 1, 1, 2, 2, 3, 4, 5])),
-        "`g[target]` (test_edits.py) reads the cotangent of output 0 divided by ctx.degree.",
+        "`(g / ctx.degree[..., None])[target]` for `g[target]` at test_edits.py",
     ),
     "exchanged": (
         Gates,
         (torch.cat([X, X.cos()], 1), X.sin()),
-        "`torch.cat([by_f, by_i], 1)` (test_edits.py) reads its operand 1 for its operand 0, and",
+        "`[by_i, by_f]` for `[by_f, by_i]` at test_edits.py",
     ),
     "threshold": (
         Huber,
         (torch.linspace(-2, 2, 20)[torch.randperm(20, generator=generator)], 0.5),
-        "`d.abs() < 1` (test_edits.py) reads ctx.delta (args[1]), which is 0.5, not 1.",
+        "`d.abs() < ctx.delta` for `d.abs() < 1` at test_edits.py",
     ),
-    "cropped": (PadsLeft, (X, 2), "(test_edits.py) takes the last 3 of 5 along dimension 1."),
-    "dimension": (Softmax, (X @ X.T,), "(test_edits.py) reads -1, not -2."),
+    "cropped": (
+        PadsLeft,
+        (X, 2),
+        "`g[:, ctx.width:]` for `g[..., : g.shape[-1] - ctx.width]` at test_edits.py",
+    ),
+    "dimension": (
+        Softmax,
+        (X @ X.T,),
+        ("`(g * y).sum(1, keepdim=True)` for `(g * y).sum(-2, keepdim=True)` at test_edits.py"),
+    ),
     "number of its own": (
         ByLogLength,
         (X.clone().requires_grad_(), torch.tensor(0.4).requires_grad_()),
-        "Got is expected / 1.492, and ctx.saved_tensors[1] is 1.492.",
+        "`length` for `length**2` at test_edits.py",
     ),
-    "less than one": (Drop, (X, (X > 0).float(), 0.2), "Got is 0.8 x expected, and 1 - args[2] is"),
+    "less than one": (
+        Drop,
+        (X, (X > 0).float(), 0.2),
+        ("`1.25 * g * ctx.saved_tensors[0]` for `g * ctx.saved_tensors[0]` at test_edits.py"),
+    ),
     "compared": (
         MaskedMean,
         (torch.randn(4, 7, 3, generator=generator), torch.tensor([2, 3, 5, 7])),
-        "`torch.arange(ctx.steps) <= lengths[:, None]` (test_edits.py) compares by <.",
+        (
+            "`torch.arange(ctx.steps) < lengths[:, None]` for `torch.arange(ctx.steps) <= l"
+            "engths[:, None]` at test_edits.py"
+        ),
     ),
     "mean of the cotangent": (
         LayerNorm,
         (torch.randn(12, 25, generator=generator),),  # too many to move each of them
-        "Expected is got less its mean along dimension 1: that term is missing.",
+        (
+            "`g - g.mean(1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)` for `g - y "
+            "* (g * y).mean(-1, keepdim=True)` at test_edits.py"
+        ),
     ),
     "tied entries": (
         NormalShare,
         (X[:, 0] - X[:, :1], 0.4),
-        "Got is 0.4 x expected, and args[1] is 0.4.",
+        (
+            "`g / ctx.sigma / (2 * torch.pi) ** 0.5` for `g / (2 * torch.pi) ** 0.5` at tes"
+            "t_edits.py"
+        ),
     ),
     "in a loop": (
         Loop,
         (torch.randn(3, 8, generator=generator),),
-        "`ctx.place >= k` (test_edits.py) compares by ==.",
+        "`ctx.place == k` for `ctx.place >= k` at test_edits.py",
     ),
-    "turned round": (Leaky, (X, 0.8), "Backward is right where it runs along dimension 0 from the"),
+    "turned round": (
+        Leaky,
+        (X, 0.8),
+        (
+            "`g.flip(0)` for `g` at test_edits.py and `torch.stack(found).flip(0)` for `tor"
+            "ch.stack(found)` at test_edits.py"
+        ),
+    ),
     "precision": (
         Rounds,
         (X, torch.tensor(0.3)),
-        "`x.bfloat16()` (test_edits.py) and `level.bfloat16()` (test_edits.py) are left out.",
+        (
+            "`x` for `x.bfloat16()` at test_edits.py and `level` for `level.bfloat16()` at "
+            "test_edits.py"
+        ),
     ),
-    "kept another": (KeepsAnother, (X, 0.1, 3.0), "ctx.slope is args[1], which is 0.1, not 3."),
+    "kept another": (
+        KeepsAnother,
+        (X, 0.1, 3.0),
+        "`ctx.temperature` for `ctx.slope` at test_edits.py",
+    ),
     "segments": (
         SegmentSoftmax,
         (X[:, 0], torch.tensor([0, 1, 0, 1, 2, 2])),
-        "`(g * y).sum()` (test_edits.py) is a sum within each segment of args[1].",
+        (
+            "`(g * y).new_zeros(3).index_add(0, ctx.saved_tensors[1], (g * y)).index_select"
+            "(0, ctx.saved_tensors[1])` for `(g * y).sum()` at test_edits.py"
+        ),
     ),
-    "extent": (WholeSoftmax, (X,), "`(g * y).sum()` (test_edits.py) is a sum along dimension 1."),
+    "extent": (
+        WholeSoftmax,
+        (X,),
+        "`(g * y).sum(1, keepdim=True)` for `(g * y).sum()` at test_edits.py",
+    ),
     "state before": (
         Scan,
         (torch.rand(5, 3, generator=generator), X[:5]),
-        "it reads output 0 shifted by one along dimension 0, with zeros at its start.",
+        (
+            "`torch.cat([torch.zeros_like(states[:1]), states[:-1]], 0)` for `states` at tes"
+            "t_edits.py"
+        ),
     ),
-    "square of an option": (Softened, (X, 0.3), "reads the square of 0.3, 0.09, not 0.3."),
-    "number that follows": (Softplus, (X,), "+ 0.6` (test_edits.py) reads 0.7, not 0.6."),
-    "solved for": (LowPass, (X, 4.0), "Backward is right where ctx.keep is 0.778801, not 0.75."),
+    "square of an option": (
+        Softened,
+        (X, 0.3),
+        "`ctx.softening ** 2` for `ctx.softening` at test_edits.py",
+    ),
+    "number that follows": (
+        Softplus,
+        (X,),
+        (
+            "`torch.exp(x) / (0.3 + torch.exp(x)) + 0.7` for `torch.exp(x) / (0.3 + torch.e"
+            "xp(x)) + 0.6` at test_edits.py"
+        ),
+    ),
+    "solved for": (
+        LowPass,
+        (X, 4.0),
+        (
+            "`0.778801 * held` for `ctx.keep * held` at test_edits.py and `1 - 0.778801` fo"
+            "r `1 - ctx.keep` at test_edits.py"
+        ),
+    ),
     "one less": (
         Standardises,
         (torch.randn(4, 7, generator=generator),),
-        "is multiplied by 7 / 6, and 7 is the size of dimension 1 of args[0].",
+        "`g * g.shape[1] / (g.shape[1] - 1) * y` for `g * y` at test_edits.py",
     ),
     "operand": (
         Bonds,
         (X, torch.tensor([0, 1, 2]), torch.tensor([3, 3, 4])),
-        "`found.index_add(0, j, d)` (test_edits.py) reads `ctx.slope * (g[i] - g[j])` "
-        "(test_edits.py) negated.",
+        "`found.index_add(0, j, -d)` for `found.index_add(0, j, d)` at test_edits.py",
     ),
-    "other function": (Gabor, (X,), "`torch.sin(3 * x)` (test_edits.py, column 45) computes cos."),
+    "other function": (
+        Gabor,
+        (X,),
+        "`3 * torch.cos(3 * x)` for `3 * torch.sin(3 * x)` at test_edits.py",
+    ),
     "another result": (
         GroupNorm,
         (torch.randn(4, 5, generator=generator), torch.rand(5, generator=generator)),
-        "`g * y` (test_edits.py) is multiplied by args[1].",
+        "`g * weight * y` for `g * y` at test_edits.py",
     ),
     "factor of one use": (
         GatedUnit,
         (torch.randn(3, 4, generator=generator), torch.randn(3, 4, generator=generator)),
-        "column 45) reads `g * (1 - n * n)` (test_edits.py) multiplied by ctx.saved_tensors[0].",
+        (
+            "`torch.cat([by_r, by_n], -1), torch.cat([by_r, by_n * r], -1)` for `torch.cat("
+            "[by_r, by_n], -1), torch.cat([by_r, by_n], -1)` at test_edits.py"
+        ),
     ),
     "one too many": (
         Composite,
         (torch.rand(3, 6, generator=generator), torch.randn(3, 6, generator=generator)),
-        "`(1 - alpha) * through * shade` (test_edits.py) reads through (ctx.saved_t",
+        "`1` for `1 - alpha` at test_edits.py",
     ),
     "index of a loop": (
         Chain,
         (torch.randn(4, 2, 3, generator=generator), torch.randn(3, 3, generator=generator)),
-        "`states[t]` (test_edits.py) reads one less than 3, 2, 1, ...",
+        "`states[t - 1]` for `states[t]` at test_edits.py",
     ),
-    "factor of a step": (FocalLoss, (X,), "multiplied by `1 - p` (test_edits.py"),
+    "factor of a step": (
+        FocalLoss,
+        (X,),
+        (
+            "`1.5 * p * rest * p.log() - rest * (1 - p)` for `1.5 * p * rest * p.log() - re"
+            "st` at test_edits.py"
+        ),
+    ),
     "both ends": (
         Spectrum,
-        (torch.randn(2, 1, 12, generator=generator),
-         torch.randn(1, 7, generator=generator, dtype=torch.complex64)),
+        (
+            torch.randn(2, 1, 12, generator=generator),
+            torch.randn(1, 7, generator=generator, dtype=torch.complex64),
+        ),
         "Right but for index 0, 6 of 7 along dimension 1, where got is 2 x expected.",
     ),
     "forgotten product": (
         Recurrent,
         (torch.randn(4, 3, generator=generator), torch.rand(4, 3, generator=generator)),
-        "The term of args[1] * the cotangent of output 0 is missing.",
+        (
+            "`g * (1 - z) * (1 - h.tanh().square()) + g * z` for `g * (1 - z) * (1 - h.tanh"
+            "().square())` at test_edits.py"
+        ),
     ),
     "of one gradient": (
         Turned,
-        (torch.randn(3, 4, generator=generator), torch.randn(3, 2, generator=generator),
-         torch.randn(3, 2, generator=generator)),
-        "`r * other + i * one` (test_edits.py) reads `-`, not `+`.",
+        (
+            torch.randn(3, 4, generator=generator),
+            torch.randn(3, 2, generator=generator),
+            torch.randn(3, 2, generator=generator),
+        ),
+        "`r * other - i * one` for `r * other + i * one` at test_edits.py",
     ),
     "transposed in one gradient": (
         Crosses,
         (X @ X.cos().T, X.sin() @ X.T),
-        "`whole + g * x.cos()` (test_edits.py) reads the cotangent of output 0 transposed.",
+        "`whole.T + g * x.cos()` for `whole + g * x.cos()` at test_edits.py",
     ),
     "an argument for a number": (
         Capped,
         (3 * torch.randn(20, generator=generator), torch.tensor(1.0)),
-        "`x > 0` (test_edits.py) reads cap (args[1]), which is 1, not 0.",
+        "`g * (x > cap)` for `g * (x > 0)` at test_edits.py",
     ),
     "one on the context": (
-        Shrinks, (2 * X, 1.0), "`x.abs() > 2` (test_edits.py) reads ctx.least (args[1]), which is",
+        Shrinks,
+        (2 * X, 1.0),
+        "`x.abs() > ctx.least` for `x.abs() > 2` at test_edits.py",
     ),
-    "operator": (HardSwish, (3 * X,), "`(x >= -3.0) | (x <= 3.0)` (test_edits.py) reads `&`, not"),
+    "operator": (
+        HardSwish,
+        (3 * X,),
+        "`(x >= -3.0) & (x <= 3.0)` for `(x >= -3.0) | (x <= 3.0)` at test_edits.py",
+    ),
     "function for an operator": (
-        Window, (X,), "or(x > -1, x < 1)` (test_edits.py) computes logical_and.",
+        Window,
+        (X,),
+        (
+            "`torch.logical_and(x > -1, x < 1)` for `torch.logical_or(x > -1, x < 1)` at te"
+            "st_edits.py"
+        ),
     ),
     "solved by few steps": (
-        NewtonLogSumExp, (X,), "`share.sum(0, keepdim=True)` (test_edits.py) reads -1, not 0.",
+        NewtonLogSumExp,
+        (X,),
+        "`share.sum(1, keepdim=True)` for `share.sum(0, keepdim=True)` at test_edits.py",
     ),
     "searched by few steps": (
-        NewtonRoot, (X.abs() + 0.3,), "entry, where `1 / y` (test_edits.py) reads `*`, not `/`.",
+        NewtonRoot,
+        (X.abs() + 0.3,),
+        "`y + y` for `y + 1 / y` at test_edits.py",
     ),
     "left out": (Returns, (X, 0.9), "right for a forward with args[1] = 1.0: it leaves that out."),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sampled(3)
@@ -847,27 +960,29 @@ def test_the_first_line_names_the_edit(name):
     assert len(finding.repro.splitlines()) <= 60 or inputs[0].numel() > 256  # packed
 
 
-MENDS = {
-    "an argument for a number": "Write `x > cap` for `x > 0` at ",
-    "one on the context": "Write `x.abs() > ctx.least` for `x.abs() > 2` at ",
-    "function for an operator": "Write `torch.logical_and(x > -1, x < 1)` for",
-    "operator": "Write `(x >= -3.0) & (x <= 3.0)` for `(x >= -3.0) | (x <= 3.0)` at ",
-    "index of a loop": "Write `states[t - 1]` for `states[t]` at ",
-    "transposed in one gradient": "Write `whole.T + g * x.cos()` for `whole + g * x.cos()` at ",
-    "factor of one use": "Write `torch.cat([by_r, by_n * r], -1)` for `torch.cat([by_r, by_n],",
-    "other function": "Write `torch.cos(3 * x)` for `torch.sin(3 * x)` at ",
-    "number that follows": "Write `torch.exp(x) / (0.3 + torch.exp(x)) + 0.7` for",
-    "factor in a term": "Change backward so that `1 - s` (test_edits.py",
-    "solved for": "Change backward so that ctx.keep is 0.778801, not 0.75.",
-}
-
-
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", MENDS)
-def test_the_mend_says_the_edit_in_the_names_of_the_author(name):
-    function, inputs, _ = NAMED[name]
+@pytest.mark.parametrize("name", [name for name, case in NAMED.items() if "` for `" in case[2]])
+def test_the_mend_says_the_edit_and_has_been_run(name):
+    function, inputs, said = NAMED[name]
     finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
-    assert finding.hint.startswith(MENDS[name])
+    mend = re.sub(r"(test_edits.py):\d+", r"\1", finding.hint)
+    assert mend.startswith(f"Write {said}"), mend
+    source = Path(__file__).read_text().splitlines()
+    for new, old, line, column in re.findall(MEND, finding.hint):
+        at = int(column or 0) - 1 if column else source[int(line) - 1].index(old)
+        whole = source[int(line) - 1]
+        assert whole[at : at + len(old)] == old
+        source[int(line) - 1] = whole[:at] + new + whole[at + len(old) :]
+    scope = {"__name__": "mended"}
+    exec(compile("\n".join(source), __file__, "exec"), scope)
+    mended = scope[function.__name__]
+    mended.backward = staticmethod(mended.backward)
+    close = {"rtol": 1e-3} if "but for" in finding.detail else {}
+    wide = [torch.as_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
+    wide = [v.detach().double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+            for v in wide]  # fmt: skip
+    leaf = wide[0].requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: mended.apply(x, *wide[1:]), (leaf,), **close)
 
 
 def test_a_ratio_of_two_numbers_is_not_said():
@@ -879,10 +994,121 @@ def test_a_ratio_of_two_numbers_is_not_said():
 def test_the_first_line_names_the_edit_of_a_jvp():
     finding = check(Rotates, X[:, :2], X[:, 2], clauses="forward")["forward"]
     said = re.sub(r"(test_edits.py):\d+", r"\1", str(finding).splitlines()[0])
-    assert (
-        "The tangent is right where `a * angle.cos() + b * angle.sin()` (test_edits.py) reads `-`"
-        in said
-    )
+    new, old = "`a * angle.cos() - b * angle.sin()`", "`a * angle.cos() + b * angle.sin()`"
+    assert f"The tangent is right with {new} for {old} at test_edits.py." in said
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w, x.mT @ g
+
+
+class Exchanged(Product):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_x, by_w = g @ w.mT, x.mT @ g
+        return by_w, by_x
+
+
+class AnswersNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        _, w = ctx.saved_tensors
+        return g * w, None
+
+
+class LosesCotangent(AnswersNone):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, x
+
+
+class Masks(torch.autograd.Function):
+    """Leaves a mask of the input's shape for backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x > 0)
+        return torch.where(x > 0, x, x * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, over = ctx.saved_tensors
+        return torch.where(over, g, g * x)  # 2 * x
+
+
+def helps(x):
+    return 1 - x
+
+
+class CallsHelper(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.sigmoid())
+        return x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y * helps(y) ** 2
+
+
+class InNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0].numpy()
+        return g * torch.from_numpy(np.sin(x))
+
+
+def marked(*shapes):
+    return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
+
+
+WITHIN = {
+    "operands of a product": (
+        Product,
+        marked((4, 3), (3, 2)),
+        "`g @ w.T, x.mT @ g` for `g @ w, x.mT @ g`",
+    ),
+    "gradients exchanged": (Exchanged, marked((4, 3), (3, 2)), "`by_x, by_w` for `by_w, by_x`"),
+    "no gradient": (AnswersNone, marked((4, 3), (4, 3)), "for `g * w, None`"),
+    "no cotangent": (LosesCotangent, marked((4, 3), (4, 3)), "`g * w, x * g` for `g * w, x`"),
+    "beside a mask": (
+        Masks,
+        marked((4, 3)),
+        "`torch.where(over, g, 2 * g * x)` for `torch.where(over, g, g * x)`",
+    ),
+    "beside a helper": (CallsHelper, marked((4, 3)), "`helps(y)` for `helps(y) ** 2`"),
+    "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_backward_that_fails_or_answers_none_is_repaired_too(name):
+    function, inputs, said = WITHIN[name]
+    report = check(function, *inputs, clauses=["linear", "derivative"])
+    bad = [finding for finding in report if finding.verdict in ("broken", "crashes")]
+    assert said in bad[0].hint
+    assert all(finding.cause == bad[0].clause for finding in bad[1:])
 
 
 def test_a_size_that_is_the_factor_by_chance_is_not_named():

@@ -4,11 +4,12 @@ The breach that is the cause is undone from outside (`_mends`), and the clauses 
 tested again: those that hold then failed because of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.conformance._mends import MENDS, Mend, mended
 from pullback.conformance._probe import Probe
+from pullback.conformance._repair import EDIT
 from pullback.report import Finding, Verdict
 
 __all__ = ["fold"]
@@ -36,6 +37,9 @@ def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Fi
         of the cause its own mend.
     """
     failed = {finding.clause: finding for finding in findings if finding.verdict.is_bad}
+    for finding in _of_one_edit(failed.values()):
+        del failed[finding.clause]
+        yield finding
     left = list(failed)
     causes = [c for mend in MENDS if (c := _tried(mend, probe, left, again)) is not None]
     while causes:
@@ -54,6 +58,18 @@ def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Fi
                       hint=mend.hint or cause.hint)  # fmt: skip
         yield from (replace(failed[id_], cause=first) for id_ in healed if id_ != first)
         left = [id_ for id_ in left if id_ not in healed]
+
+
+def _of_one_edit(failed: Iterable[Finding]) -> list[Finding]:
+    """The findings whose edit is that of an earlier one, as its consequences."""
+    first: dict[str, str] = {}
+    found = []
+    for finding in failed:
+        edit = finding.hint if finding.hint.startswith(EDIT) else ""
+        clause = first.setdefault(edit, finding.clause)
+        if edit and clause != finding.clause:
+            found.append(replace(finding, cause=clause))
+    return found
 
 
 def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Cause | None:

@@ -1,19 +1,14 @@
-"""Two tensors that are compared, and what may be done with one so that it is right.
-
-One table serves both. Of a gradient, a change says how it is wrong (`_explain`); of what a backward
-computes on its way, which edit of the source mends it (`_edits`).
-"""
+"""Two tensors that are compared, and what may be done with one so that it is right."""
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
-
-from pullback.conformance._source import atom
 
 __all__ = [
     "CLOSE", "NAMELESS", "Change", "Difference", "Pair", "Rule", "Said", "are_close", "changes",
@@ -159,81 +154,50 @@ NAMELESS = 7
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
 
-_ALONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
-    "is subtracted from 1": (lambda t: 1 - t, "1 - {0}"),
-    "is squared": (torch.square, "{0} ** 2"),
-    "is its square root": (torch.sqrt, "{0}.sqrt()"),
-    "is its reciprocal": (torch.reciprocal, "1 / {0}"),
-    "has 1 added": (lambda t: t + 1, "{0} + 1"),
-    "has 1 subtracted": (lambda t: t - 1, "{0} - 1"),
-}
-
 
 class Change(NamedTuple):
-    """What is done with a tensor."""
+    """What may be done with a gradient that is wrong, so that it is right."""
 
     rank: int  # those of a lower rank are likelier
-    # the tensor as it is meant, of the tensor as it is
     apply: Callable[[torch.Tensor], torch.Tensor]
-    edit: str  # that in words, as what follows "it"
-    said: str = ""  # what is wrong with a gradient that is right then
-    code: str = ""  # how it is written, of ``{0}`` and what is read, ``{1}``
-    reads: str = ""  # what is read, by its name in the difference
-
-    def write(self, text: str, called: Callable[[str], str]) -> str:
-        """How it is written of an expression; empty where that is not known.
-
-        Arguments:
-            text: the expression.
-            called: tells what the author calls what is at hand under a name.
-        """
-        other = called(self.reads) if self.reads else ""
-        known = self.code and text and (other or not self.reads)
-        return self.code.format(atom(text), other) if known else ""
+    said: str  # what is wrong where it is right then
 
 
-def changes(pair: Pair, tensor: torch.Tensor, share: torch.Tensor) -> Iterator[Change]:
-    """Every change of a tensor that may be meant.
-
-    Arguments:
-        pair: the gradient expected and got.
-        tensor: what is changed.
-        share: how much the gradient changes when the tensor is doubled, where it is linear in it.
-    """
-    yield from factors(pair, share)
-    yield from arranged(tensor)
-    yield from _with_others(pair.difference, tensor)
-    yield from _by_itself(pair.difference, tensor)
+def changes(pair: Pair) -> Iterator[Change]:
+    """Every change of what was got that may be meant."""
+    yield from factors(pair, pair.got)
+    yield from _arranged(pair.got)
+    yield from _with_others(pair.difference, pair.got)
+    yield from _centred(pair.got)
 
 
 def factors(pair: Pair, share: torch.Tensor) -> Iterator[Change]:
     """The factor that makes backward right if it is linear in the tensor."""
     factor, close = 1 + pair.share_of(share), pair.difference.close
     if abs(factor) < close:
-        yield Change(5, torch.zeros_like, "is left out", "Expected is zero everywhere")
+        yield Change(5, torch.zeros_like, "Expected is zero everywhere")
     elif abs(factor + 1) < close:
-        yield Change(2, torch.neg, "is negated", "Got is expected with the other sign",
-                     "-{0}")  # fmt: skip
+        yield Change(2, torch.neg, "Got is expected with the other sign")
     elif abs(factor - 1) > 10 * close:
         yield from _named(pair.difference, factor)
         said = f"Got is {1 / factor:.4g} x expected"
-        yield Change(NAMELESS, lambda t: t * factor, f"is multiplied by {factor:.6g}", said)
+        yield Change(NAMELESS, lambda t: t * factor, said)
 
 
 def _named(difference: Difference, factor: float) -> Iterator[Change]:
     """A factor or a divisor that has a name."""
-    sign, right = ("-", "-expected") if factor < 0 else ("", "expected")
+    right = "-expected" if factor < 0 else "expected"
     for number, text, why in _numbers(difference):
         within = f"({text})" if "/" in text else text
         if _near(abs(factor), 1 / number):
             value = math.copysign(1 / number, factor)
-            edit, said = f"is divided by {sign}{within}{why}", f"Got is {text} x {right}{why}"
+            said = f"Got is {text} x {right}{why}"
         elif _near(abs(factor), number):
             value = math.copysign(number, factor)
-            edit, said = f"is multiplied by {sign}{text}{why}", f"Got is {right} / {within}{why}"
+            said = f"Got is {right} / {within}{why}"
         else:
             continue
-        yield Change(2, lambda t, value=value: t * value, edit, said)
+        yield Change(2, lambda t, value=value: t * value, said)
         return
 
 
@@ -272,33 +236,27 @@ def _near(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE * abs(other)
 
 
-def arranged(tensor: torch.Tensor) -> Iterator[Change]:
+def _arranged(tensor: torch.Tensor) -> Iterator[Change]:
     """The same numbers at other places, or their complex conjugates."""
     for dims in itertools.combinations(range(tensor.ndim), 2):
         turned = tensor.transpose(*dims).shape
-        one, other = dims
-        edit = "is transposed" if tensor.ndim == 2 else f"is transposed ({one} and {other})"
-        said = f"Got is expected transposed: dimensions {one} and {other} are exchanged"
-        code = "{0}.T" if tensor.ndim == 2 else f"{{0}}.transpose({one}, {other})"
-        square = code if turned == tensor.shape else ""
-        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), edit, said, square)
+        said = f"Got is expected transposed: dimensions {dims[0]} and {dims[1]} are exchanged"
+        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), said)
         if turned != tensor.shape:
-            edit, said = f"{edit} with its shape put back", f"{said}, and the shape is put back"
-            yield Change(5, lambda t, d=dims, n=turned: t.reshape(n).transpose(*d), edit, said)
+            said = f"{said}, and the shape is put back"
+            yield Change(5, lambda t, d=dims, n=turned: t.reshape(n).transpose(*d), said)
     for dim in range(tensor.ndim if tensor.numel() > 1 else 0):
-        edit = f"reversed along dimension {dim}"
-        yield Change(5, partial(torch.flip, dims=[dim]), f"is {edit}", f"Got is expected {edit}",
-                     f"{{0}}.flip({dim})")  # fmt: skip
-        edit = f"shifted by one along dimension {dim}"
+        said = f"Got is expected reversed along dimension {dim}"
+        yield Change(5, partial(torch.flip, dims=[dim]), said)
+        said = f"shifted by one along dimension {dim}"
         for shift, end in ((1, "start"), (-1, "end")):
             apply = partial(torch.roll, shifts=shift, dims=dim)
-            yield Change(5, apply, f"is {edit}", f"Got is expected, {edit}")
-            said = f"{edit}, with zeros at its {end}"
+            yield Change(5, apply, f"Got is expected, {said}")
             apply = partial(_shifted, dim=dim, shift=shift)
-            yield Change(5, apply, f"is {said}", f"Expected is got {said}")
+            yield Change(5, apply, f"Expected is got {said}, with zeros at its {end}")
     if tensor.is_complex():
         said = "Got is the complex conjugate of expected"
-        yield Change(3, lambda t: t.conj().resolve_conj(), "is conjugated", said, "{0}.conj()")
+        yield Change(3, lambda t: t.conj().resolve_conj(), said)
 
 
 def _shifted(tensor: torch.Tensor, dim: int, shift: int) -> torch.Tensor:
@@ -313,26 +271,19 @@ def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Chang
         by, bare = _fitting(other, tensor), name.removeprefix("the ")
         if by is None:
             continue
-        said, one = f"Got is expected without the factor {bare}", _code_of(other, by)
-        yield Change(3, partial(torch.mul, by), f"is multiplied by {name}", said,
-                     f"{{0}} * {one}", name)  # fmt: skip
+        said = f"Got is expected without the factor {bare}"
+        yield Change(3, partial(torch.mul, by), said)
         said = f"Got is expected with the factor {bare} once too often"
-        yield Change(3, lambda t, by=by: t / by, f"is divided by {name}", said,
-                     f"{{0}} / {one}", name)  # fmt: skip
+        yield Change(3, lambda t, by=by: t / by, said)
         if by.is_complex():
             said = f"Got is expected with {bare} where its complex conjugate is meant"
-            turn = by.conj() / by
-            yield Change(4, partial(torch.mul, turn), f"has {name} conjugated", said)
+            yield Change(4, partial(torch.mul, by.conj() / by), said)
     for name, other in {**difference.hand, **difference.others, **difference.parts}.items():
         by = _fitting(other, tensor)
         if by is not None and by.any():
-            said = f"The term of {name} is missing"
-            one = _code_of(other, by)
-            yield Change(6, partial(torch.add, by), f"has {name} added", said,
-                         f"{{0}} + {one}", name)  # fmt: skip
+            yield Change(6, partial(torch.add, by), f"The term of {name} is missing")
             said = f"The term of {name} is counted once too often"
-            yield Change(6, lambda t, by=by: t - by, f"has {name} subtracted", said,
-                         f"{{0}} - {one}", name)  # fmt: skip
+            yield Change(6, lambda t, by=by: t - by, said)
 
 
 def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
@@ -340,27 +291,14 @@ def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_complex() > result.is_complex():
         return None
     for view in (tensor, tensor.unsqueeze(-1)):
-        try:
+        with suppress(RuntimeError):  # no shapes that go together
             if torch.broadcast_shapes(view.shape, result.shape) == result.shape:
-                return view.detach().to(result.device)
-        except RuntimeError:
-            continue
+                return view.detach().to(result.device, result.dtype)
     return None
 
 
-def _code_of(tensor: torch.Tensor, view: torch.Tensor) -> str:
-    """How the view that fits is written of what it is one of."""
-    return "{1}" if tensor.shape == view.shape else "{1}[..., None]"
-
-
-def _by_itself(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:
-    """A function of the tensor alone."""
+def _centred(tensor: torch.Tensor) -> Iterator[Change]:
+    """Without a mean."""
     for dim in range(tensor.ndim):
-        edit = f"has its mean along dimension {dim} subtracted"
         said = f"Expected is got less its mean along dimension {dim}: that term is missing"
-        yield Change(5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), edit, said)
-    for name, number in difference.factors.items():
-        edit = f"is raised to the power {name}, which is {number:.4g}"
-        yield Change(4, lambda t, number=number: t**number, edit)
-    for edit, (apply, code) in _ALONE.items():
-        yield Change(5, apply, edit, code=code)
+        yield Change(5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), said)

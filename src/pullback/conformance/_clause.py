@@ -10,7 +10,9 @@ from pullback.conformance._failure import Fault, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import can_limit, limited
 from pullback.conformance._probe import Probe
+from pullback.conformance._repair import Right
 from pullback.conformance._repro import verify
+from pullback.conformance._wrong_derivative import edit_of
 from pullback.errors import ArgumentError
 from pullback.report import Finding, Verdict
 
@@ -202,7 +204,9 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
         return probe.skipped(fault.said)
     if fault.verdict is Verdict.LACKING:
         return probe.lacking(fault.said, fault.hint)
-    return probe.crashes(fault.said, fault.hint, fault.script)
+    edit = Right() if fault.plain else edit_of(probe)
+    said, hint = f"{fault.said} {edit.said}".strip(), edit.mend or fault.hint
+    return probe.crashes(said, hint, fault.script)
 
 
 def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:

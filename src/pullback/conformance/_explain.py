@@ -4,8 +4,6 @@ Each rule yields sentences, or claims: a sentence with what equals the expected 
 true. What a change of `_changes` mends is said first: that is all a mend needs to know.
 """
 
-import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,9 +33,6 @@ _LITTLE = 0.05
 _NOTHING = 1e-5
 # How many times the rounding of an operand may be found in what is computed of it.
 _OPERATIONS = 8
-# How a product enters where it is added so often, and the entries that it must explain.
-_AMISS = {1: "is missing", -1: "is counted once too often", 2: "has the wrong sign"}
-_ENOUGH = 6
 
 
 def _not_finite(difference: Difference) -> str:
@@ -79,31 +74,8 @@ def _repaired_but_for_a_factor(pair: Pair) -> Iterator[Said]:
 
 
 def _likeliest(pair: Pair) -> list[Change]:
-    found = [c for c in changes(pair, pair.got, pair.got) if c.rank < NAMELESS and c.said]
+    found = [change for change in changes(pair) if change.rank < NAMELESS]
     return sorted(found, key=lambda change: change.rank)
-
-
-def _products(pair: Pair) -> Iterator[Said]:
-    """A product of what is at hand that is forgotten, or has the wrong sign."""
-    error, enough = pair.expected - pair.got, int(pair.known.sum()) >= _ENOUGH
-    hand = {n: t for n, t in pair.difference.hand.items() if t.is_floating_point() and enough}
-    factors = hand | {f"(1 - {name})": 1 - t for name, t in hand.items()}
-    for count in (2, 3):
-        for names in itertools.combinations(factors, count):
-            term = _product([factors[name] for name in names], error)
-            ratio = 0.0 if term is None else ratio_of(term[pair.known], error[pair.known])
-            how = next((how for by, how in _AMISS.items() if abs(ratio - by) < 1e-3), "")
-            if term is not None and how:
-                yield pair.got + round(ratio) * term, f"The term of {' * '.join(names)} {how}."
-
-
-def _product(factors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
-    """A product, summed as broadcasting has it; ``None`` where it has another shape."""
-    try:
-        found = functools.reduce(torch.mul, [t.detach().to("cpu", like.dtype) for t in factors])
-        return found.sum_to_size(like.shape).expand_as(like)
-    except RuntimeError:
-        return None
 
 
 def _terms(pair: Pair) -> Iterator[Said]:
@@ -314,7 +286,7 @@ def _offset(pair: Pair) -> Iterator[Said]:
 
 # These say all that a mend needs to know; the others, where the numbers are wrong and how much.
 EXACT: tuple[Rule, ...] = (
-    _zero, _repaired, _repaired_but_for_a_factor, _reduced, _products,
+    _zero, _repaired, _repaired_but_for_a_factor, _reduced,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = (
     *EXACT, _terms, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks,

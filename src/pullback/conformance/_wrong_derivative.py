@@ -17,13 +17,11 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._edits import right_edit
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
-from pullback.conformance._mends import Undo, around
-from pullback.conformance._operations import Backward
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repair import Right, right_edit
 from pullback.conformance._resize import resizings, together
-from pullback.conformance._search import Right
+from pullback.conformance._rule import Rule
 from pullback.conformance._structure import stepping
 from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
@@ -32,7 +30,7 @@ from pullback.conformance._vectors import filled, inner
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
-__all__ = ["say_tangent", "wrong_derivative"]
+__all__ = ["edit_of", "say_tangent", "wrong_derivative"]
 
 _SOME = 96
 _ENDS = 24
@@ -123,7 +121,7 @@ def _told(
     if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
         move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
-    if got is None:
+    if got is None and not said.startswith("Backward is right"):
         hint = "Return its gradient at its place: backward returns None there."
     of_complex = expected.is_complex()
     slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
@@ -169,8 +167,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
-    shown = [k for k in window(expected, got) if not known.view(-1)[k]]
-    if shown:
+    if shown := [k for k in window(expected, got) if not known.view(-1)[k]]:
         more, found = replace(at, until=math.inf).gradient(only, shown)
         expected, known = torch.where(found, more, expected), known | found
     difference = _difference(at, only, expected, got, known)
@@ -179,15 +176,47 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if pair is not None and ratio and pair.equal(pair.got / ratio):
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
-    said, mend = explain(sharp, EXACT), Right()
+    finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
+    mend = _edit(at, only, replace(sharp, got=finite))
+    said = explain(sharp, EXACT)
     if not said:
-        at = replace(at, until=time.process_time() + 2 * _SECONDS)
-        backward = Backward(probe, points, at.weights, at.steps)
-        inputs = probe.inputs.with_points(points)
-        mend = right_edit(backward, only, sharp, lambda k, t: _is_of(at, k, t, inputs), at.until)
         said = explain(difference, FACTS if mend.said else RULES)
-        said = f"{mend.said or _neglected(at, only, answered)} {said}".strip()
+        said = said if mend.said else f"{_neglected(at, only, answered)} {said}"
+    said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
+
+
+def _edit(at: Around, only: int, difference: Difference) -> Right:
+    at = replace(at, until=time.process_time() + 2 * _SECONDS)
+    inputs = at.probe.inputs.with_points(at.points)
+    rule = Rule(at.probe, at.points, at.weights, at.steps)
+    with suppress(Exception):  # another rule may raise, or answer, whatever there is
+        return right_edit(rule, only, difference, lambda k, t: _is_of(at, k, t, inputs), at.until)
+    return Right()
+
+
+def edit_of(probe: Probe, only: int = 0) -> Right:
+    """The edit after which a backward that fails, or is not linear, is right.
+
+    Arguments:
+        probe: the subject with its inputs.
+        only: the input whose gradient is looked at.
+    """
+    try:
+        probe = probe.at(probe.inputs.cast(torch.float64))
+        points = probe.point(0)
+        base, steps = probe.output_values(points), [stepping(point) for point in points]
+        until = time.process_time() + _SECONDS
+        at = Around(probe, points, probe.spread(base, "weights 0"), base, until, steps)
+        expected, known = at.gradient(only, _places(points[only].numel()))
+        got = torch.zeros_like(expected)
+        with suppress(Exception):
+            got = probe.backward(points, [w.clone() for w in at.weights])[only]
+        return _edit(at, only, Difference(expected, got, known).sharp)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException:  # the checked code may raise anything
+        return Right()
 
 
 def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> dict[str, int]:
@@ -326,19 +355,6 @@ def _difference(
     )
 
 
-class _Jvp(Backward):
-    """As a backward, of tangents."""
-
-    called = "The tangent"
-    answered = "tangent"
-
-    def around(self) -> Undo:
-        return around(jvp=self.run)
-
-    def ask(self) -> Tensors:
-        return filled(*push(self.probe, self.points, self.weights))
-
-
 def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
     """One sentence on the tangent that is not the derivative of forward, by finite differences.
 
@@ -358,7 +374,9 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
     names = [f"the tangent of {name}" for name in probe.inputs.names()]
     moving = [k for k, v in enumerate(step) if v is not None]
     hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
-    jvp = _Jvp(probe, points, step, [lambda t: t] * len(outputs))  # type: ignore[arg-type]
+    jvp = Rule(
+        probe, points, [*step], [lambda t: t] * len(outputs), "jvp", "The tangent", "tangent"
+    )  # fmt: skip
     expected = slopes_along(probe, points, whole, outputs)
     terms = {
         names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]

@@ -13,8 +13,8 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, ask_second, decide, try_second
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import is_once, lacks_rule
-from pullback.conformance._operations import Backward, edited
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._rule import Rule
 from pullback.conformance._steps import motions
 from pullback.conformance._vectors import inner
 from pullback.conformance.clauses._hints import COMPLETE
@@ -102,20 +102,19 @@ def _constant(probe: Probe, trial: Trial) -> str:
     """
     count, h = len(trial.points), 2.0**-17
     free = [lambda gradient: gradient] * count
-    backward, kept = Backward(probe, trial.points, trial.cotangents, free), []
-    for side in (h, -h):
-        moved = [x + side * v for x, v in zip(trial.points, trial.step[:count], strict=True)]
-        backward.points = moved
-        if backward.answers() is None or not backward.steps:
-            return ""
-        kept.append(backward.steps[0].leaves[: -len(trial.cotangents)])
-    backward.points = trial.points
+    rule, up, down = (
+        Rule(probe, [x + side * v for x, v in zip(trial.points, trial.step[:count], strict=True)],
+             trial.cotangents, free)
+        for side in (0, h, -h)
+    )  # fmt: skip
+    if not (rule.is_had() and up.is_had() and down.is_had()):
+        return ""
     terms: dict[str, float] = {}
-    for k, (up, down) in enumerate(zip(*kept, strict=True)):
+    for name in rule.left:
         with suppress(Exception):  # one that cannot be read by itself
-            one, other = (backward.answers([0], edited(k, lambda _, t=t: t)) for t in (up, down))
+            one, other = (rule.call(None, {name: side.left[name]}) for side in (up, down))
             pairs = zip(trial.weights, one or [], other or [], strict=True)
-            terms[backward.names[k]] = sum(inner(u, a - b) for u, a, b in pairs) / (2 * h)
+            terms[name] = sum(inner(u, a - b) for u, a, b in pairs) / (2 * h)
     gap, told = trial.estimate.value - trial.value, [name for name, term in terms.items() if term]
     for some in (s for n in range(1, _SEVERAL + 1) for s in combinations(told, n)):
         # Many sums are tried: none may be right by chance.

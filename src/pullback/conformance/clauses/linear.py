@@ -7,6 +7,8 @@ import torch
 from pullback.conformance._clause import clause
 from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
+from pullback.conformance._repair import Right
+from pullback.conformance._wrong_derivative import edit_of
 from pullback.report import Finding
 
 __all__ = ["linear"]
@@ -32,8 +34,8 @@ def linear(probe: Probe) -> Finding:
     else:
         return probe.holds("B(2.5a - 1.5b) = 2.5 B(a) - 1.5 B(b) and B(0) = 0.")
     there = replace(probe, inputs=probe.inputs.with_points(gap.points))
-    detail = "Backward is not linear in the cotangent."
-    if not any(bool(g.any()) for g in gap.a):  # B(g) - B(0) is linear, as far as can be told
+    detail, moving = "Backward is not linear in the cotangent.", any(bool(g.any()) for g in gap.a)
+    if not moving:  # B(g) - B(0) is linear, as far as can be told
         outputs = [y.detach() for y in probe.evaluate(probe.leaves(gap.points))]
         other = probe.backward(gap.points, probe.cotangents(outputs, "a"))[gap.place]
         whole = torch.equal(other, gap.got[gap.place])
@@ -41,24 +43,23 @@ def linear(probe: Probe) -> Finding:
             f"{'The gradient' if whole else 'A term of the gradient'} of {probe.path(gap.place)} "
             "is not multiplied by the cotangent: it is the same for every one, zero too."
         )
+    edit = edit_of(there, gap.place) if probe.intent == "exact" or probe.inferred else Right()
     return there.broken(
-        detail,
+        f"{detail} {edit.said}".strip(),
         expected=gap.expected[gap.place],
         got=gap.got[gap.place],
         said="",
         place=probe.path(gap.place),
-        hint="Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
+        hint=edit.mend
+        or "Make backward linear in the cotangent, or, where it is not on purpose (clipping), "
         'declare gradient = "nonlinear".',
         given={"a": gap.a, "b": gap.b},
         repro=[
             "def B(w):",
             f"    g = torch.autograd.grad(outs(), xs, w, allow_unused=True)[{gap.place}]",
             f"    return torch.zeros_like(xs[{gap.place}]) if g is None else g",
-            "print('2.5 B(a) - 1.5 B(b)', 2.5 * B(a) - 1.5 * B(b))"
-            if any(bool(g.any()) for g in gap.a)
-            else "print('0   ', 0 * B(a))",
-            "print('B(2.5 a - 1.5 b)   ', B([2.5 * g - 1.5 * h for g, h in zip(a, b)]))"
-            if any(bool(g.any()) for g in gap.a)
-            else "print('B(0)', B([0 * g for g in a]))",
+            *(["print('2.5 B(a) - 1.5 B(b)', 2.5 * B(a) - 1.5 * B(b))",
+               "print('B(2.5 a - 1.5 b)   ', B([2.5 * g - 1.5 * h for g, h in zip(a, b)]))"]
+              if moving else ["print('0   ', 0 * B(a))", "print('B(0)', B([0 * g for g in a]))"]),
         ],
-    )
+    )  # fmt: skip

@@ -1,0 +1,390 @@
+"""What may have been meant in the place of an expression: slips of a hand-written rule, undone.
+
+The operators are those of program repair by mutation (Le Goues et al., "GenProg", IEEE
+Transactions on Software Engineering 38, 2012) over what a derivative is made of: signs, factors,
+terms, operands, dimensions, numbers. Each is a text in the author's own names, evaluated where it
+would stand.
+"""
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._changes import is_same
+from pullback.conformance._names import Name, is_number, numbers_at
+from pullback.conformance._written import Expression, Watch, names_in
+
+__all__ = ["Rewrite", "is_plain", "rewrites"]
+
+_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_LOGICAL = {ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^"}
+_COMPARISONS = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+# One of these may be meant for another one.
+_FUNCTIONS = (
+    ("sin", "cos"), ("sinh", "cosh", "tanh", "sigmoid"), ("exp", "log", "expm1", "log1p"),
+    ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
+    ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
+    ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
+)  # fmt: skip
+# Of a factor, what is read, and the expression, with their ranks.
+_WITH_ONE = {
+    "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
+    "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
+    "{2} - {1}": 6, "{0} * {1}.conj()": 6,
+}  # fmt: skip
+# Of an operand, a factor, and the expression.
+_ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
+_REDUCTIONS = ("sum", "mean")
+_MOST = 4  # dimensions of which every choice is tried
+_LARGE = 2**16  # entries of a tensor for which only what is likely is tried
+
+
+class Rewrite(NamedTuple):
+    """Other expressions in the place of some."""
+
+    rank: int  # those of a lower rank are likelier
+    texts: Mapping[Expression, str]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it may be another one: a device is lost for the process by a wrong index."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
+    return harmless and value.numel() > 0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An expression whose rewrites are listed."""
+
+    e: Expression
+    value: Any  # what it was
+    noted: Watch
+    names: Sequence[Name]
+
+    def known(self, node: ast.AST) -> Any:
+        """What an operand was."""
+        return self.noted.first.get(self.e.rule.key(node))
+
+    def to(self, rank: int, text: str) -> Rewrite:
+        return Rewrite(rank, {self.e: text})
+
+    def written(self, texts: Mapping[Any, str]) -> str:
+        """Its text with other operands."""
+        return self.e.rule.spliced(texts, self.e.node)
+
+    def tensors(self) -> Iterator[Name]:
+        for name in self.names:
+            if isinstance(name.value, torch.Tensor) and is_plain(name.value):
+                yield name
+
+
+def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Iterator[Rewrite]:
+    """Every other expression that may be meant there, but for factors that are numbers.
+
+    Arguments:
+        expression: the expression.
+        noted: the run of the rule as it is.
+        names: what it may name.
+    """
+    value = noted.first[expression.key]
+    place = _Place(expression, value, noted, names)
+    yield from _BY_NODE.get(type(expression.node), _nothing)(place)
+    if value is None:
+        yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
+    elif isinstance(value, tuple) and place.e.is_whole:
+        yield from _reordered(place)
+    elif is_number(value):
+        yield from _numbers(place)
+    elif is_plain(value):
+        yield from _of_a_tensor(place)
+
+
+def _of_a_tensor(place: _Place) -> Iterator[Rewrite]:
+    value = place.value
+    if isinstance(place.e.node, (ast.Name, ast.Attribute, ast.Subscript)):
+        yield from _other_names(place)
+    if value.dtype == torch.bool:
+        yield place.to(3, f"~{place.e.atom}")
+    elif is_continuous(value) and value.numel() <= _LARGE:
+        yield from _with_names(place)
+        yield from _alone(place)
+        yield from _arranged(place)
+
+
+def _reordered(place: _Place) -> Iterator[Rewrite]:
+    """Several values that are taken apart, two of them exchanged."""
+    text, tensors = place.e.atom, [k for k, v in enumerate(place.value) if is_plain(v)]
+    for one, other in itertools.combinations(tensors, 2):
+        order = {one: other, other: one}
+        parts = [f"{text}[{order.get(k, k)}]" for k in range(len(place.value))]
+        yield place.to(2, f"{text}[::-1]" if len(parts) == 2 else ", ".join(parts))
+
+
+def _nothing(place: _Place) -> Iterator[Rewrite]:
+    yield from ()
+
+
+def _negated(place: _Place) -> Iterator[Rewrite]:
+    if isinstance(place.e.node.op, ast.USub):
+        yield place.to(1, place.e.rule.text(place.e.node.operand))
+
+
+def _flags(place: _Place) -> Iterator[Rewrite]:
+    if type(place.value) is bool:
+        yield place.to(1, f"{not place.value}")
+
+
+def _of_several(place: _Place) -> Iterator[Rewrite]:
+    node = place.e.node
+    yield from _exchanged(
+        place, [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.elts
+    )
+
+
+def _operators(place: _Place) -> Iterator[Rewrite]:
+    """Another operator, its operands exchanged, one of them alone."""
+    node, rule = place.e.node, place.e.rule
+    kind, left, right = type(node.op), rule.text(node.left), rule.text(node.right)
+    table = next((t for t in (_LOGICAL, _ARITHMETIC) if kind in t), {})
+    for other, sign in table.items():
+        if other is not kind:
+            near = {kind, other} <= {ast.Add, ast.Sub} or table is _LOGICAL
+            yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
+    if any(isinstance(place.known(n), torch.Tensor) for n in (node.left, node.right)):
+        yield place.to(3, left)
+        yield place.to(3, right)
+    if kind in (ast.Sub, ast.Div, ast.MatMult):
+        yield place.to(3, place.written({node.left: right, node.right: left}))
+        atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}
+        yield place.to(
+            3, place.written({node.left: atoms[node.right], node.right: atoms[node.left]})
+        )
+    if kind is ast.MatMult:
+        atoms = [e.atom for n in (node.left, node.right) for e in rule.expressions if e.node is n]
+        for one, other in ([*atoms], [*reversed(atoms)]) if len(atoms) == 2 else ():
+            for turns in itertools.product(("", ".mT"), repeat=2):
+                yield place.to(4, f"{one}{turns[0]} @ {other}{turns[1]}")
+    if kind is ast.Pow and is_number(place.known(node.right)):
+        power = place.known(node.right)
+        for other in (power - 1, power + 1, -power, power / 2, 2 * power):
+            text = f"{int(other) if other == int(other) else other}"
+            yield place.to(2, left if other == 1 else place.written({node.right: text}))
+
+
+def _signed(place: _Place, left: Any, old: str, sign: str) -> str:
+    """Its text with another operator: the first behind the left operand and what closes it."""
+    text = place.e.text
+    opened = place.written({left: "\0"}).index("\0")
+    start = opened + len(place.e.rule.text(left))
+    return text[:start] + text[start:].replace(old, sign, 1)
+
+
+def _compared(place: _Place) -> Iterator[Rewrite]:
+    node = place.e.node
+    if len(node.ops) > 1:
+        return
+    old = _COMPARISONS.get(type(node.ops[0]), "")
+    for sign in _COMPARISONS.values() if old else ():
+        if sign != old:
+            yield place.to(2, _signed(place, node.left, old, sign))
+
+
+def _exchanged(place: _Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
+    """Two operands exchanged."""
+    text = place.e.rule.text
+    for one, other in itertools.combinations(operands, 2):
+        both = all(isinstance(place.known(n), torch.Tensor) for n in (one, other))
+        if both and text(one) != text(other):
+            yield place.to(2, place.written({one: text(other), other: text(one)}))
+
+
+def _calls(place: _Place) -> Iterator[Rewrite]:
+    """Another function, its arguments exchanged, what it is called of alone."""
+    node, rule, value = place.e.node, place.e.rule, place.value
+    path, method = names_in(node.func), isinstance(node.func, ast.Attribute)
+    name = node.func.attr if method else path[0] if path else ""
+    owner = node.func.value if method and place.known(node.func.value) is not None else None
+    for others in _FUNCTIONS:
+        for other in others if name in others else ():
+            if other != name and method:
+                head = rule.text(node.func)[: -len(name)]
+                yield place.to(
+                    2 if name in _REDUCTIONS else 4, place.written({node.func: head + other})
+                )
+    yield from _exchanged(place, node.args)
+    whole = owner if owner is not None else node.args[0] if node.args else None
+    of = None if whole is None else place.known(whole)
+    if not (isinstance(of, torch.Tensor) and isinstance(value, torch.Tensor)):
+        return
+    if is_continuous(of) == is_continuous(value):
+        lowers = is_continuous(of) and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
+        yield place.to(3 if lowers else 4, rule.text(whole))
+    if name in _REDUCTIONS and is_continuous(of):
+        yield from _reduced(
+            place, next((e.atom for e in rule.expressions if e.node is whole), ""), of
+        )
+
+
+def _reduced(place: _Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
+    """A sum or mean along other dimensions, or within the segments that an index names."""
+    value, every = place.value, [*range(whole.ndim)][:_MOST]
+    kept = value.ndim == whole.ndim
+    for name in _REDUCTIONS:
+        for count in range(1, len(every) + 1):
+            for dims in itertools.combinations(every, count):
+                shown = f"{dims[0]}" if count == 1 else f"{dims}"
+                for keep in (kept, True):
+                    tail = ", keepdim=True" * keep
+                    yield place.to(4 if keep == kept else 5, f"{of}.{name}({shown}{tail})")
+    for name in place.tensors():
+        index = name.value
+        if index.dtype == torch.int64 and index.ndim == 1 and int(index.min()) >= 0:
+            for dim in (d for d in every if len(index) == whole.shape[d]):
+                shape = [str(int(index.max()) + 1) if d == dim else str(n)
+                         for d, n in enumerate(whole.shape)]  # fmt: skip
+                zeros = f"{of}.new_zeros({', '.join(shape)})"
+                text = (
+                    f"{zeros}.index_add({dim}, {name.text}, {of}).index_select({dim}, {name.text})"
+                )
+                yield place.to(5, text)
+
+
+def _parts(place: _Place) -> Iterator[Rewrite]:
+    """The whole, or as many entries from its other end."""
+    node, value = place.e.node, place.value
+    whole = place.known(node.value)
+    if not (isinstance(whole, torch.Tensor) and isinstance(value, torch.Tensor)):
+        return
+    yield place.to(4, place.e.rule.text(node.value))
+    if whole.ndim != value.ndim:
+        return
+    called = {n.value: n.text for n in reversed(numbers_at(place.names)) if type(n.value) is int}
+    for dim, (count, every) in enumerate(zip(value.shape, whole.shape, strict=True)):
+        for start in {0, every - count} if count < every else ():
+            before = ":, " * dim
+            named = called.get(start or count, start or count)
+            part = f"{named}:" if start else f":{named}"
+            yield place.to(4, f"{place.e.rule.text(node.value)}[{before}{part}]")
+
+
+def _numbers(place: _Place) -> Iterator[Rewrite]:
+    """Another number."""
+    value, text = place.value, place.e.atom
+    whole, node = type(value) is int, place.e.node
+    constant = isinstance(getattr(node, "operand", node), ast.Constant)
+    for name in numbers_at(place.names):
+        if name.value != value and name.text != text:
+            if not whole or constant or name.value == int(name.value):
+                named = constant and ".shape[" not in name.text
+                yield place.to(0 if named else 2, name.text)
+            if not whole:
+                yield place.to(4, f"{name.text} ** 2")
+                yield place.to(4, f"(1 - {name.text})")
+    if whole:
+        near = [n for n in (-1, 0, 1, 2, 3, -2) if n != value]
+        if not constant:
+            yield place.to(1, f"{text} - 1")
+            yield place.to(1, f"{text} + 1")
+        else:
+            near += [n for n in (value - 1, value + 1, -value) if n not in (*near, value)]
+    else:
+        alone = f"{text} ** 2", f"{text} ** 0.5", f"-{text}", f"1 / {text}", f"1 - {text}"
+        near = [n for n in (1.0, 0.5, 2.0, 0.0) if n != value]
+        yield from (place.to(3, other) for other in alone if value > 0 or "0.5" not in other)
+        if constant:
+            near += [2 * value, value / 2, value + 1, value - 1]
+        for name in () if constant else place.tensors():
+            if is_continuous(name.value):
+                yield place.to(4, f"{text} * {name.text}")
+                yield place.to(5, f"{text} * {name.text}.sign()")
+    yield from (place.to(3, f"{n}") for n in near)
+
+
+def _other_names(place: _Place) -> Iterator[Rewrite]:
+    """Another tensor, there or wherever the same is read."""
+    value, text = place.value, place.e.text
+    same = [e for e in place.e.rule.expressions if e.text == text and e.key in place.noted.first]
+    for number in numbers_at(place.names):
+        yield place.to(5, number.text)
+    for name in place.tensors():
+        other = name.value
+        if name.text != text and not is_same(other, value):
+            near = other.shape == value.shape and other.dtype == value.dtype
+            yield place.to(4 if near else 5, name.text)
+            if len(same) > 1 and same[0] is place.e:
+                yield Rewrite(5 - near, dict.fromkeys(same, name.text))
+
+
+def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        torch.broadcast_shapes(one.shape, other.shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _with_names(place: _Place) -> Iterator[Rewrite]:
+    """A factor or a term that is forgotten, or one too many."""
+    value, factor = place.value, place.e.factor
+    for number in (n for n in place.names if type(n.value) is float):
+        yield place.to(4, f"{factor} * {number.text}")
+        yield place.to(4, f"{factor} / {number.text}")
+    for name in place.tensors():
+        other = name.value
+        if not is_continuous(other) or other.is_complex() > value.is_complex():
+            continue
+        views = [name.text] * _go_together(other, value)
+        if other.ndim and _go_together(other[..., None], value) and not views:
+            views.append(f"{name.text}[..., None]")
+        if other.ndim > 1 and _go_together(other.mT, value):
+            views.append(f"{name.text}.mT")
+        for form, rank in _WITH_ONE.items():
+            yield from (place.to(rank, form.format(factor, one, place.e.text)) for one in views)
+
+
+def _alone(place: _Place) -> Iterator[Rewrite]:
+    """A function of the tensor alone, or another extent of it."""
+    atom, form = place.e.atom, (place.e.atom, place.e.factor, place.e.text)
+    yield from (place.to(5, how.format(*form)) for how in _ALONE)
+    for number in numbers_at(place.names):
+        if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
+            yield place.to(4, f"{atom} ** {number.text}")
+    for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
+        for reduction in _REDUCTIONS:
+            yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({dim})")
+        yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
+
+
+def _arranged(place: _Place) -> Iterator[Rewrite]:
+    """The same numbers at other places, or their complex conjugates."""
+    value, atom = place.value, place.e.atom
+    for one, other in itertools.combinations(range(value.ndim), 2):
+        text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
+        yield place.to(3, text)
+    for dim in (d for d, size in enumerate(value.shape) if size > 1):
+        lead = ":, " * dim
+        yield place.to(5, f"{atom}.flip({dim})")
+        yield place.to(6, f"{atom}.roll(1, {dim})")
+        yield place.to(6, f"{atom}.roll(-1, {dim})")
+        zeros = f"torch.zeros_like({atom}[{lead}:1])"
+        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {dim})")
+        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
+    if value.is_complex():
+        yield place.to(3, f"{atom}.conj()")
+
+
+_BY_NODE: Mapping[type[ast.AST], Callable[[_Place], Iterator[Rewrite]]] = {
+    ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
+    ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
+    ast.Constant: _flags,
+}  # fmt: skip

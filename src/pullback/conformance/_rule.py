@@ -1,0 +1,112 @@
+"""A rule of a Function, called again and again as forward has left it to be called."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from pullback.conformance._mends import Stand, around, mended
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._transforms import push
+
+__all__ = ["Rule"]
+
+
+@dataclass
+class Rule:
+    """A rule of a Function, as forward has left it to be called."""
+
+    probe: Probe  # the subject
+    points: Tensors  # the differentiated inputs
+    weights: list[Any]  # the cotangents, or the tangents
+    # what keeps the structure of each point, of its gradient too
+    within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+    does: str = "back"  # or ``jvp``
+    called: str = "Backward"
+    answered: str = "gradient"
+    method: Callable[..., Any] | None = None  # as the author has it
+    left: dict[str, Any] = field(default_factory=dict)  # what forward left for it, by name
+    base: Sequence[torch.Tensor] = ()  # what it answers as it is
+    _ctx: Any = None
+    _given: Sequence[Any] = ()  # the cotangents or tangents that it was handed
+    _taken: Sequence[Any] = ()  # the arguments of forward
+
+    def is_had(self) -> bool:
+        """Call the rule once, and keep what it was called with; whether it can be called again."""
+        undo = around(forward=self._forward, **{self.does: self._called})
+        subject = mended(self.probe.subject, [undo])
+        if subject is None:
+            return False
+        with suppress(Exception):  # of a rule that fails, what it was called with is had
+            there = replace(self.probe, subject=subject)
+            if self.does == "jvp":
+                push(there, self.points, _copies(self.weights))
+            else:
+                there.answers(there.leaves(self.points), _copies(self.weights))
+        return self.method is not None
+
+    def _forward(self, method: Any, *args: Any) -> Any:
+        self._taken = args
+        return method(*args)
+
+    def _called(self, method: Any, ctx: Any, *given: Any) -> Any:
+        saved = {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(ctx.saved_tensors)}
+        own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
+        self.left = dict(
+            zip([*saved, *own], _copies([*saved.values(), *own.values()]), strict=True)
+        )
+        self.method, self._ctx, self._given = method, ctx, _copies(given)
+        return method(ctx, *given)
+
+    @cached_property
+    def _places(self) -> Sequence[int]:
+        """Which of what the rule returns are the answers."""
+        if self.does == "jvp":
+            return self.probe.outputs
+        flags = getattr(self._ctx, "needs_input_grad", ())
+        args = self._taken[len(self._taken) - len(flags) :]
+        found: list[int] = []
+        for point in self.points:
+            same = (k for k, a in enumerate(args) if k not in found and _is_equal(a, point))
+            found.append(next(same, len(args)))
+        return found
+
+    def call(
+        self, function: Callable[..., Any] | None, left: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[torch.Tensor] | None:
+        """The answers of another rule, or to what else is left for it; ``None`` if it fails."""
+        all_left = {**self.left, **left}
+        names = list(all_left)
+        values = dict(zip(names, _copies(all_left.values()), strict=True))
+        saved = tuple(v for name, v in values.items() if name.endswith("]"))
+        own = {name[4:]: v for name, v in values.items() if not name.endswith("]")}
+        try:
+            with torch.no_grad():
+                found = (function or self.method)(  # type: ignore[misc]
+                    Stand(self._ctx, **own, saved_tensors=saved), *_copies(self._given)
+                )
+            found = found if isinstance(found, (tuple, list)) else (found,)
+            answers = [found[k] for k in self._places]
+            zeros = self.points if self.does == "back" else answers
+            pairs = zip(answers, zeros, self.within, strict=True)
+            return [_kept(t, zero, keep) for t, zero, keep in pairs]
+        except Exception:  # whatever does not take what is no operand of its own
+            return None
+
+
+def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """An answer as torch takes it: of a wider shape the sum, of ``None`` zeros."""
+    return keep(torch.zeros_like(zero) if t is None else t.detach().sum_to_size(zero.shape))
+
+
+def _is_equal(value: Any, point: torch.Tensor) -> bool:
+    alike = isinstance(value, torch.Tensor) and value.shape == point.shape
+    return alike and bool(torch.equal(value, point))
+
+
+def _copies(values: Iterable[Any]) -> list[Any]:
+    return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values]

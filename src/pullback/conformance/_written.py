@@ -1,0 +1,385 @@
+"""The author's rule as it is written, and the same with an expression replaced.
+
+A copy of the rule is compiled in which every expression tells its value before it is used. So an
+edit is tried by answering another value there, without compiling anything, and what is printed of
+it is the author's source with another expression in its place, compiled and run. The rule itself
+and its module stay as they are. Nothing but words depends on it: of a rule without a source
+nothing is told.
+"""
+
+import ast
+import inspect
+import math
+import textwrap
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from pullback.internal._syntax import parse
+
+__all__ = ["Expression", "Watch", "Written", "is_short", "names_in", "written"]
+
+_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+_HELPERS = 8  # functions of the author's that a rule calls
+_MOST = 2**17  # entries of a tensor of which a copy is kept
+_SEEN, _HERE = "__seen__", "__here__"
+_SHOWN = 60  # characters of an expression
+_Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
+          ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
+
+
+class Expression(NamedTuple):
+    """An expression of a rule."""
+
+    rule: "Written"
+    node: Any
+    key: tuple[int, int]
+    place: tuple[int, int]  # the key of the statement that it is in
+
+    @property
+    def text(self) -> str:
+        return self.rule.text(self.node)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of what is assigned or returned, or a sum or a term of one."""
+        around = self.rule.parent[self.node]
+        sum_ = any(
+            isinstance(getattr(n, "op", None), (ast.Add, ast.Sub)) for n in (self.node, around)
+        )
+        returned = isinstance(around, ast.Tuple) and isinstance(
+            self.rule.parent[around], ast.Return
+        )
+        return sum_ or returned or isinstance(around, (ast.Assign, ast.AugAssign, ast.Return))
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether a loop runs over it."""
+        around = self.rule.parent[self.node]
+        return isinstance(around, ast.For) and self.node is around.iter
+
+    @property
+    def atom(self) -> str:
+        """As the operand of anything."""
+        loose = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Tuple)
+        return f"({self.text})" if isinstance(self.node, loose) else self.text
+
+    @property
+    def factor(self) -> str:
+        """As a factor."""
+        op = getattr(self.node, "op", None)
+        return self.text if isinstance(op, (ast.Mult, ast.Div, ast.MatMult)) else self.atom
+
+
+@dataclass
+class Watch:
+    """What the expressions of a run answer, and what some of them are to answer instead."""
+
+    # what is written in the place of some
+    instead: Mapping[tuple[int, int], CodeType] = field(default_factory=dict)
+    until: float = math.inf  # when the run is over, in seconds of the process
+    noting: bool = False  # whether first values are kept
+    first: dict[tuple[int, int], Any] = field(default_factory=dict)
+    # the names of the statement that runs, of each rule
+    scope: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    scopes: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+
+    def seen(self, key: tuple[int, int], value: Any, names: dict[str, Any]) -> Any:
+        """An expression has been evaluated."""
+        if self.noting and key not in self.first:
+            self.first[key] = _copy(value)
+        if key in self.instead:
+            return eval(self.instead[key], names, dict(self.scope[key[0]]))  # noqa: S307 (names of the author's)
+        return value
+
+    def here(self, key: tuple[int, int], scope: Mapping[str, Any]) -> None:
+        """A statement is about to run."""
+        self.scope[key[0]] = scope
+        if time.process_time() > self.until:
+            raise TimeoutError("a loop that does not end")
+        if self.noting and key not in self.scopes:
+            self.scopes[key] = {name: _copy(value) for name, value in scope.items()}
+
+
+def _copy(value: Any) -> Any:
+    """What is computed next may write there; an array of numpy's as a tensor."""
+    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
+        with suppress(TypeError):  # of no numbers
+            return torch.tensor(value) if value.ndim else value.item()
+    if isinstance(value, torch.Tensor) and value.numel() <= _MOST:
+        return value.detach().clone()
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A function of the author's and its source."""
+
+    function: Any
+    file: str
+    line: int  # that of the first line, in the file
+    indent: int  # characters that each line has lost
+    source: str
+    tree: Any
+    helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them
+
+    @property
+    def rules(self) -> Iterator["Written"]:
+        """It and what it calls."""
+        yield self
+        for helper in self.helpers.values():
+            yield from helper.rules
+
+    @cached_property
+    def _number(self) -> Mapping[ast.AST, int]:
+        return {node: k for k, node in enumerate(ast.walk(self.tree))}
+
+    def key(self, node: ast.AST) -> tuple[int, int]:
+        """What a node of any rule is known by."""
+        return id(self), self._number[node]
+
+    @cached_property
+    def parent(self) -> Mapping[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def local(self) -> Collection[str]:
+        """The names that it binds."""
+        bound = {n.arg for n in ast.walk(self.tree) if isinstance(n, ast.arg)}
+        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
+        return bound | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+    @cached_property
+    def expressions(self) -> Sequence[Expression]:
+        """What may be another one, in the order of the source."""
+        found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
+        found.sort(key=lambda node: (node.lineno, node.col_offset, -node.end_col_offset))
+        return [Expression(self, n, self.key(n), self.key(self._statement(n))) for n in found]
+
+    def text(self, node: Any) -> str:
+        """How a node is written."""
+        return ast.get_source_segment(self.source, node) or ""
+
+    def where(self, node: Any) -> str:
+        """The file and the line, and the column where it stands there more than once."""
+        line = self.source.splitlines()[node.lineno - 1]
+        text = self.text(node).splitlines()[0]
+        column = f", column {node.col_offset + self.indent + 1}" if line.count(text) > 1 else ""
+        return f"{Path(self.file).name}:{self.line + node.lineno - 1}{column}"
+
+    def watched(self, watch: Watch) -> Callable[..., Any]:
+        """The rule, each expression of which tells its value."""
+        tree = parse(self.source).body[0]
+        numbers = {node: k for k, node in enumerate(ast.walk(tree))}
+        keep = {e.key[1] for e in self.expressions}
+        own, names = id(self), self.function.__globals__
+
+        def seen(number: int, value: Any) -> Any:
+            return watch.seen((own, number), value, names)
+
+        def here(number: int, scope: Mapping[str, Any]) -> None:
+            watch.here((own, number), scope)
+
+        made = _Telling(numbers, keep).visit(tree)
+        helpers = {name: helper.watched(watch) for name, helper in self.helpers.items()}
+        return self._compiled(made, helpers, {_SEEN: seen, _HERE: here})
+
+    def replaced(self, rule: "Written", texts: Mapping[Any, str]) -> Callable[..., Any]:
+        """It, with other expressions written in it, or in what it calls.
+
+        Raises:
+            SyntaxError: that is no code.
+        """
+        source = rule.spliced(texts) if rule is self else self.source
+        helpers = {name: helper.replaced(rule, texts) for name, helper in self.helpers.items()}
+        return self._compiled(parse(source).body[0], helpers, {})
+
+    def spliced(self, texts: Mapping[Any, str], node: Any = None) -> str:
+        """The source of a node, of all if it is none, with other expressions written in it."""
+        lines = [line.encode() for line in self.source.splitlines(keepends=True)]
+        starts = [0]
+        for line in lines:
+            starts.append(starts[-1] + len(line))
+        raw = b"".join(lines)
+
+        def span(n: Any) -> tuple[int, int]:
+            return starts[n.lineno - 1] + n.col_offset, starts[n.end_lineno - 1] + n.end_col_offset
+
+        first, last = (0, len(raw)) if node is None else span(node)
+        for n in sorted(texts, key=lambda n: span(n)[0], reverse=True):
+            start, end = span(n)
+            raw = raw[:start] + texts[n].encode() + raw[end:]
+            last += len(texts[n].encode()) - (end - start)
+        return raw[first:last].decode()
+
+    def shown(self, node: Any) -> Any:
+        """The expression that is shown for a short one: the nearest around it that says more."""
+        while not is_short(self, node) and self._is_value(self.parent.get(node)):
+            around: Any = self.parent[node]
+            if around.lineno != around.end_lineno or len(self.text(around)) > _SHOWN:
+                break
+            node = around
+        return node
+
+    def _compiled(
+        self, tree: Any, helpers: Mapping[str, Callable[..., Any]], extra: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        tree.decorator_list, tree.returns = [], None
+        tree.args.defaults = []
+        tree.args.kw_defaults = [None for _ in tree.args.kwonlyargs]
+        for arg in ast.walk(tree.args):
+            if isinstance(arg, ast.arg):
+                arg.annotation = None
+        names = self.function.__code__.co_freevars
+        cells = [cell.cell_contents for cell in self.function.__closure__ or ()]
+        around = parse(f"def __around__({', '.join(names)}):\n    return {tree.name}")
+        around.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
+        scope = {**self.function.__globals__, **extra}
+        for path, helper in helpers.items():
+            name, _, attribute = path.partition(".")
+            scope[name] = _Instead(scope[name], attribute, helper) if attribute else helper
+        code = compile(ast.fix_missing_locations(around), self.file, "exec")
+        exec(code, scope)  # noqa: S102 (the author's own source)
+        made = scope["__around__"](*cells)
+        made.__defaults__, made.__kwdefaults__ = (
+            self.function.__defaults__, self.function.__kwdefaults__
+        )  # fmt: skip
+        return made
+
+    def _statement(self, node: ast.AST) -> ast.AST:
+        while not isinstance(node, ast.stmt):
+            node = self.parent[node]
+        return node
+
+    def _is_value(self, node: Any) -> bool:
+        if not isinstance(node, _Value) or node not in self.parent:
+            return False
+        around = self.parent[node]
+        if isinstance(around, (ast.Starred, ast.FormattedValue, ast.arguments, ast.arg, ast.Expr)):
+            return False
+        if isinstance(around, ast.Call) and node is around.func:
+            return False
+        if isinstance(around, ast.FunctionDef) or not isinstance(
+            getattr(node, "ctx", ast.Load()), ast.Load
+        ):
+            return False
+        if isinstance(node, ast.Constant):
+            returned = isinstance(around, ast.Tuple) and isinstance(self.parent[around], ast.Return)
+            return type(node.value) in (bool, int, float) or (node.value is None and returned)
+        if isinstance(node, ast.Name):
+            return node.id in self.local
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return len(node.elts) > 1 and not isinstance(around, ast.Subscript)
+        if isinstance(node, ast.Attribute):
+            return names_in(node)[:1] != [] and names_in(node)[0] in self.local
+        return True
+
+
+class _Telling(ast.NodeTransformer):
+    """Wraps expressions, and announces statements."""
+
+    def __init__(self, numbers: Mapping[ast.AST, int], keep: Collection[int]) -> None:
+        self._numbers, self._keep = numbers, keep
+
+    def visit(self, node: ast.AST) -> Any:
+        number = self._numbers.get(node, -1)
+        made = self.generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(getattr(made, name, None), list):
+                setattr(made, name, [s for one in getattr(made, name) for s in self._told(one)])
+        return self._wrapped(number, made) if number in self._keep else made
+
+    def _told(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        number = self._numbers.get(statement)
+        if number is not None:
+            scope = ast.Call(ast.Name("locals", ast.Load()), [], [])
+            yield ast.Expr(self._call(_HERE, number, scope))
+        yield statement
+
+    def _wrapped(self, number: int, node: Any) -> ast.expr:
+        return self._call(_SEEN, number, node)
+
+    @staticmethod
+    def _call(name: str, number: int, value: ast.expr) -> ast.Call:
+        return ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number), value], [])
+
+
+class _Instead:
+    """A module or a class that has another function."""
+
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        vars(self).update({"__owner__": owner, name: function})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["__owner__"], name)
+
+
+def names_in(node: Any) -> list[str]:
+    """A dotted name, part by part; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute):
+        found = names_in(node.value)
+        return [*found, node.attr] if found else []
+    return []
+
+
+def is_short(rule: Written, node: Any) -> bool:
+    """Whether an expression tells by itself where it stands."""
+    text = rule.text(node)
+    line = rule.source.splitlines()[node.lineno - 1]
+    return len(text) > 5 and line.count(text) == 1
+
+
+def written(function: Any, depth: int = 2) -> Written | None:
+    """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
+
+    Arguments:
+        function: the rule; decorators that say what they wrap are left out.
+        depth: how deep calls are followed.
+    """
+    function = inspect.unwrap(function)
+    if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
+        return None
+    file = Path(function.__code__.co_filename)
+    if any(root in file.parents for root in _OTHERS):
+        return None
+    try:
+        lines, line = inspect.getsourcelines(function)
+        raw = "".join(lines)
+        source = textwrap.dedent(raw)
+        tree: Any = parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, ValueError, IndexError):
+        return None
+    if not isinstance(tree, ast.FunctionDef):
+        return None
+    indent = len(raw.splitlines()[0]) - len(source.splitlines()[0])
+    helpers = dict(_helpers(function, tree, depth)) if depth else {}
+    return Written(function, str(file), max(line, 1), indent, source, tree, helpers)
+
+
+def _helpers(function: FunctionType, tree: ast.AST, depth: int) -> Iterator[tuple[str, Written]]:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
+    for path in [p for p in paths if p.count(".") < 2][: _HELPERS * 4]:
+        name, _, attribute = path.partition(".")
+        value = function.__globals__.get(name)
+        if attribute:
+            value = inspect.getattr_static(value, attribute, None) if value is not None else None
+            value = value.__func__ if isinstance(value, staticmethod) else value
+        own = function.__module__.partition(".")[0]
+        if (
+            isinstance(value, FunctionType)
+            and value is not function
+            and value.__module__.partition(".")[0] == own
+        ):
+            helper = written(value, depth - 1)
+            if helper is not None:
+                yield path, helper
