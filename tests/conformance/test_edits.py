@@ -1079,6 +1079,20 @@ class InNumpy(torch.autograd.Function):
         return g * torch.from_numpy(np.sin(x))
 
 
+class SumForMean(torch.autograd.Function):
+    """Divides by a number that is not that of the rows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().mean(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x / 3
+
+
 def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
@@ -1098,6 +1112,7 @@ WITHIN = {
         "`torch.where(over, g, 2 * g * x)` for `torch.where(over, g, g * x)`",
     ),
     "beside a helper": (CallsHelper, marked((4, 3)), "`helps(y)` for `helps(y) ** 2`"),
+    "a size, not a number": (SumForMean, marked((4, 3)), "g * x / x.shape[0]` for `2 * g * x / 3`"),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
 }
 

@@ -13,16 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
+from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._changes import CLOSE, Difference, Pair, are_close
 from pullback.conformance._derivative import judge
 from pullback.conformance._mends import around, mended
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
+from pullback.conformance._probe import Probe
 from pullback.conformance._products import products
+from pullback.conformance._resize import larger
 from pullback.conformance._rewrites import Rewrite, is_plain, rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._written import Expression, Watch, Written, written
@@ -37,6 +40,7 @@ NAMELESS = 8  # the rank of a number that has no name
 _ENOUGH, _NEARER = 6, 0.01
 _PATIENCE = 1.0  # seconds of work: with another operand a loop may have no end
 _NEWTON = 8
+_HERE = 12  # edits that are right at the given sizes alone, before one is told
 _LEAST = 1e-12  # what a gradient may change by where nothing that reaches it does
 
 IsRight = Callable[[int, torch.Tensor], bool]
@@ -62,6 +66,7 @@ class _Search:
     watch: Watch = field(default_factory=Watch)
     function: Callable[..., Any] | None = None
     names: dict[Any, Sequence[Name]] = field(default_factory=dict)
+    is_general: bool = False  # whether the edit judged last is right at other sizes
 
     def starts(self) -> bool:
         """Whether the source answers what the rule does, or fails as it does."""
@@ -268,14 +273,32 @@ class _Search:
         return Right()
 
     def is_judged_right(self, function: Callable[..., Any]) -> bool:
-        """Whether the Function with another rule has no wrong derivative."""
+        """Whether the Function with another rule has no wrong derivative, and at other sizes."""
         if self.rule.does == "jvp":
             return True
         undo = around(back=lambda method, ctx, *given: function(ctx, *given))
         subject = mended(self.rule.probe.subject, [undo])
         if subject is None:
             return False
-        return not judge(replace(self.rule.probe, subject=subject), self.only).is_wrong
+        there = replace(self.rule.probe, subject=subject)
+        self.is_general = self.larger is not None and self.is_right_at(there.at(self.larger))
+        return self.is_right_at(there)
+
+    def is_right_at(self, probe: Probe) -> bool:
+        with suppress(Exception):  # refused there
+            return not judge(probe, self.only).is_wrong
+        return False
+
+    @cached_property
+    def larger(self) -> Arguments | None:
+        """Arguments of other sizes, where forward takes them."""
+        probe = self.rule.probe
+        with suppress(Exception):
+            found = larger(probe.inputs, probe.generator("larger"))
+            if found is not None:
+                probe.at(found).output_values()
+                return found
+        return None
 
     def words(self, owner: Written, texts: Any, answers: Any, gap: float) -> Right:
         others = [k for k in range(len(answers)) if k != self.only]
@@ -348,7 +371,7 @@ def right_edit(
     search = _Search(rule, source, only, pair, is_right)
     if not search.starts():
         return Right()
-    nearest, nearly = search.nearly, None
+    nearest, nearly, here = search.nearly, None, [Right()]
     for rewrite in itertools.chain(search.every(), search.fitted(until)):
         if time.process_time() > until:
             break
@@ -358,8 +381,13 @@ def right_edit(
             continue
         if gap <= pair.difference.close:
             right = search.told(rewrite)
-            if right.said:
+            if right.said and (search.is_general or search.larger is None):
                 return right
+            here += [right] * bool(right.said)  # a size that is a number by chance, for example
+            if len(here) > _HERE:
+                break
         elif rewrite.rank < NAMELESS and gap < nearest:
             nearest, nearly = gap, rewrite
-    return Right() if nearly is None else search.told(nearly, nearest)
+    if len(here) == 1 and nearly is not None:
+        return search.told(nearly, nearest)
+    return here[min(1, len(here) - 1)]

@@ -20,7 +20,9 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._structure import keep, structures
 
-__all__ = ["Resizing", "resizings", "stands_for", "together"]
+__all__ = ["Resizing", "larger", "resizings", "stands_for", "together"]
+
+_LARGEST, _ENTRIES = 2**10, 2**16  # of a dimension, and of a tensor, that is made larger by one
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,13 @@ def together(
             grown = _grown(values[k], dims, size, generator)
             values[k] = _part(grown, dims, 0, size, resizing.size)
     return _of_their_kind(arguments, values)
+
+
+def larger(arguments: Arguments, generator: torch.Generator) -> Arguments | None:
+    """The arguments with all sizes by one larger at once; ``None`` where none can be changed."""
+    every = [*resizings(arguments, _LARGEST, _ENTRIES, generator)]
+    sizes = [min(resizing.size + 1, resizing.largest) for resizing in every]
+    return together(every, sizes, generator) if every else None
 
 
 def _part(

@@ -20,7 +20,7 @@ from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repair import Right, right_edit
-from pullback.conformance._resize import resizings, together
+from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import stepping
 from pullback.conformance._transforms import push
@@ -37,8 +37,7 @@ _ENDS = 24
 _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
-# The size that is next to the largest given is tried, of tensors of so many entries.
-_LARGER, _ENTRIES, _WITNESSED = 2**10, 2**16, 1e-3
+_WITNESSED = 1e-3
 _OF_A_SIZE = (float, math.sqrt, lambda n: n - 1, lambda n: n / (n - 1))
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
@@ -226,17 +225,14 @@ def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> d
     has shown otherwise.
     """
     probe = at.probe.at(at.probe.inputs.with_points(at.points))
-    draw = at.probe.generator("witness")
-    every = [*resizings(probe.inputs, _LARGER, _ENTRIES, draw)]
-    inputs = together(every, [min(r.size + 1, r.largest) for r in every], draw) if every else None
     with suppress(Exception):  # refused at that size
-        there = probe.at(inputs or probe.inputs)
+        there = probe.at(larger(probe.inputs, at.probe.generator("witness")) or probe.inputs)
         trial = judge(there, only)
         change = trial.value / trial.estimate.value / ratio
         points = there.inputs.points()
-        larger = at_hand(there, points, there.output_values(points), {}).sizes
+        sizes = at_hand(there, points, there.output_values(points), {}).sizes
         # By their order: some names say how many entries there are.
-        pairs = zip(difference.sizes.items(), larger.values(), strict=True)
+        pairs = zip(difference.sizes.items(), sizes.values(), strict=True)
         return {
             name: size
             for (name, size), other in pairs
