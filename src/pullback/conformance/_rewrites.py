@@ -38,6 +38,10 @@ _WITH_ONE = {
     "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
     "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
     "{2} - {1}": 6, "{0} * {1}.conj()": 6,
+    # What a norm, a softmax or a projection takes away.
+    "{0} - {1} * ({1} * {0}).sum(-1, keepdim=True)": 6,
+    "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
+    "{0} - {1} * {0}.sum(-1, keepdim=True)": 6,
 }  # fmt: skip
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")

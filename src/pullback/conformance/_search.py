@@ -1,0 +1,294 @@
+"""The edits of a rule that are tried, in an order that tries the likeliest first.
+
+How large a factor has to be follows from two calls, where the answer is linear in what is
+multiplied; a number, by Gauss-Newton steps; a term, where each entry of the answer hangs on one of
+an expression.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._changes import CLOSE, Pair, are_close
+from pullback.conformance._names import Name, named_factors, names_at, numbers_at
+from pullback.conformance._products import products
+from pullback.conformance._rewrites import Rewrite, is_plain, rewrites
+from pullback.conformance._rule import Rule
+from pullback.conformance._written import Expression, Watch, Written
+
+__all__ = ["NAMELESS", "IsRight", "Search"]
+
+FEWEST = 3  # numbers that a factor without a name must explain
+NAMELESS = 8
+"""The rank of a number that has no name."""
+# Entries that are not right by chance, and how much nearer one that is nearly right has to come.
+_ENOUGH, _NEARER = 6, 0.01
+_PATIENCE = 1.0  # seconds of work: with another operand a loop may have no end
+_NEWTON = 8
+
+IsRight = Callable[[int, torch.Tensor], bool]
+
+
+@dataclass
+class Search:
+    """The edits of one rule, the likeliest first."""
+
+    rule: Rule
+    source: Written
+    only: int  # the position of the answer that is wrong
+    pair: Pair  # that expected and got
+    is_right: IsRight
+    noted: Watch = field(default_factory=lambda: Watch(noting=True))
+    watch: Watch = field(default_factory=Watch)
+    function: Callable[..., Any] | None = None
+    names: dict[Any, Sequence[Name]] = field(default_factory=dict)
+    doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
+
+    def starts(self) -> bool:
+        """Whether the source answers what the rule does, or fails as it does."""
+        try:
+            as_it_is = self.rule.call(self.source.watched(self.noted))
+            self.function = self.source.watched(self.watch)
+        except Exception:  # a source that is not that of the function
+            return False
+        own = self.own(as_it_is)
+        if as_it_is is None or not self.pair.got.any():
+            return bool(self.noted.first)
+        self.rule.base = as_it_is
+        got = self.pair.got
+        return own is not None and are_close(got, own, self.pair.difference.close)
+
+    def own(self, answers: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
+        """The answer that is wrong; ``None`` where its shape is another, or it is not finite."""
+        found = None if answers is None else answers[self.only]
+        if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
+            return None
+        if found.is_complex() > self.pair.got.is_complex():
+            return None
+        return found.to("cpu", self.pair.got.dtype)
+
+    def answers(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
+        """All answers with expressions replaced."""
+        try:
+            self.watch.instead = {
+                e.key: compile(text.strip(), "<edit>", "eval") for e, text in rewrite.texts.items()
+            }
+        except (SyntaxError, ValueError):
+            return None
+        self.watch.until = time.process_time() + _PATIENCE
+        return self.rule.call(self.function) if self.function else None
+
+    def gap(self, answers: Sequence[torch.Tensor] | None) -> float:
+        """How far the answer is off then, beside its largest entry."""
+        found = self.own(answers)
+        if found is None:
+            return math.inf
+        off = float((found - self.pair.expected)[self.pair.known].abs().max())
+        return off / max(self.pair.size, 1e-300) if off else 0.0
+
+    @property
+    def nearly(self) -> float:
+        """The gap from which on an edit may be meant all the same.
+
+        A forward that sums, solves or searches to a tolerance is not differentiated to all digits.
+        """
+        few = int(self.pair.known.sum()) < _ENOUGH
+        return 0.0 if few or not self.rule.base else min(CLOSE, _NEARER * self.gap(self.rule.base))
+
+    def keeps(self, answers: Sequence[torch.Tensor]) -> bool:
+        """Whether the other answers are right, or as they were."""
+        return all(
+            k == self.only
+            or (len(self.rule.base) > k and torch.equal(found, self.rule.base[k]))
+            or self.is_right(k, found)
+            for k, found in enumerate(answers)
+        )
+
+    def every(self) -> list[Rewrite]:
+        """All edits; those of what is right numbers come last, in an order of their own."""
+        found: list[tuple[bool, Rewrite]] = []
+        for e in (e for source in self.source.rules for e in source.expressions):
+            if e.key in self.noted.first:
+                own = [*rewrites(e, self.noted, self.names_at(e)), *self.factors(e)]
+                reaches, late = self.reaches(e)
+                found += [(late, rewrite) for rewrite in own if reaches]
+        lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]
+        if len(lowering) > 1:
+            texts = {e: text for r in lowering for e, text in r.texts.items()}
+            found.append((False, Rewrite(3, texts)))
+        found += [(False, rewrite) for rewrite in self.turned_round()]
+        found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
+        return [rewrite for _, rewrite in found]
+
+    def twice(self, e: Expression) -> list[torch.Tensor] | None:
+        """All answers where an expression is doubled; ``None`` where it cannot be."""
+        if e.key not in self.doubled:
+            value = self.noted.first[e.key]
+            some = isinstance(value, torch.Tensor) and is_continuous(value) and bool(value.any())
+            some = some or (type(value) is float and value != 0)
+            self.doubled[e.key] = self.answers(Rewrite(0, {e: f"2 * ({e.text})"})) if some else None
+        return self.doubled[e.key]
+
+    def reaches(self, e: Expression) -> tuple[bool, bool]:
+        """Whether the wrong answer hangs on it, and whether numbers that are right do."""
+        twice = self.twice(e)
+        own = self.own(twice)
+        if twice is None or own is None or not self.rule.base:
+            return True, False
+        moved = (own != self.pair.got) & self.pair.known
+        others = (
+            self.right[k] and not torch.equal(found, self.rule.base[k])
+            for k, found in enumerate(twice)
+            if k != self.only
+        )
+        return bool(moved.any()), bool((moved & ~self.pair.wrong).any()) or any(others)
+
+    @cached_property
+    def right(self) -> Mapping[int, bool]:
+        """Which of the other answers are right as they are."""
+        base = enumerate(self.rule.base)
+        return {k: self.is_right(k, found) for k, found in base if k != self.only}
+
+    def turned_round(self) -> Iterator[Rewrite]:
+        """A loop along a dimension from its other end, and its results put back in order."""
+        whole = [e for e in self.source.expressions if e.is_whole]
+        for e in self.source.expressions:
+            looped = self.noted.first.get(e.key) if e.is_looped else None
+            for other in whole if isinstance(looped, torch.Tensor) else ():
+                if isinstance(self.noted.first.get(other.key), torch.Tensor):
+                    texts = {x: f"{x.atom}.flip(0)" for x in (e, other)}
+                    yield Rewrite(6, texts)
+
+    def names_at(self, expression: Expression) -> Sequence[Name]:
+        if expression.place not in self.names:
+            self.names[expression.place] = names_at(expression, self.noted)
+        return self.names[expression.place]
+
+    def factors(self, e: Expression) -> Iterator[Rewrite]:
+        """The number by which it is to be multiplied, or that it is to be."""
+        value = self.noted.first[e.key]
+        if isinstance(value, torch.Tensor) and is_continuous(value) and value.any():
+            twice = self.own(self.twice(e))
+            if twice is None or torch.equal(twice, self.pair.got):
+                return
+            factor = 1 + self.pair.share_of(twice - self.pair.got)
+            if self.pair.equal(self.pair.got + (factor - 1) * (twice - self.pair.got)):
+                yield from self.named(e, factor)
+        elif type(value) is float:
+            same = [o for o in e.rule.expressions if o.text == e.text and o.key in self.noted.first]
+            for some in [[e], same][: 1 + (len(same) > 1 and same[0] is e)]:
+                number = self.followed(some, value)
+                if number is not None:
+                    yield Rewrite(NAMELESS, dict.fromkeys(some, f"{number:.6g}"))
+
+    def named(self, e: Expression, factor: float) -> Iterator[Rewrite]:
+        text = e.factor
+        if abs(factor) < CLOSE:
+            yield Rewrite(3, {e: f"0 * {text}"})
+        elif abs(factor + 1) < CLOSE:
+            yield Rewrite(2, {e: f"-{text}"})
+        else:
+            sign = "-" * (factor < 0)
+            yield from (
+                Rewrite(rank, {e: f"{sign}{by.format(text)}"})
+                for rank, by in named_factors(abs(factor), numbers_at(self.names_at(e)))
+            )
+            if int(self.pair.known.sum()) >= FEWEST:
+                yield Rewrite(NAMELESS, {e: f"{factor:.6g} * {text}"})
+
+    def followed(self, some: Sequence[Expression], start: float) -> float | None:
+        """The number that makes the answer right, by Gauss-Newton steps; ``None`` if it is none."""
+        value, pair = start, self.pair
+        if int(pair.known.sum()) < FEWEST:
+            return None
+        for _ in range(_NEWTON):
+            step = 1e-6 * max(abs(value), 1e-3)
+            at, beside = (
+                self.own(self.answers(Rewrite(0, dict.fromkeys(some, repr(n)))))
+                for n in (value, value + step)
+            )
+            if at is None or beside is None:
+                return None
+            if pair.equal(at):
+                return value if value != start else None
+            if torch.equal(at, beside):
+                return None
+            value += step * replace(pair, got=at).share_of(beside - at)
+        return None
+
+    def fitted(self, until: float) -> Iterator[Rewrite]:
+        """Factors and terms that are products of what is at hand."""
+        tried: list[torch.Tensor] = []
+        every = (e for source in self.source.rules for e in source.expressions)
+        for e in (e for e in every if e.key in self.noted.first and e.is_whole):
+            value, needed = self.wanted(e, self.noted.first[e.key])
+            if needed is None or time.process_time() > until:
+                continue
+            names, text = self.names_at(e), e.factor
+            ratio = needed / value
+            if bool((value != 0).all()) and not any(_is_like(ratio, other) for other in tried):
+                tried.append(ratio)
+                for by in products(ratio, names):
+                    sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
+                    yield Rewrite(6, {e: f"{sign}{text} * {bare}"})
+            term = needed - value
+            for by in products(term, names):
+                joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
+                yield Rewrite(6, {e: f"{e.text} {joined}"})
+            yield from (Rewrite(6, {e: by}) for by in products(needed, names))
+
+    def wanted(self, e: Expression, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What it was and what it has to be, where each entry of the answer hangs on one of it."""
+        got = self.pair.got
+        zero = torch.zeros_like(got)
+        if got.is_complex() or not bool(self.pair.known.all()):
+            return zero, None
+        if value is None:
+            return zero, self.pair.expected
+        if not is_plain(value) or not value.is_floating_point() or value.shape != got.shape:
+            return zero, None
+        one, two = (self.own(self.answers(Rewrite(0, {e: f"({e.text}) + {n}"}))) for n in (1, 2))
+        if one is None or two is None:
+            return zero, None
+        by = one - got
+        close = CLOSE * float(by.abs().max())
+        if not by.all() or bool((two - one - by).abs().max() > close):
+            return zero, None
+        # A sum would have moved by all entries: of one alone, the others stay.
+        mixed = self.own(self.answers(Rewrite(0, {e: _one_more(e.text)})))
+        if mixed is None or bool(((mixed - got).reshape(-1)[1:].abs() > close).any()):
+            return zero, None
+        value = value.detach().to("cpu", got.dtype)
+        return value, value + (self.pair.expected - got) / by
+
+
+def _one_more(text: str) -> str:
+    """An expression with one more at its first entry."""
+    zeros = f"({text}).new_zeros(({text}).shape)"
+    first = f"{zeros}.reshape(-1).index_fill(0, {zeros}.new_zeros(1).long(), 1)"
+    return f"({text}) + {first}.reshape(({text}).shape)"
+
+
+def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=CLOSE)
+
+
+def _lowers(rewrite: Rewrite, noted: Watch) -> bool:
+    ((e, text),) = rewrite.texts.items()
+    value = noted.first[e.key]
+    if not (
+        isinstance(value, torch.Tensor) and value.is_floating_point() and hasattr(e.node, "func")
+    ):
+        return False
+    owner = getattr(e.node.func, "value", None)
+    of = None if owner is None else noted.first.get(e.rule.key(owner))
+    if owner is None or text != e.rule.text(owner):
+        return False
+    whole = isinstance(of, torch.Tensor) and of.is_floating_point()
+    return whole and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
