@@ -33,7 +33,7 @@ _FUNCTIONS = (
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
 )  # fmt: skip
-# Of a factor, what is read, and the expression, with their ranks.
+# Of a factor, what is read, the expression and an operand, with their ranks.
 _WITH_ONE = {
     "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
     "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
@@ -41,7 +41,7 @@ _WITH_ONE = {
     # What a norm, a softmax or a projection takes away.
     "{0} - {1} * ({1} * {0}).sum(-1, keepdim=True)": 6,
     "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
-    "{0} - {1} * {0}.sum(-1, keepdim=True)": 6,
+    "{2} - {1} * {3}.sum(-1, keepdim=True)": 6,
 }  # fmt: skip
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
@@ -338,7 +338,7 @@ def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _with_names(place: _Place) -> Iterator[Rewrite]:
     """A factor or a term that is forgotten, or one too many."""
-    value, factor = place.value, place.e.factor
+    value, factor, ends = place.value, place.e.factor, (place.e.text, place.e.atom)
     for number in (n for n in place.names if type(n.value) is float):
         yield place.to(4, f"{factor} * {number.text}")
         yield place.to(4, f"{factor} / {number.text}")
@@ -352,7 +352,7 @@ def _with_names(place: _Place) -> Iterator[Rewrite]:
         if other.ndim > 1 and _go_together(other.mT, value):
             views.append(f"{name.text}.mT")
         for form, rank in _WITH_ONE.items():
-            yield from (place.to(rank, form.format(factor, one, place.e.text)) for one in views)
+            yield from (place.to(rank, form.format(factor, one, *ends)) for one in views)
 
 
 def _alone(place: _Place) -> Iterator[Rewrite]:

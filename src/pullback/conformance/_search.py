@@ -111,18 +111,19 @@ class Search:
         )
 
     def every(self) -> list[Rewrite]:
-        """All edits; those of what is right numbers come last, in an order of their own."""
-        found: list[tuple[bool, Rewrite]] = []
+        """All edits, the likeliest first."""
+        found: list[tuple[int, Rewrite]] = []
         for e in (e for source in self.source.rules for e in source.expressions):
             if e.key in self.noted.first:
-                own = [*rewrites(e, self.noted, self.names_at(e)), *self.factors(e)]
-                reaches, late = self.reaches(e)
-                found += [(late, rewrite) for rewrite in own if reaches]
+                against = self.reach(e)
+                if against is not None:
+                    own = [*rewrites(e, self.noted, self.names_at(e)), *self.factors(e)]
+                    found += [(against, rewrite) for rewrite in own]
         lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]
         if len(lowering) > 1:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
-            found.append((False, Rewrite(3, texts)))
-        found += [(False, rewrite) for rewrite in self.turned_round()]
+            found.append((0, Rewrite(3, texts)))
+        found += [(0, rewrite) for rewrite in self.turned_round()]
         found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
         return [rewrite for _, rewrite in found]
 
@@ -135,19 +136,22 @@ class Search:
             self.doubled[e.key] = self.answers(Rewrite(0, {e: f"2 * ({e.text})"})) if some else None
         return self.doubled[e.key]
 
-    def reaches(self, e: Expression) -> tuple[bool, bool]:
-        """Whether the wrong answer hangs on it, and whether numbers that are right do."""
+    def reach(self, e: Expression) -> int | None:
+        """How much speaks against an edit of it; ``None`` where no wrong number hangs on it.
+
+        Numbers that are right may hang on it, or another answer that is wrong may not.
+        """
         twice = self.twice(e)
         own = self.own(twice)
         if twice is None or own is None or not self.rule.base:
-            return True, False
+            return 0
         moved = (own != self.pair.got) & self.pair.known
-        others = (
-            self.right[k] and not torch.equal(found, self.rule.base[k])
-            for k, found in enumerate(twice)
-            if k != self.only
-        )
-        return bool(moved.any()), bool((moved & ~self.pair.wrong).any()) or any(others)
+        if not bool(moved.any()):
+            return None
+        moves = {k: not torch.equal(twice[k], self.rule.base[k]) for k in self.right}
+        spoils = bool((moved & ~self.pair.wrong).any())
+        spoils = spoils or any(self.right[k] and moves[k] for k in moves)
+        return 2 * spoils + any(not self.right[k] and not moves[k] for k in moves)
 
     @cached_property
     def right(self) -> Mapping[int, bool]:
