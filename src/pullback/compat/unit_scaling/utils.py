@@ -25,7 +25,7 @@ from pullback.tracking.watch._annotate import (
     trace_deeply,
 )
 from pullback.tracking.watch._store import Seen, register_store
-from pullback.tracking.watch._track import Track, follow_operator, observe_operator
+from pullback.tracking.watch._track import follow_operator, observe_operator, pass_through
 
 __all__ = ["ScalePair", "ScaleTracker", "analyse_module"]
 
@@ -70,7 +70,7 @@ class ScalePair:
         self.forward = std_of(values)
         return Key(""), Place(0, 0)
 
-    def follow(self, values: Tensor, seen: Seen, order: int, direction: Direction) -> None:
+    def follow(self, values: Tensor, names: Any, order: int, direction: Direction) -> None:
         """Record the scale of a gradient; tangents and gradients of gradients have no place."""
         if direction == "backward" and order == 1:
             self.backward = std_of(values)
@@ -132,7 +132,7 @@ class ScaleTracker(Function):
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
         _check(t, scale_pair)
-        return Track.apply(t, scale_pair._handle, "", False)[0]
+        return pass_through(t, scale_pair._handle, "")
 
     @staticmethod
     def track(t: Tensor, scale_tracker: ScalePair) -> Tensor:

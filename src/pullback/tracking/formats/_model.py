@@ -9,8 +9,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_tensor
 from pullback.internal._text import shown
 from pullback.internal.torch import run_eagerly
-from pullback.tracking.formats._deferred import check_output
-from pullback.tracking.formats._mode import rounding_products
+from pullback.tracking.formats._mode import check_output, rounding_products
 from pullback.tracking.formats._noise import (
     NoiseMeter,
     QuantisationNoise,

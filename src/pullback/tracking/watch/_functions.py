@@ -1,9 +1,7 @@
 """`FunctionWatch`: what functions return inside of a model: attention, additions, softmax."""
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,8 +11,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback.internal._open import open_function
 from pullback.internal.torch import leave_function_mode, peek_interpreter_stack
+from pullback.tracking._hang import Running
 from pullback.tracking.watch._attachment import ROOT
-from pullback.tracking.watch._hang import Hook, Hung
 from pullback.tracking.watch._hooks import Sightings
 
 __all__ = ["FunctionWatch"]
@@ -35,35 +33,17 @@ class FunctionWatch(TorchFunctionMode):
         super().__init__()
         self._sightings = sightings
         self._patterns = patterns
-        self._path: list[str] = []
-        self._thread = threading.get_ident()  # a mode is of one thread, hooks are seen by all
-        self._undo = ExitStack()
+        self._running = Running()
 
     def attach(self, model: nn.Module) -> None:
         """Follow which module runs, and look at what is called."""
-        self._thread = threading.get_ident()
-        for name, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            begin = _Call(functools.partial(self.begin, name or ROOT))
-            self._undo.callback(Hung(module, begin, before=True).remove)
-            self._undo.callback(Hung(module, _Call(self.end), always_call=True).remove)
+        self._running.follow((name or ROOT, module) for name, module in model.named_modules())
         self.__enter__()
-        self._undo.callback(leave_function_mode, self)
 
     def detach(self) -> None:
         """Look no more."""
-        self._undo.close()
-
-    def begin(self, name: str) -> None:
-        """A module's forward begins; that of another thread is not looked at."""
-        if threading.get_ident() == self._thread:
-            self._path.append(name)
-
-    def end(self) -> None:
-        """A module's forward is over."""
-        if threading.get_ident() == self._thread and self._path:
-            self._path.pop()
+        leave_function_mode(self)
+        self._running.stop()
 
     def __torch_function__(
         self,
@@ -75,32 +55,23 @@ class FunctionWatch(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = _short_name(func)
+        name, path = _short_name(func), self._running.names
         chosen = any(fnmatchcase(name, pattern) for pattern in self._patterns)
         opened = None if chosen else open_function(func)
-        if opened is not None and self._path:
+        if opened is not None and path:
             with self:  # the mode is off inside of this method; what is inside counts
                 return opened(*args, **kwargs)
         result = func(*args, **kwargs)
-        if chosen and self._path and self._sightings.store.active:
-            full = f"{self._path[-1]}/{name}"
+        if chosen and path and self._sightings.store.active:
+            full = f"{path[-1]}/{name}"
             if peek_interpreter_stack() is not None and any(result is given for given in args):
-                self._sightings.skipped[full] = "what changes its argument in place, in torch.func"
+                self._sightings.store.skipped[full] = (
+                    "what changes its argument in place, in torch.func"
+                )
                 return result
             taken = self._sightings.take(result, full, (args, kwargs))
             return result if taken is None else taken
         return result
-
-
-class _Call(Hook):
-    """Before or after a module's forward, in eager code: call a function of the watch."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self.function = function
-
-    def __call__(self, module: nn.Module, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.function()
 
 
 @functools.cache

@@ -57,26 +57,21 @@ class Measures:
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
 
     def take(
-        self, values: torch.Tensor, factor: float | torch.Tensor, key: Key, place: Place
-    ) -> None:
-        """Measure a tensor; nothing is read back.
-
-        Raises:
-            ArgumentError: a function returned something else than a real tensor.
-        """
-        floating = self.blocks and (values.is_floating_point() or values.is_complex())
-        wanted = {**self.functions, **self.blocks} if floating else self.functions
-        self.take_with(wanted, values, factor, key, place)
-
-    def take_with(
         self,
-        functions: Mapping[str, Measure],
         values: torch.Tensor,
         factor: float | torch.Tensor,
         key: Key,
         place: Place,
+        functions: Mapping[str, Measure] | None = None,
     ) -> None:
-        """Measure with some of the functions only."""
+        """Measure a tensor, by some of the functions or by all; nothing is read back.
+
+        Raises:
+            ArgumentError: a function returned something else than a real tensor.
+        """
+        if functions is None:
+            floating = self.blocks and (values.is_floating_point() or values.is_complex())
+            functions = {**self.functions, **self.blocks} if floating else self.functions
         if not functions:
             return
         # No mode sees what is measured: not as a function that the model calls, nor to round it.

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.run._log import Run
 from pullback.tracking.watch._attachment import Attachment, choose_by
 from pullback.tracking.watch._recorder import Recorder
@@ -61,13 +60,8 @@ class ProgramTracker(Recorder):
         self._finish()
         return self.run()
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        """Outputs that could not be measured, with the reason."""
-        return dict(self._attachment.skipped)
-
-    def _noise(self) -> tuple[QuantisationNoise, ...]:
-        return self._attachment.noise.result()
+    def _told(self) -> dict[str, Any]:
+        return {"noise": self._attachment.noise()}
 
     def _before(self, module: nn.Module, inputs: Any) -> None:
         # Parts of a tracked model, and all that runs in compiled code, have nothing to add.
@@ -85,7 +79,7 @@ class ProgramTracker(Recorder):
         watched = self._attachment.attach(
             root, lambda name, part: part in fresh and self._chosen(name, part), prefix
         )
-        if watched and self._writer is None:
+        if watched and not self._log.sinks:
             self._write_to(self._jsonl)
         # The root is being called already: its own pre-hook comes too late for this pass.
         self._store.begin(prefix, root.training)

@@ -19,10 +19,9 @@ from pullback.tracking.measure._dispatch import check_measurable
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._record import Record
-from pullback.tracking.watch._store import Store, find_store
+from pullback.tracking.watch._store import find_store
 
 __all__ = [
-    "Follow",
     "Track",
     "begin_operator",
     "follow_operator",
@@ -59,7 +58,7 @@ def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by posit
     if store is not None and measured:
         phase = "evaluation" if evaluation else "training"
         key = Key(name, call, recomputed=bool(recomputed), phase=phase)
-        store.follow(values, (key, Place(step, microbatch)), order, cast("Direction", direction))
+        store.follow(values, [(key, Place(step, microbatch))], order, cast("Direction", direction))
 
 
 @torch.library.custom_op("pullback_tracking::begin", mutates_args=())
@@ -90,42 +89,11 @@ for _operator in (observe_operator, follow_operator, begin_operator):
 
 
 class Track(Function):
-    """The identity; its backward is the identity too and writes down the cotangent.
+    """The identity; its backward and its tangent are the identity too, and written down.
 
-    ``y = x``, ``x' = y'``. The second output is the ticket that ties the gradient to its call.
+    ``y = x``, ``x' = y'``. The ticket ties a gradient to its call. What has an order of
+    differentiation is a gradient or a tangent, and is written down itself.
     """
-
-    _direct = True
-
-    @staticmethod
-    def forward(
-        values: torch.Tensor, handle: int, name: str, copy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ticket = observe_operator(values.detach(), handle, name)
-        return values.clone() if copy else values.view_as(values), ticket
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ctx.handle, ctx.name, _ = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        followed = Follow.apply(cotangents[0], ticket, ctx.handle, ctx.name, "backward", 1)
-        return followed, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        # Not derived: transposing the backward would write down cotangents that nobody sent.
-        (ticket,) = ctx.saved_tensors
-        followed = Follow.apply(tangents[0], ticket, ctx.handle, ctx.name, "tangent", 1)
-        return followed, None
-
-
-class Follow(Function):
-    """The identity on a cotangent or tangent, written down with its order of differentiation."""
 
     _direct = True
 
@@ -137,27 +105,30 @@ class Follow(Function):
         name: str,
         direction: str,
         order: int,
+        copy: bool,
     ) -> torch.Tensor:
-        follow_operator(values.detach(), ticket, handle, name, direction, order)
-        return values.view_as(values)
+        if order:
+            follow_operator(values.detach(), ticket, handle, name, direction, order)
+        return values.clone() if copy else values.view_as(values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ticket, ctx.handle, ctx.name, _, ctx.order = inputs
+        _, ticket, ctx.handle, ctx.name, _, ctx.order, _ = inputs
         ctx.save_for_backward(ticket)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        order = ctx.order + 1
-        followed = Follow.apply(cotangents[0], ticket, ctx.handle, ctx.name, "backward", order)
-        return followed, None, None, None, None, None
+        return _follow(ctx, cotangents[0], "backward"), *(None,) * 6
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        order = ctx.order + 1
-        return Follow.apply(tangents[0], ticket, ctx.handle, ctx.name, "tangent", order)
+        # Not derived: transposing the backward would write down cotangents that nobody sent.
+        return _follow(ctx, tangents[0], "tangent")
+
+
+def _follow(ctx: Any, values: torch.Tensor, direction: Direction) -> torch.Tensor:
+    (ticket,) = ctx.saved_tensors
+    return Track.apply(values, ticket, ctx.handle, ctx.name, direction, ctx.order + 1, False)
 
 
 def track(values: torch.Tensor, record: Record) -> torch.Tensor:
@@ -198,11 +169,12 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         )
     if not torch.compiler.is_compiling():  # there, the operator checks when it runs
         check_measurable(values)
-    return pass_through(values, record.store, record.name)
+    return pass_through(values, record.store.handle, record.name)
 
 
 def pass_through(
-    values: torch.Tensor, store: Store, name: str, *, copy: bool = False
+    values: torch.Tensor, handle: int, name: str, *, copy: bool = False
 ) -> torch.Tensor:
     """Apply `Track` under a name; a copy, instead of a view, may then be changed in place."""
-    return Track.apply(values, store.handle, name, copy)[0]
+    ticket = observe_operator(values.detach(), handle, name)
+    return Track.apply(values, ticket, handle, name, "forward", 0, copy)

@@ -14,7 +14,6 @@ from pullback.internal._arguments import checked
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
-    QuantisationNoise,
     ScaledFormat,
     advise_from_exponents,
 )
@@ -187,11 +186,6 @@ class Tracker(Recorder):
         return dict(self._store.backends_used)
 
     @property
-    def skipped(self) -> dict[str, str]:
-        """Outputs that could not be measured, with the reason."""
-        return {**self._attachment.skipped, **self._parameters.skipped}
-
-    @property
     def history_bytes(self) -> int:
         """How many bytes the ring of moments holds."""
         return self._log.nbytes
@@ -346,12 +340,12 @@ class Tracker(Recorder):
         self._reduced = reduce_totals(self._log.totals(), group)
         return dict(self._reduced)
 
-    def _noise(self) -> tuple[QuantisationNoise, ...]:
-        measured = () if self._blocks is None else self.advise_blocks().noise()
-        return (*self._attachment.noise.result(), *measured)
-
-    def _advice(self) -> str:
-        return "" if self._blocks is None else str(self.advise_blocks())
+    def _told(self) -> dict[str, Any]:
+        noise = self._attachment.noise()
+        if self._blocks is None:
+            return {"noise": noise}
+        advice = self.advise_blocks()
+        return {"noise": (*noise, *advice.noise()), "advice": str(advice)}
 
 
 def _update_of(parameter: Key) -> Key:

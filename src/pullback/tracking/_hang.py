@@ -7,7 +7,8 @@ there. A module with a ``__deepcopy__`` of its own copies its hooks, which becom
 
 import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 from weakref import ref
@@ -15,30 +16,49 @@ from weakref import ref
 import torch
 from torch import nn
 
-from pullback.internal.torch import forward_hooks_of, remove_forward_hook, without_forward_hooks
+from pullback.internal.torch import (
+    forward_hooks_of,
+    never_compile,
+    remove_forward_hook,
+    without_forward_hooks,
+)
 
-__all__ = ["Hook", "Hung", "Mark"]
+__all__ = ["Hook", "Hung", "Mark", "Running"]
 
 _REDUCE = "__reduce_ex__"
 
 
 class Hook:
-    """A hook that belongs to one tracker, and becomes inert where it is copied."""
+    """A hook that belongs to one tracker, and becomes inert where it is copied.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Inert":
-        return _Inert()
+    Arguments:
+        eager: what to call, with the module and whatever torch gives.
+        compiled: the same in code that is being compiled, which traces it.
+    """
+
+    def __init__(
+        self, eager: Callable[..., Any], compiled: Callable[..., Any] | None = None
+    ) -> None:
+        self.eager = eager
+        self.compiled = compiled
+
+    def __call__(self, module: nn.Module, *given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None if self.compiled is None else self.compiled(module, *given)
+        return self.eager(module, *given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
+        inert = Hook(lambda module, *_: remove_forward_hook(module, inert))
+        return inert
 
     def __reduce__(self) -> Any:  # in a file: a saved model is loaded without this package
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class _Inert(Hook):
-    """What a copy of a hook does: it takes itself off. A copied model is not tracked."""
-
-    def __call__(self, module: nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        remove_forward_hook(module, self)
+# Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a piece
+# of the forward. Those of the module itself torch calls outside of it, in Python, where Dynamo
+# would make a graph of each function that they call.
+never_compile(Hook.__call__)
 
 
 class Hung:
@@ -46,7 +66,6 @@ class Hung:
 
     Arguments:
         module: the module, which is held weakly.
-        hook: what to call, a `Hook`.
         before: before the forward, and before the user's own hooks: a module that one of these
             ends has begun too.
         always_call: also after a forward that raises.
@@ -55,7 +74,7 @@ class Hung:
     def __init__(
         self,
         module: nn.Module,
-        hook: Callable[..., Any],
+        hook: Hook,
         *,
         before: bool = False,
         always_call: bool = False,
@@ -79,6 +98,45 @@ class Hung:
         module = self._module()
         if module is not None and not any(map(_is_ours, forward_hooks_of(module))):
             vars(module).pop(_REDUCE, None)
+
+
+class Running:
+    """Which modules of a model are running in this thread, by name, the innermost last.
+
+    Arguments:
+        names: of those that run already.
+        ended: what to call with what a module returned.
+    """
+
+    def __init__(
+        self, names: Iterable[str] = (), ended: Callable[[Any], None] = lambda output: None
+    ) -> None:
+        self.names = list(names)
+        self._ended = ended
+        self._thread = threading.get_ident()  # hooks are seen by all that run the same modules
+        self._undo = contextlib.ExitStack()
+
+    def follow(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        """Keep the names while modules call one another."""
+        self._thread = threading.get_ident()
+        for name, module in modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                begin, end = Hook(functools.partial(self._begin, name)), Hook(self._end)
+                self._undo.callback(Hung(module, begin, before=True).remove)
+                self._undo.callback(Hung(module, end, always_call=True).remove)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._undo.close()
+
+    def _begin(self, name: str, *_: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self.names.append(name)
+
+    def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if threading.get_ident() == self._thread and self.names:
+            self.names.pop()
+            self._ended(output)
 
 
 class Mark:
