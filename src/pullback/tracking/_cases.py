@@ -12,15 +12,7 @@ __all__ = ["cases"]
 
 
 def cases() -> Iterator[Case]:
-    """`track` on a matrix, on complex numbers, and twice in a row on one record.
-
-    Yields:
-        Cases with float64 or complex128 inputs.
-
-    Example:
-        >>> [case.name for case in cases()]
-        ['tracking.track', 'tracking.track.complex', 'tracking.track.reused']
-    """
+    """`track` on a matrix, on complex numbers, and twice in a row on one record."""
     matrix, complex_numbers, reused = Record("matrix"), Record("complex"), Record("reused")
     yield Case(
         "tracking.track",

@@ -62,14 +62,7 @@ never_compile(Hook.__call__)
 
 
 class Hung:
-    """A hook on a module, before its forward or after it.
-
-    Arguments:
-        module: the module, which is held weakly.
-        before: before the forward, and before the user's own hooks: a module that one of these
-            ends has begun too.
-        always_call: also after a forward that raises.
-    """
+    """A hook on a module, before its forward or after it, also after one that raises."""
 
     def __init__(
         self,
@@ -79,7 +72,7 @@ class Hung:
         before: bool = False,
         always_call: bool = False,
     ) -> None:
-        if before:
+        if before:  # and before the user's own: a module that one of these ends has begun too
             self._handle = module.register_forward_pre_hook(hook, prepend=True)
         else:
             self._handle = module.register_forward_hook(hook, always_call=always_call)

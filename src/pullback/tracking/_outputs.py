@@ -25,10 +25,6 @@ def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]
 
     Yields:
         The path, such as ``"[0].hidden[key]"``, and the tensor.
-
-    Example:
-        >>> [path for path, _ in tensors_in({"a": (torch.ones(1), None)})]
-        ['[a][0]']
     """
     if isinstance(output, torch.Tensor):
         if output.is_floating_point() or output.is_complex():
@@ -45,9 +41,6 @@ def replace_tensors(
 
     Returns:
         A new object of the same type, or the same object if there is nothing to replace in it.
-
-    Raises:
-        UnsupportedError: a mapping of somebody's own that cannot be made from its items.
     """
     if isinstance(output, torch.Tensor):
         wanted = output.is_floating_point() or output.is_complex()

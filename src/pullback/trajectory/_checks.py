@@ -108,12 +108,7 @@ def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> No
 
 
 def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number, or numbers in nested lists, as a tensor; a floating tensor as it is.
-
-    Raises:
-        ArgumentError: numbers that are not finite, or rows of different lengths.
-        ArgumentTypeError: something else.
-    """
+    """A number, or numbers in nested lists, as a tensor; a floating tensor as it is."""
     if isinstance(value, Tensor):
         check_floating(what, value)
         return value

@@ -134,12 +134,7 @@ def _check_range(kind: str, value: Any) -> None:
 
 
 def check_limits(limits: Any, like: Tensor) -> None:
-    """Refuse what is not a `Limits` that fits points ``[..., count, dof]``.
-
-    Raises:
-        ArgumentTypeError: not a `Limits`.
-        ArgumentError: another dof, batch or device.
-    """
+    """Refuse what is not a `Limits` that fits points ``[..., count, dof]``."""
     if not isinstance(limits, Limits):
         raise ArgumentTypeError(
             "The limits are not a Limits.",

@@ -51,11 +51,7 @@ def take_seconds(
     *,
     several: bool = False,
 ) -> Tensor:
-    """A number, or numbers in a list where there are several, as a tensor; a floating one as it is.
-
-    Raises:
-        ArgumentTypeError: something else.
-    """
+    """A number, or numbers in a list where there are several, as a tensor; a floating one as it is."""
     value = plain(value)
     if several and isinstance(value, (list, tuple)):
         if all(map(is_number, value)):

@@ -114,11 +114,7 @@ class BlockErrors:
 
 
 def choose_blocks(blocks: str | int | ScaledFormat) -> ScaledFormat:
-    """The format with blocks that a name (``"mxfp8"``, ``"nvfp4"``) or a size of MXFP8's means.
-
-    Raises:
-        ArgumentError: no such format, or one without blocks of a power of two, 2 or more.
-    """
+    """The format with blocks that a name (``"mxfp8"``, ``"nvfp4"``) or a size of MXFP8's means."""
     found: Format
     if isinstance(blocks, int):
         found = ScaledFormat(f"MXFP8 by {blocks}", E4M3, blocks, "E8M0")
@@ -139,10 +135,6 @@ def measure_blocks(values: Tensor, number_format: ScaledFormat) -> Tensor:
 
     With H orthogonal, the error of a block that was rotated, rounded and rotated back is that of
     the rotated one: :math:`|x - H^T Q(Hx)| = |Hx - Q(Hx)|`.
-
-    Arguments:
-        values: shape (..., n), any floating or complex dtype.
-        number_format: one that `choose_blocks` gave.
     """
     size = int(number_format.per)
     values = values.detach().reshape(values.shape or (1,))

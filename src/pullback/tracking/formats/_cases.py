@@ -50,13 +50,7 @@ def _block_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cases() -> Iterator[Case]:
-    """Return the cases: values and gradients, to nearest and stochastically, and products.
-
-    Example:
-        >>> from pullback.tracking.formats._cases import cases
-        >>> len(list(cases()))
-        5
-    """
+    """Return the cases: values and gradients, to nearest and stochastically, and products."""
     yield Case(
         "formats.value", partial(simulate_format, forward=E4M3), _normal, gradient="surrogate"
     )

@@ -53,9 +53,6 @@ def rounding_products(
     """Round every product of a model that is called in a block, or computed again for it.
 
     The path is of the modules that are running, by name.
-
-    Raises:
-        UnsupportedError: a product that cannot be reached.
     """
     mode = _ProductMode(model, products, path)
     mode.check_region()
@@ -64,11 +61,7 @@ def rounding_products(
 
 
 def check_output(output: Any) -> None:
-    """Refuse generators, coroutines, functions and modules, also within containers.
-
-    Raises:
-        UnsupportedError: there is one, which would compute when nothing rounds any more.
-    """
+    """Refuse generators, coroutines, functions and modules, also within containers."""
     found = deferred_in(output)
     if found is not None:
         raise UnsupportedError(

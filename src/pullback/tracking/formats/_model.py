@@ -233,11 +233,7 @@ def _check_formats(missing: bool, recipe: Recipe | None, measure: bool) -> None:
 
 
 def check_traceable(model: nn.Module) -> None:
-    """Refuse a model with scripted parts.
-
-    Raises:
-        UnsupportedError: it has some.
-    """
+    """Refuse a model with scripted parts."""
     scripted = [
         name or "the model itself"
         for name, part in model.named_modules()

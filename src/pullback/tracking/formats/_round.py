@@ -32,12 +32,7 @@ def check_choices(
     overflow: str = "saturate",
     generator: torch.Generator | None = None,
 ) -> None:
-    """Refuse an unknown way to round or to overflow, and what draws no random numbers.
-
-    Raises:
-        ArgumentError: another word.
-        ArgumentTypeError: no generator.
-    """
+    """Refuse an unknown way to round or to overflow, and what draws no random numbers."""
     if rounding not in ("nearest", "stochastic"):
         raise ArgumentError(
             "There is no such rounding.",
@@ -78,11 +73,7 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
 
 
 def check_fit(values: Tensor, noise: Tensor | None, number_format: Format) -> None:
-    """Refuse noise that is not one number for each real number, and scales along no dimension.
-
-    Raises:
-        ArgumentError: another shape.
-    """
+    """Refuse noise that is not one number for each real number, and scales along no dimension."""
     if isinstance(number_format, ScaledFormat):
         number_format.check_dimension(values.dim())
     expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)

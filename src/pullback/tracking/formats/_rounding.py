@@ -32,16 +32,10 @@ __all__ = ["ProductRounding", "Spot"]
 
 
 class Spot(NamedTuple):
-    """A factor of a product, the same at each pass of a model.
+    """A factor of a product, the same at each pass of a model: of which module, and its numbers.
 
-    Arguments:
-        module: the name of the innermost module whose forward runs, ``""`` for the whole model.
-        product: the number of the product, among those of the pass in this module with this
-            parameter.
-        factor: the number of the factor.
-        parameter: the name of the parameter that the product multiplies by, ``""`` if by none, or
-            if that is not asked for. It tells products of one module apart of which some passes
-            call only a few.
+    The parameter that a product multiplies by, where it is asked for, tells products of one module
+    apart of which some passes call only a few.
     """
 
     module: str
@@ -92,23 +86,14 @@ def _peak(sizes: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class ProductRounding:
-    """Rounds what the products of a model multiply, and remembers and measures what it saw.
-
-    Arguments:
-        recipe: the formats of the products of each module.
-        rounding: ``"nearest"`` or ``"stochastic"``.
-        overflow: ``"saturate"`` or ``"cast"``.
-        generator: where stochastic rounding draws from.
-        meter: what measures the quantisation noise, if it is measured.
-        training: whether scales that come of the past are to learn from what is seen now.
-    """
+    """Rounds what the products of a model multiply, and remembers and measures what it saw."""
 
     recipe: Recipe
     rounding: Rounding
     overflow: Overflow
     generator: torch.Generator | None
     meter: NoiseMeter | None
-    training: bool = True
+    training: bool = True  # whether scales that come of the past learn from what is seen now
     delayed: DelayedScales = field(default_factory=DelayedScales)
 
     def factor(
@@ -121,16 +106,7 @@ class ProductRounding:
         *,
         again: bool = False,
     ) -> Tensor:
-        """Return a factor of a product with its value rounded.
-
-        Arguments:
-            x: the factor.
-            formats: those of the product's module.
-            role: what it is.
-            spot: where it is.
-            dim: the dimension that channels and blocks follow.
-            again: whether it was rounded before, for another product: it counts once.
-        """
+        """Return a factor of a product with its value rounded; ``again``, if it counted before."""
         wanted = formats.of(role)
         if wanted is None:
             return x
@@ -158,15 +134,7 @@ class ProductRounding:
     def multiply_blocks(
         self, a: Tensor, b: Tensor, formats: ProductFormats, roles: tuple[Role, Role], spot: Spot
     ) -> Tensor:
-        """Return the product of matrices whose factors are scaled along a dimension.
-
-        Arguments:
-            a: ``[..., m, k]``.
-            b: ``[..., k, n]``.
-            formats: those of the product's module.
-            roles: what the factors are.
-            spot: where the product is.
-        """
+        """Return the product of matrices whose factors are scaled along a dimension."""
         first = self.factor(a, formats, roles[0], spot, -1)
         second = self.factor(b, formats, roles[1], spot._replace(factor=1), -2)
         if not torch.is_grad_enabled():

@@ -36,11 +36,7 @@ _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
 def check_fields(made: object, kinds: dict[str, tuple[type, ...]]) -> None:
-    """Refuse fields of other types. Graphs that are compiled make formats, and trace this.
-
-    Raises:
-        ArgumentTypeError: it names the first such; True is no number.
-    """
+    """Refuse fields of other types. Graphs that are compiled make formats, and trace this."""
     for name, taken in kinds.items():
         value = getattr(made, name)
         right = isinstance(value, taken) or (int in taken and is_whole(value))

@@ -18,13 +18,7 @@ _USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
-    """Name the kernel for a device: one that was asked for by name is used or refused.
-
-    Raises:
-        ArgumentError: an unknown name.
-        MissingExtraError: the package of the kernel asked for is not installed.
-        UnsupportedError: the kernel asked for cannot run on this device.
-    """
+    """Name the kernel for a device: one that was asked for by name is used or refused."""
     chosen = kernels.choose_backend(device, asked)
     if device.type == "mps":
         raise UnsupportedError(
@@ -36,11 +30,7 @@ def choose_backend(asked: Backend, device: torch.device) -> Backend:
 
 
 def check_measurable(values: torch.Tensor) -> None:
-    """Refuse a tensor whose elements cannot be read as an array of numbers.
-
-    Raises:
-        UnsupportedError: sparse, nested, quantised, meta, or of a packed dtype.
-    """
+    """Refuse a tensor whose elements cannot be read as an array of numbers."""
     strided = values.layout is torch.strided and not values.is_nested
     if strided and values.dtype in _USUAL and not values.is_meta:
         return  # almost always: what follows is felt when it is asked of every tensor of a step

@@ -20,11 +20,6 @@ def measure_reference(values: torch.Tensor, factor: torch.Tensor | float = 1.0) 
     Returns:
         A float64 row of `pullback.tracking.measure._layout.WIDTH` numbers on the device of
         ``values``.
-
-    Example:
-        >>> row = measure_reference(torch.tensor([1.0, 3.0]))
-        >>> row[:3].tolist()
-        [2.0, 2.0, 2.0]
     """
     real = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
     flat = real.detach().reshape(-1).to(torch.float64) * factor

@@ -37,11 +37,7 @@ FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
 
 def write_html(run: Run, path: str | Path) -> None:
-    """Write a run as one self-contained file.
-
-    Raises:
-        RecordingError: the file cannot be written.
-    """
+    """Write a run as one self-contained file."""
     text = render_html(run)
     try:
         write_whole(Path(path), text)

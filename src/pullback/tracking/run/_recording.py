@@ -162,11 +162,7 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def write_run(run: Run, path: str | Path) -> None:
-    """Write a run that is in memory: points at the precision of the history, and exact totals.
-
-    Raises:
-        RecordingError: the file cannot be written.
-    """
+    """Write a run that is in memory: points at the precision of the history, and exact totals."""
     writer = RunWriter(path, run.title, run.every)
     for series in run.series:
         writer.append(point_lines(series))

@@ -15,10 +15,6 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
     """Merge what each rank measured, in the order of ranks, so that every rank has one answer.
 
     Ranks may have seen different tensors, or none.
-
-    Raises:
-        UnsupportedError: torch.distributed is not initialised.
-        ProgramError: another rank did not answer.
     """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -121,9 +121,6 @@ def trace_deeply(
     """Return a model's graph through all of its modules.
 
     Functions of ``modules``, and of math always, are kept as one node, as ``functions`` are.
-
-    Raises:
-        UnsupportedError: torch.fx cannot trace the model.
     """
     # torch annotates this tuple as one of a single module.
     wrapped: Any = (math, *modules)
@@ -212,9 +209,6 @@ def measure_scales(
     """Run a graph forward and backward and return its scales; the model is left as it was.
 
     Each floating input gets a gradient, or without ``every_input`` only those that require one.
-
-    Raises:
-        ArgumentError: the cotangent does not fit the output.
     """
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.

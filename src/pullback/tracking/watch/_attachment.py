@@ -30,11 +30,7 @@ Names = str | Iterable[str] | Choose | None
 
 
 def choose_by(names: Names) -> Choose:
-    """Whether a module is meant, by patterns of names or by a function; all of them by default.
-
-    Raises:
-        ArgumentTypeError: patterns that are no text, or a function of other arguments.
-    """
+    """Whether a module is meant, by patterns of names or by a function; all of them by default."""
     if names is None:
         return lambda name, module: True
     patterns = (names,) if isinstance(names, str) else () if callable(names) else tuple(names)

@@ -64,11 +64,7 @@ class Measures:
         place: Place,
         functions: Mapping[str, Measure] | None = None,
     ) -> None:
-        """Measure a tensor, by some of the functions or by all; nothing is read back.
-
-        Raises:
-            ArgumentError: a function returned something else than a real tensor.
-        """
+        """Measure a tensor, by some of the functions or by all; nothing is read back."""
         if functions is None:
             floating = self.blocks and (values.is_floating_point() or values.is_complex())
             functions = {**self.functions, **self.blocks} if floating else self.functions

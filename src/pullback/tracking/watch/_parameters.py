@@ -19,11 +19,7 @@ PARTS: tuple[Part, ...] = ("value", "gradient", "state", "update")
 
 
 def check_parts(parts: bool | Part | Iterable[Part]) -> tuple[Part, ...]:
-    """All parts for true, none for false, or those that were named.
-
-    Raises:
-        ArgumentError: another name.
-    """
+    """All parts for true, none for false, or those that were named."""
     if isinstance(parts, bool):
         return PARTS if parts else ()
     named = {parts} if isinstance(parts, str) else set(parts)

@@ -22,17 +22,7 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Measures into a store, keeps what arrives on the host in a history, and reports it.
-
-    Arguments:
-        title: what is recorded.
-        every: only steps divisible by this are measured.
-        history: how many moments are kept for drawing.
-        backend: the kernel to use, as `Store` takes it.
-
-    Raises:
-        ArgumentError: a cadence or history below 1.
-    """
+    """Measures into a store, keeps what arrives on the host in a history, and reports it."""
 
     def __init__(self, title: str, every: int, history: int, backend: Backend = "auto") -> None:
         check_counts(every=every, history=history)

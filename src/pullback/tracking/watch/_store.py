@@ -164,9 +164,8 @@ class Store:
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
 
-        Arguments:
-            by: the optimizer that ended it. With several that take turns the cadence counts
-                their rounds, so that none of them falls between the steps that are measured.
+        With several optimizers that take turns (``by``) the cadence counts their rounds, so that
+        none of them falls between the steps that are measured.
         """
         if not self.touched:
             return

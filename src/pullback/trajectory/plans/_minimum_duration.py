@@ -200,9 +200,6 @@ def _fastest(hurry: Hurry, *, monotone: bool) -> Tensor:
 
     They are those of each segment alone, of lengths, of unlimited least jerk in each segment, which
     takes the cube root of its length, and half-way between the first and the last.
-
-    Raises:
-        ArgumentError: a trajectory keeps its limits at none of the durations tried.
     """
     alone, length = _alone(hurry), hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
     widths = alone, length.expand_as(alone), (length ** (1 / 3)).expand_as(alone)

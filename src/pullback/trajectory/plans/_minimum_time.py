@@ -110,11 +110,7 @@ def minimum_time(
 
 
 def check_duration(limits: Limits, points: Tensor) -> None:
-    """Refuse what has no least duration.
-
-    Raises:
-        ArgumentError: no joint, or no limit on a derivative.
-    """
+    """Refuse what has no least duration."""
     if not points.shape[-1]:
         raise ArgumentError(
             "Without joints there is no least duration.",

@@ -96,12 +96,7 @@ def make_plan(
     samples: int,
     order: int,
 ) -> Plan:
-    """Check the arguments of a least motion.
-
-    Raises:
-        ArgumentError: as `minimum_jerk` says.
-        ArgumentTypeError: as `minimum_jerk` says.
-    """
+    """Check the arguments of a least motion."""
     times, samples = plain(times), plain(samples)
     check_points(points, what="points", least=2)
     count = points.shape[-2]

@@ -228,11 +228,7 @@ def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
 
 
 def check_given(plan: Plan, limits: Limits) -> None:
-    """Refuse points and ends beyond their limits: no duration would mend them.
-
-    Raises:
-        ArgumentError: something that is given exceeds its limit.
-    """
+    """Refuse points and ends beyond their limits: no duration would mend them."""
     for end, kind, value in plan.ends:
         if kind in limits.given:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
@@ -241,11 +237,7 @@ def check_given(plan: Plan, limits: Limits) -> None:
 
 
 def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
-    """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere.
-
-    Raises:
-        ArgumentError: it does.
-    """
+    """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere."""
     kinds = row_kinds(plan, limits)
     excess, _ = _decided_excess(plan, limits, step)
     index = plan.decided(kinds).index
@@ -272,11 +264,7 @@ def _steps(count: float) -> str:
 
 
 def check_room(plan: Plan, limits: Limits) -> None:
-    """Refuse points where a motion could only just touch its limit between samples.
-
-    Raises:
-        ArgumentError: a point that is no end lies on the limit.
-    """
+    """Refuse points where a motion could only just touch its limit between samples."""
     if not limits.between or "position" not in limits.given:
         return
     inner = (plan.points + plan.origin)[..., 1:-1, :]

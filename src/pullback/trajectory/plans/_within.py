@@ -29,11 +29,7 @@ def combine(basis: Tensor, values: Tensor) -> Tensor:
 
 
 def least_motion(plan: Plan, limits: Limits | None) -> Tensor:
-    """The least motion within limits, in steps ``[..., dof, 4, samples]``.
-
-    Raises:
-        ArgumentError: no motion keeps the limits, or that could not be decided.
-    """
+    """The least motion within limits, in steps ``[..., dof, 4, samples]``."""
     basis = plan.basis()
     x = combine(basis, plan.values(plan.step))
     if limits is None or not limits.given:

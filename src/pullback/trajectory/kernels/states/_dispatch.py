@@ -79,11 +79,7 @@ def find_rows(
     level: Tensor, scale: Tensor, place: Tensor, alpha: Tensor, energy: Tensor,
     order: int, kinds: str, strict: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """`_search.Found` of programs with levels and scales ``[..., kinds, samples]``, in steps.
-
-    Raises:
-        ArgumentError: ``strict``, and a program has no solution.
-    """
+    """`_search.Found` of programs with levels and scales ``[..., kinds, samples]``, in steps."""
     batch = level.shape[:-2]
     levels = _numbers(level, batch, 2)
     active, kink = np.zeros(levels.shape, np.int8), np.zeros(batch.numel(), bool)
