@@ -13,9 +13,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
-from pullback.trajectory._checks import wide_dtype
+from pullback.trajectory._checks import plain, wide_dtype
 from pullback.trajectory._motion import Motion, check_dtype
-from pullback.trajectory._numbers import plain
 from pullback.trajectory._state import PARTS
 
 __all__ = ["from_joint_trajectory", "read_csv", "to_joint_trajectory", "write_csv"]

@@ -20,7 +20,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
 from pullback.trajectory._seconds import check_range
-from pullback.trajectory.kernels._function import Levels
+from pullback.trajectory.kernels._dispatch import Levels
 from pullback.trajectory.kernels.accumulate import Method
 
 __all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, concrete
+from pullback.trajectory._checks import check_choice, concrete, somewhere
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._seconds import check_span
@@ -136,7 +136,7 @@ def _is_zero(value: object) -> bool:
     if not isinstance(value, Tensor):
         return value == 0
     known = concrete(value)
-    return known is not None and not bool((known != 0).any())
+    return known is not None and not bool(known.any())
 
 
 def _check_still(*ends: State) -> None:
@@ -178,14 +178,13 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
         root = torch.where(peak > 0, peak, 1.0) ** (1 / power)
         candidates.append(torch.where(peak > 0, root, 0.0))
     step = torch.stack(torch.broadcast_tensors(*candidates)).amax(0)
-    known = concrete(step)
-    if known is not None and not bool((known > 0).all()):
+    if somewhere(~(step > 0)):
         raise ArgumentError(
             "A motion stands still, or needs nothing of what is limited: every duration would do.",
             given="points that are all alike, or on a line with a limit on its jerk",
             expected="a limit that a short motion exceeds, such as one on velocity",
         )
-    if known is not None and not bool(known.isfinite().all()):
+    if somewhere(step.isinf()):
         raise ArgumentError(
             "The motion of least jerk keeps the limits at no duration.",
             given="a range that leaves zero out, or that ends there with a motion that goes beyond",

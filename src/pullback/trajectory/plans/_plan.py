@@ -9,9 +9,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_points, concrete, wide_dtype
+from pullback.trajectory._checks import check_points, concrete, plain, wide_dtype
 from pullback.trajectory._motion import Motion
-from pullback.trajectory._numbers import plain
 from pullback.trajectory._seconds import normalise_duration, normalise_times
 from pullback.trajectory._state import PARTS, State, check_state, state_part
 from pullback.trajectory.kernels.states import Conditions, LeastMotion

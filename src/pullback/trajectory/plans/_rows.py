@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._checks import concrete
+from pullback.internal.torch import innermost
+from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
 from pullback.trajectory.plans._plan import POWERS, Plan
@@ -269,8 +270,7 @@ def check_room(plan: Plan, limits: Limits) -> None:
         return
     inner = (plan.points + plan.origin)[..., 1:-1, :]
     lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "position", plan.points))
-    room = concrete(torch.minimum(upper - inner, inner - lower) - 1e-6 * (upper - lower))
-    if room is not None and room.numel() and bool((room <= 0).any()):
+    if somewhere(torch.minimum(upper - inner, inner - lower) <= 1e-6 * (upper - lower)):
         raise ArgumentError(
             "A point lies on the limit of the position, which is to be kept between samples.",
             given="a point between the ends, where a motion could only just touch its limit: that "
@@ -287,10 +287,10 @@ def _slack(lower: Tensor, upper: Tensor) -> Tensor:
 
 def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
     lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
-    excess = concrete(torch.maximum(value - upper, lower - value) - _slack(lower, upper))
-    if excess is not None and bool((excess > 0).any()):
+    excess = torch.maximum(value - upper, lower - value) - _slack(lower, upper)
+    if somewhere(excess > 0):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",
-            given=f"up to {float(excess.max()):.6g} beyond the limit",
+            given=f"up to {float(innermost(excess).max()):.6g} beyond the limit",
             mend=f"Raise the limit on {kind}, or lower the {what}.",
         )
