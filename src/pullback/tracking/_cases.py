@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from pullback.tensor import Case
-from pullback.tracking.watch._record import Record
-from pullback.tracking.watch._track import track
+from pullback.tracking.watch._track import Record, track
 
 __all__ = ["cases"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from pullback.errors import RecordingError
 from pullback.internal._files import write_whole
 from pullback.internal._text import clean_within
-from pullback.tracking.formats import FORMATS, NumberFormat
+from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
+from pullback.tracking.formats._noise import ROLES
 from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._rows import (
     GROUPS,
     aliases_of,
@@ -33,6 +33,7 @@ __all__ = ["render_html", "write_html"]
 SHOWN_FINDINGS = 12
 TILES = ("fp16", "bf16", "E4M3", "E5M2")
 LOSS = 0.01  # of the nonzero values
+STEP = 20  # decibels between two marks of the axis of noise
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
 
@@ -68,7 +69,7 @@ def render_html(run: Run) -> str:
         title=run.title,
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
-        noise=noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
+        noise=_noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
         run=run,
         findings=[(each, numbers[row_name(each.key)]) for each in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
@@ -119,7 +120,7 @@ def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str
                 "tone": "warn" if losing else "good",
             }
         )
-    return tiles + noise_tile(run.noise)
+    return tiles + _noise_tile(run.noise)
 
 
 def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
@@ -217,3 +218,50 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
 
 def _figure(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _noise_table(noise: tuple[QuantisationNoise, ...], rows: Mapping[str, int]) -> dict[str, Any]:
+    """Each module with its factors, roles apart, on one axis, and its row in the page."""
+    known = [each.decibels for each in noise if math.isfinite(each.decibels)]
+    top = STEP * max(1, math.ceil(max(known, default=STEP) / STEP))
+    modules: dict[str, dict[str, Any]] = {}
+    for each in noise:
+        line = modules.setdefault(
+            each.module,
+            {
+                "name": each.module or "(root)",
+                "row": _row_of(each.module or "(root)", rows),
+                "roles": {role: [] for role in ROLES},
+            },
+        )
+        line["roles"][each.role].append(_bar(each, top))
+    return {"top": top, "mark": 100 * STEP / top, "roles": ROLES, "modules": list(modules.values())}
+
+
+def _row_of(name: str, rows: Mapping[str, int]) -> int | None:
+    """The row of a layer, or of the first of its outputs."""
+    outputs = (row for row in rows if row.startswith((f"{name}[", f"{name}.")))
+    return rows[name] if name in rows else rows.get(next(outputs, ""))
+
+
+def _bar(each: QuantisationNoise, top: int) -> dict[str, Any]:
+    if math.isnan(each.decibels):
+        return {"text": "all zero", "format": each.number_format, "share": 0, "tone": ""}
+    if math.isinf(each.decibels):
+        return {"text": "nothing lost", "format": each.number_format, "share": 100, "tone": ""}
+    share = round(100 * min(max(each.decibels / top, 0.0), 1.0), 1)
+    tone = "alarm" if each.decibels <= 0 else ""  # the errors are as large as the values
+    text = f"{each.decibels:.1f} dB"
+    return {"text": text, "format": each.number_format, "share": share, "tone": tone}
+
+
+def _noise_tile(noise: tuple[QuantisationNoise, ...]) -> list[dict[str, str]]:
+    """The factor that keeps least."""
+    known = [each for each in noise if not math.isnan(each.decibels)]
+    if not known:
+        return []
+    least = min(known, key=lambda each: each.decibels)
+    value = "nothing lost" if math.isinf(least.decibels) else f"{least.decibels:.1f} dB"
+    label = f"least signal to quantisation noise: {least.role} of {least.module or '(root)'}"
+    tone = "bad" if least.decibels <= 0 else ""
+    return [{"value": value, "label": f"{label}, {least.number_format}", "tone": tone}]

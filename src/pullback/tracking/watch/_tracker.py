@@ -22,7 +22,7 @@ from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
-from pullback.tracking.run._reduction import reduce_totals
+from pullback.tracking.run._log import reduce_totals
 from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
 from pullback.tracking.watch._functions import FunctionWatch

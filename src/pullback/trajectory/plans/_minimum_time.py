@@ -23,7 +23,6 @@ from pullback.trajectory.plans._rows import (
     row_kinds,
     row_values,
 )
-from pullback.trajectory.plans._within import combine
 
 __all__ = ["check_duration", "minimum_time", "stands_still"]
 
@@ -101,7 +100,7 @@ def minimum_time(
     check_duration(limits, points)
     check_given(plan, limits)
     _check_still(start, goal)
-    x = combine(plan.basis(), plan.values(plan.step))
+    x = plan.least(plan.step)
     step = _least_step(plan, x, limits)
     if "position" in limits.given:  # others are kept by the step
         check_decided(plan, limits, step)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Plan:
     order: int
     samples: int
     dtype: torch.dtype
-    known: dict[tuple[str, ...], Decided] = field(default_factory=dict, init=False, repr=False)
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def decided(self, kinds: tuple[str, ...]) -> Decided:
         """The rows of these kinds that the conditions decide, found once."""
@@ -60,7 +61,14 @@ class Plan:
             self.known[kinds] = decide_rows(self.conditions, self.samples, given, kinds)
         return self.known[kinds]
 
-    def basis(self) -> Tensor:
+    def least(self, step: Tensor) -> Tensor:
+        """The least motion that meets its conditions, in steps: ``[..., dof, 4, samples]``."""
+        if "basis" not in self.known:
+            self.known["basis"] = self._basis()
+        basis: Tensor = self.known["basis"]
+        return (self.values(step).mT @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
+
+    def _basis(self) -> Tensor:
         """The least motion that meets each condition with 1 and the others with 0, in steps.
 
         ``[..., conditions, 4, samples]``: position, velocity, acceleration and jerk.

@@ -102,6 +102,9 @@ class _Program(NamedTuple):
     value: Tensor
     level: Tensor
     scale: Tensor
+    alpha: Tensor
+    place: Tensor
+    names: str
 
 
 def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
@@ -120,7 +123,9 @@ def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
     scale = torch.where(free, 1 / half, 0.0)
     fixed = _decided_level(plan, limits, step).mT.unsqueeze(-1)
     level = torch.where(free, (value - middle) * scale, fixed)
-    return _Program(kinds, lower, upper, value, level.detach(), scale.detach())
+    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
+    level, scale, names = level.detach(), scale.detach(), ",".join(kinds)
+    return _Program(kinds, lower, upper, value, level, scale, alpha, place, names)
 
 
 def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,8 +134,7 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
     While compiling nobody can look at the second value, so the operator itself raises.
     """
     program = _program(plan, x, limits, step)
-    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    names = ",".join(program.kinds)
+    alpha, place, names = program.alpha, program.place, program.names
     energy = _energy(plan, program, x, step).detach()
     strict = torch.compiler.is_compiling()
     active, kink, found, inside = find_rows(
@@ -150,7 +154,6 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
 
 def miss_limits(
     plan: Plan,
-    x: Tensor,
     limits: Limits,
     step: Tensor,
     precision: float | None = None,
@@ -162,10 +165,9 @@ def miss_limits(
     To a relative precision, or until it is known whether that is more or less than one, or than one
     over ``narrower``.
     """
-    program = _program(plan, x, limits, step)
-    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    level, scale, names = program.level, program.scale, ",".join(program.kinds)
-    low, high = bound_rows(narrower * level, narrower * scale, place, alpha, names, precision)
+    program = _program(plan, plan.least(step), limits, step)
+    level, scale = narrower * program.level, narrower * program.scale
+    low, high = bound_rows(level, scale, program.place, program.alpha, program.names, precision)
     return low / narrower, high / narrower
 
 

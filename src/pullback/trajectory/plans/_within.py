@@ -16,22 +16,16 @@ from pullback.trajectory.plans._rows import (
     miss_limits,
 )
 
-__all__ = ["combine", "least_motion"]
+__all__ = ["least_motion"]
 
 # The least duration is looked for up to this multiple, to this relative precision.
 _LONGEST = 1024.0
 _PRECISION = 1e-3
 
 
-def combine(basis: Tensor, values: Tensor) -> Tensor:
-    """The motions ``[..., dof, 4, samples]`` that meet the conditions with ``[..., rows, dof]``."""
-    return (values.mT @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
-
-
 def least_motion(plan: Plan, limits: Limits | None) -> Tensor:
     """The least motion within limits, in steps ``[..., dof, 4, samples]``."""
-    basis = plan.basis()
-    x = combine(basis, plan.values(plan.step))
+    x = plan.least(plan.step)
     if limits is None or not limits.given:
         return x
     check_given(plan, limits)
@@ -40,11 +34,11 @@ def least_motion(plan: Plan, limits: Limits | None) -> Tensor:
     known = concrete(found)
     if known is not None and not bool(known.all()):
         check_decided(plan, limits, plan.step)
-        _refuse(plan, basis, limits, known)
+        _refuse(plan, limits, known)
     return x + change
 
 
-def _refuse(plan: Plan, basis: Tensor, limits: Limits, known: Tensor) -> None:
+def _refuse(plan: Plan, limits: Limits, known: Tensor) -> None:
     blame = "limits on " + " and ".join(limits.given)
     given = f"{int((~known).sum())} of {known.numel()} joints cannot keep their limits"
     mend = "Allow more time or wider limits; minimum_time finds a fast motion within limits."
@@ -58,7 +52,7 @@ def _refuse(plan: Plan, basis: Tensor, limits: Limits, known: Tensor) -> None:
         )
     failed = tuple((~known).nonzero()[0].tolist())
     place = f"joint {failed[-1]}" + (f" of trajectory {list(failed[:-1])}" if failed[:-1] else "")
-    low, high = _stretched(plan, basis, limits, failed, 1.0, precision=1e-3)
+    low, high = _stretched(plan, limits, failed, 1.0, precision=1e-3)
     if high < 1:
         raise ArgumentError(
             f"The {blame} leave so little room that the least motion within it was not found.",
@@ -73,55 +67,53 @@ def _refuse(plan: Plan, basis: Tensor, limits: Limits, known: Tensor) -> None:
             f"{high:.7g} times as wide",
             mend=f"Allow limits that are wider by {high - 1:.2g}, or fewer samples.",
         )
-    kinds = _blame(plan, basis, limits, failed)
+    kinds = _blame(plan, limits, failed)
     raise ArgumentError(
         f"The {'limit' if len(kinds) == 1 else 'limits'} on {' and '.join(kinds)} "
         "cannot be met in the given time.",
         given=f"{given}; the first is {place}, whose limits would need to be "
         f"{low:.4g} times as wide",
-        expected=_least_duration(plan, basis, limits, known),
+        expected=_least_duration(plan, limits, known),
         mend=mend,
     )
 
 
 def _stretched(
-    plan: Plan, basis: Tensor, limits: Limits, place: tuple[int, ...], stretch: float,
+    plan: Plan, limits: Limits, place: tuple[int, ...], stretch: float,
     *, precision: float | None = None,
 ) -> tuple[float, float]:  # fmt: skip
     """By how much one joint would miss its limits with so much more time."""
     with torch.no_grad():
-        step = plan.step * stretch
-        x = combine(basis, plan.values(step))
-        low, high = miss_limits(plan, x, limits, step, precision)
+        low, high = miss_limits(plan, limits, plan.step * stretch, precision)
         return float(low[place]), float(high[place])
 
 
-def _blame(plan: Plan, basis: Tensor, limits: Limits, place: tuple[int, ...]) -> list[str]:
+def _blame(plan: Plan, limits: Limits, place: tuple[int, ...]) -> list[str]:
     """The fewest kinds of limits that one joint cannot keep together."""
     guilty = list(limits.given)
     for kind in limits.given:
         others = [other for other in guilty if other != kind]
         ranges = {other: getattr(limits, other) for other in others}
         some = Limits(**ranges, between=limits.between)
-        if others and _stretched(plan, basis, some, place, 1.0)[0] > 1:
+        if others and _stretched(plan, some, place, 1.0)[0] > 1:
             guilty = others
     return [kind for kind in KINDS if kind in guilty]
 
 
-def _least_duration(plan: Plan, basis: Tensor, limits: Limits, known: Tensor) -> str:
+def _least_duration(plan: Plan, limits: Limits, known: Tensor) -> str:
     """The least duration that would do, all times stretched alike."""
     span = (plan.step.detach() * (plan.samples - 1)).expand(known.shape[:-1])
     longest, stretch = 0.0, 1.0
     for failed in (~known).nonzero().tolist():
         place = tuple(failed)
         low, high = 1.0, 2.0
-        while _stretched(plan, basis, limits, place, high)[1] >= 1:
+        while _stretched(plan, limits, place, high)[1] >= 1:
             low, high = high, 2 * high
             if low >= _LONGEST:
                 return f"wider limits: {_LONGEST:g} times the duration would not do either"
         while high / low > 1 + _PRECISION:
             middle = (low * high) ** 0.5
-            kept = _stretched(plan, basis, limits, place, middle)[1] < 1
+            kept = _stretched(plan, limits, place, middle)[1] < 1
             low, high = (low, middle) if kept else (middle, high)
         if float(span[place[:-1]]) * high > longest:
             longest, stretch = float(span[place[:-1]]) * high, high
