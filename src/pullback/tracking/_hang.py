@@ -31,9 +31,7 @@ _REDUCE = "__reduce_ex__"
 class Hook:
     """A hook that belongs to one tracker, and becomes inert where it is copied.
 
-    Arguments:
-        eager: what to call, with the module and whatever torch gives.
-        compiled: the same in code that is being compiled, which traces it.
+    It does one thing in eager code, and another or nothing in code that is being compiled.
     """
 
     def __init__(
@@ -94,12 +92,7 @@ class Hung:
 
 
 class Running:
-    """Which modules of a model are running in this thread, by name, the innermost last.
-
-    Arguments:
-        names: of those that run already.
-        ended: what to call with what a module returned.
-    """
+    """Which modules of a model are running in this thread, by name, the innermost last."""
 
     def __init__(
         self, names: Iterable[str] = (), ended: Callable[[Any], None] = lambda output: None

@@ -118,14 +118,7 @@ def _verb(what: str) -> str:
 
 
 def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> None:
-    """Refuse what is not a dense tensor of floating point numbers.
-
-    Arguments:
-        what: its name, in the plural or not.
-        value: anything.
-        shape: what is expected of it.
-        least: how many dimensions it must have.
-    """
+    """Refuse what is no dense tensor of floating point numbers, of so many dimensions at least."""
     if not isinstance(value, Tensor) or value.dtype not in DTYPES:
         raise ArgumentTypeError(
             f"The {what} {_verb(what)} not a tensor of floating point numbers.",

@@ -140,11 +140,7 @@ class Held:
     """Accelerations, each held over its step; sample 0 is the start, the last action is not used.
 
     With a step dt, ``v' = v + dt a`` and ``q' = q + dt v + weight dt^2 a``, with the velocity
-    before the step.
-
-    Arguments:
-        method: of `pullback.trajectory.integrate`.
-        weight: 1/2 for the exact integral, 1 for semi-implicit Euler.
+    before the step: 1/2 for the exact integral, 1 for semi-implicit Euler.
     """
 
     method: Method

@@ -18,14 +18,9 @@ _KNOWN = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.boo
 def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str]) -> None:
     """Refuse by name what is no tensor of real numbers, or not shaped as is said.
 
-    Arguments:
-        sizes: what letters stand for that is known; the others stand for what comes first.
-        given: tensors by their names, each with its form, as in ``"batch horizon dof"``; after
-            ``"..."`` there may be any first dimensions.
-
-    Raises:
-        ArgumentTypeError: one is no tensor, or none of numbers.
-        ArgumentError: one has another shape.
+    Each stands beside its form, as in ``"batch horizon dof"``; after ``"..."`` there may be any
+    first dimensions. Sizes are what letters stand for that is known; the others stand for what
+    comes first.
     """
     known = {"1": 1, **(sizes or {})}
     for name, (value, form) in given.items():
@@ -56,15 +51,7 @@ def fill(
 ) -> None:
     """Copy values into a caller's buffers, outside of the graph; all are checked before the first.
 
-    Arguments:
-        buffers: the tensors to fill by name, or ``None`` for one that is not asked for.
-        values: one for each buffer, of its shape.
-        inputs: the tensors that nothing may be written into, by name.
-
-    Raises:
-        ArgumentTypeError: a buffer is no tensor, or has a dtype that cannot hold the result.
-        ArgumentError: a buffer of another shape, or one that lies in the memory of an input, or
-            shares elements with another buffer or with itself.
+    Nothing may be written into inputs; a buffer that is ``None`` is not asked for.
     """
     wanted = dict(zip(buffers, values, strict=True))
     given = {name: buffer for name, buffer in buffers.items() if buffer is not None}

@@ -125,12 +125,8 @@ def _advise(
 ) -> FormatAdvice:
     """Count what a format loses of magnitudes of which each lies between a low and a high one.
 
-    Arguments:
-        known: the format.
-        low: ascending, float64.
-        high: likewise; the same where values are known exactly.
-        upto: how many magnitudes there are before each of these, and in all.
-        zeros: how many values are zero.
+    Both ascend, and are the same where values are known exactly; ``upto`` is how many magnitudes
+    there are before each of them, and in all.
     """
     ends = torch.frexp(torch.stack([low[0], high[-1]])).exponent - 1 if len(low) else ()
     first, last = map(int, ends) if len(low) else (known.smallest_exponent, known.largest_exponent)

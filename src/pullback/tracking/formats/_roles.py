@@ -24,9 +24,6 @@ class Weights:
     In inference mode and under `torch.func` no view tells what it was made of, and
     `torch.func.functional_call` puts plain tensors in the place of parameters: these are known by
     their memory.
-
-    Arguments:
-        modules: gives all modules of the model.
     """
 
     def __init__(self, modules: Callable[[], Iterable[nn.Module]]) -> None:

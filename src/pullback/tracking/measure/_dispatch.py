@@ -77,11 +77,7 @@ def measure_into(
 ) -> None:
     """Write the statistics of ``factor * values`` into a row, without reading it back.
 
-    Arguments:
-        values: a dense tensor of any dtype.
-        row: `WIDTH` float64 numbers, a NumPy array for a CPU tensor, else on its device.
-        factor: a multiplier; for the CPU a number.
-        backend: see `choose_backend`.
+    A row is of NumPy for a CPU tensor, and the factor a number there; else they are on its device.
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)

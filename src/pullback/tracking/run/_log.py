@@ -75,14 +75,9 @@ class Log:
     """The totals of every tensor, its last moments, and the first that was not finite.
 
     A tracker fills it while a model trains, and a file that is read fills one again. What arrives
-    is handed on to sinks as well.
-
-    Moments are in a ring of frames; a frame is one moment of training, four bytes a tensor. Which
-    tensors a frame is of is almost always the same from one frame to the next, so it is stored once
-    and shared.
-
-    Arguments:
-        limit: how many frames are kept, the oldest making room for the newest; ``None`` keeps all.
+    is handed on to sinks as well. Moments are in a ring of frames (``limit``, or all of them); a
+    frame is one moment of training, four bytes a tensor. Which tensors a frame is of is almost
+    always the same from one frame to the next, so it is stored once and shared.
     """
 
     def __init__(self, limit: int | None) -> None:

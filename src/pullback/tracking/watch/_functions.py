@@ -22,11 +22,8 @@ class FunctionWatch(TorchFunctionMode):
     """Measures what some functions return while a model's forward runs, and their gradients.
 
     The name of what is measured is that of the module that runs, a slash, and the function's:
-    ``"encoder.0/softmax"``. Compiled code is passed over.
-
-    Arguments:
-        patterns: of functions' names, ``"softmax"`` or ``"scaled_dot_product*"``. An operator and
-            a method go by the function's name: ``"add"`` is also ``x + y`` and ``x.add_(y)``.
+    ``"encoder.0/softmax"``. An operator and a method go by the function's name: ``"add"`` is also
+    ``x + y`` and ``x.add_(y)``. Compiled code is passed over.
     """
 
     def __init__(self, sightings: Sightings, patterns: Sequence[str]) -> None:

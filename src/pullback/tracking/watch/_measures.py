@@ -43,10 +43,7 @@ def channel_maximum(dim: int = -1) -> Measure:
 class Measures:
     """What functions of one's own made of each tensor, waiting on its device.
 
-    Arguments:
-        functions: by name; each takes a tensor without a graph and returns a small real tensor.
-        blocks: the same, of what blocks lose: of floating and complex tensors, and of the factors
-            of products.
+    ``blocks`` are the same, of what blocks lose of floating tensors, and of factors of products.
     """
 
     def __init__(

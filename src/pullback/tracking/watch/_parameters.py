@@ -35,9 +35,7 @@ def check_parts(parts: bool | Part | Iterable[Part]) -> tuple[Part, ...]:
 class ParameterWatch:
     """Measures parameters where an optimizer steps: as they are afterwards, and what moved them.
 
-    Arguments:
-        parts: which of `PARTS`. An update is what a step adds, for which a copy of each parameter
-            is kept while the step runs.
+    An update is what a step adds, for which a copy of each parameter is kept while the step runs.
     """
 
     def __init__(

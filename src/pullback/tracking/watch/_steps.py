@@ -54,20 +54,11 @@ def held_by(optimizer: Optimizer) -> set[int]:
 
 
 class StepWatch:
-    """Calls back at each step of an optimizer that holds one of some parameters.
+    """Calls back at each step of an optimizer that holds one of some parameters, or of any.
 
     A gradient scaler skips the optimizer where it finds an infinity, and then no optimizer would
-    say that the step is over; so a scaler's ``update`` ends the step too.
-
-    Arguments:
-        parameters: gives the parameters to look for; ``None`` listens to every optimizer.
-        ended: what to call, with the optimizer or ``None``. Two calls for one step must do no harm.
-        scaler: a `torch.amp.GradScaler`, if the loss is scaled.
-        began: what to call with every optimizer before it steps.
-        stepped: what to call with it afterwards, before the step ends.
-
-    Raises:
-        ArgumentTypeError: the scaler has no ``update``.
+    say that the step is over; so a scaler's ``update`` ends the step too, for which ``ended`` gets
+    ``None``. Two calls for one step must do no harm.
     """
 
     def __init__(

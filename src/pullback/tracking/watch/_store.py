@@ -56,11 +56,8 @@ def find_store(handle: int) -> "Store | None":
 class Store:
     """Rows on their devices, and what each of them is.
 
-    Arguments:
-        absorb: called at each flush with identities, in the order of execution, their rows, and
-            what statistics of one's own made of them.
-        every: only steps divisible by this are measured.
-        backend: which kernel measures; see `choose_backend`.
+    At each flush ``absorb`` gets identities, in the order of execution, their rows, and what
+    statistics of one's own made of them.
     """
 
     def __init__(

@@ -33,13 +33,9 @@ def apply(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
 
-    The control's own order repeats its last value at the last sample; orders above are zero.
-
-    Arguments:
-        control: ``[batch, steps, dof]``.
-        initial: ``[batch, order, dof]`` states at sample 0, position first.
-        steps: ``[1 or batch, steps or 1, order]`` coefficients e_k.
-        code: the order, 1, 2 or 3, what the control is a derivative of.
+    The control's own order repeats its last value at the last sample; orders above are zero. Of
+    ``control [batch, steps, dof]``, of ``initial [batch, order, dof]`` states at sample 0, position
+    first, and of coefficients e_k, ``steps [1 or batch, steps or 1, order]``.
     """
     (order,), dtype = code, steps.dtype
     held = control.to(dtype)

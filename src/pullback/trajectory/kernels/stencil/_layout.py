@@ -45,16 +45,11 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The geometry of a stencil over a horizon.
+    """The geometry of a stencil over a horizon, and the orders of what is given at its ends.
 
     Row ``h`` reads the window of ``width`` samples that begins ``before`` samples before it,
     moved inwards at the ends. Rows ``0 .. left - 1`` and the last ``right`` rows have weights of
     their own.
-
-    Arguments:
-        scheme: ``"backward"`` or ``"central"``.
-        start: the orders (0 to 3) of the values given at sample 0.
-        goal: the orders given at the last sample.
     """
 
     scheme: Scheme
@@ -81,11 +76,8 @@ class Layout:
     def column(self, side: Side, sample: int, order: int) -> int:
         """Return the column of a row's weights that a condition belongs to.
 
-        Arguments:
-            side: ``"left"`` (samples count from 0), ``"right"`` (from the last, so 0, -1, ...) or
-                ``"inside"`` (from the row itself).
-            sample: the sample, relative to that anchor.
-            order: 0 for a position, else the order of the boundary value.
+        Samples count from 0 on the left, from the last (0, -1, ...) on the right, and inside from
+        the row itself; the order is 0 for a position, else that of the boundary value.
         """
         if order == 0:
             offset = {"left": 0, "inside": self.geometry.before, "right": self.geometry.width - 1}[
