@@ -34,13 +34,13 @@ from pullback.tracking.formats._blocks import multiply_by
 from pullback.tracking.formats._products import (
     FACTORS,
     REFUSED,
+    Weights,
     count_factors,
     is_product,
     is_single,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
-from pullback.tracking.formats._roles import Weights
 from pullback.tracking.formats._rounding import ProductRounding, Spot
 
 __all__ = ["check_output", "rounding_products"]

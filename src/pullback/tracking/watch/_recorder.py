@@ -12,7 +12,7 @@ from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._html import write_html
 from pullback.tracking.report._picture import write_png
-from pullback.tracking.report._table import render_table
+from pullback.tracking.report._rows import render_table
 from pullback.tracking.run._identity import Key, Phase, Sink
 from pullback.tracking.run._log import Log, Run
 from pullback.tracking.run._recording import RunWriter, write_run
