@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
+from pullback.gradients._cases import normal, with_tensors
 from pullback.tensor import Case
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._model import simulate_format
@@ -22,13 +23,8 @@ _NONLINEAR = {
 }
 
 
-def _normal(generator: Generator) -> tuple[Tensor]:
-    return (torch.randn(3, 5, generator=generator, dtype=torch.float64, requires_grad=True),)
-
-
 def _with_noise(generator: Generator) -> tuple[Tensor, Tensor]:
-    (x,) = _normal(generator)
-    return x, torch.rand(3, 5, generator=generator, dtype=torch.float64)
+    return normal(generator, 3, 5), torch.rand(3, 5, generator=generator, dtype=torch.float64)
 
 
 def _round_value(x: Tensor, noise: Tensor) -> Tensor:
@@ -39,11 +35,6 @@ def _round_gradient(x: Tensor, noise: Tensor) -> Tensor:
     return RoundGradientFunction.apply(x, noise, E5M2, "saturate")
 
 
-def _two_factors(generator: Generator) -> tuple[Tensor, Tensor]:
-    a, b = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
-    return a.requires_grad_(), b.requires_grad_()
-
-
 def _block_product(a: Tensor, b: Tensor) -> Tensor:
     blocks = ScaledFormat("blocks of two", E5M2, per=2, scale="E8M0")
     return BlockProductFunction.apply(a, b, a, b, None, blocks, "saturate")
@@ -52,11 +43,14 @@ def _block_product(a: Tensor, b: Tensor) -> Tensor:
 def cases() -> Iterator[Case]:
     """Return the cases: values and gradients, to nearest and stochastically, and products."""
     yield Case(
-        "formats.value", partial(simulate_format, forward=E4M3), _normal, gradient="surrogate"
+        "formats.value",
+        partial(simulate_format, forward=E4M3),
+        with_tensors((3, 5)),
+        gradient="surrogate",
     )
     yield Case("formats.value.stochastic", _round_value, _with_noise, gradient="surrogate")
     yield Case(
-        "formats.gradient", partial(simulate_format, backward=E5M2), _normal,
+        "formats.gradient", partial(simulate_format, backward=E5M2), with_tensors((3, 5)),
         gradient="nonlinear", refuses=dict(_NONLINEAR),
     )  # fmt: skip
     yield Case(
@@ -64,6 +58,6 @@ def cases() -> Iterator[Case]:
         gradient="nonlinear", refuses=dict(_NONLINEAR),
     )  # fmt: skip
     yield Case(
-        "formats.product.blocks", _block_product, _two_factors,
+        "formats.product.blocks", _block_product, with_tensors((4, 4), (4, 4)),
         gradient="nonlinear", refuses=dict(_NONLINEAR),
     )  # fmt: skip

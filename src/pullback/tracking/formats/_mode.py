@@ -37,7 +37,6 @@ from pullback.tracking.formats._products import (
     Weights,
     count_factors,
     is_product,
-    is_single,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
@@ -135,16 +134,17 @@ class _ProductMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a product with rounded factors."""
-        if is_single(func, args, kwargs):
+        given = (*args, *kwargs.values())
+        if count_factors(func, args, kwargs) == 1 or not _holds_numbers(given):
             return self.run(func, args, kwargs)
         self.check_call(func, args, kwargs)
         formats = self.formats()
-        if formats is None or not _holds_numbers((*args, *kwargs.values())):
+        if formats is None:
             return self.run(func, args, kwargs)
         if formats.follows_dimension:
             multiply = functools.partial(self.multiply_blocks, formats)
             return multiply_by(multiply, func, args, kwargs)
-        spot = self.spot(formats, (*args, *kwargs.values()))
+        spot = self.spot(formats, given)
         places = itertools.count()
 
         def replace(x: Tensor, name: str) -> Tensor:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from pullback.gradients._check import check_tensor
 from pullback.internal.torch import innermost
-from pullback.tracking.formats._recipe import Role
+from pullback.tracking.formats._recipe import ROLES, Role
 from pullback.tracking.formats._round import parts_of, round_values
 from pullback.tracking.formats._scaled import Named, find_format
 
 __all__ = [
-    "ROLES",
     "NoiseMeter",
     "QuantisationNoise",
     "Sums",
@@ -23,8 +22,6 @@ __all__ = [
     "render_noise",
     "signal_to_noise",
 ]
-
-ROLES: tuple[Role, ...] = ("weight", "activation", "gradient")
 
 Sums = dict[tuple[str, Role, str], tuple[int, Tensor]]
 """By module, role and format: how many numbers, the sum of their squares, and of the errors'."""
@@ -133,7 +130,4 @@ def render_noise(found: Sequence[QuantisationNoise]) -> str:
     rows = [["module", *roles, "(SQNR / dB)"]]
     rows += [[name, *(", ".join(line[role]) for role in roles), ""] for name, line in cells.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

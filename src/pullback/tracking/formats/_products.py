@@ -24,7 +24,6 @@ __all__ = [
     "Weights",
     "count_factors",
     "is_product",
-    "is_single",
     "replace_factors",
 ]
 
@@ -124,27 +123,24 @@ def is_product(operator: Any) -> bool:
     return space not in _OWN
 
 
-def is_single(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call has one operand alone, as einsum that transposes or sums: no product."""
+def count_factors(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    """How many factors a call of a product has, an added term counted as none.
+
+    It is one where there is one operand, as of an einsum that transposes: no product.
+    """
+    wanted = FACTORS[function]
+    if wanted:
+        return len(wanted)
 
     def count(value: Any) -> int:
         if isinstance(value, list | tuple):
             return sum(map(count, value))
         return isinstance(value, Tensor)
 
-    return not FACTORS[function] and count((args, tuple(kwargs.values()))) == 1
-
-
-def count_factors(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> int:
-    """How many factors a call of a product has, an added term counted as none."""
-    wanted = FACTORS[function]
-    if wanted:
-        return len(wanted)
-    found = []
-    replace_factors(function, args, kwargs, lambda tensor, _: found.append(tensor) or tensor)
-    return len(found) if len(found) < 3 else 4  # between the products there is no rounding
+    found = count((args, tuple(kwargs.values())))
+    return found if found < 3 else 4  # between the products there is no rounding
 
 
 def replace_factors(

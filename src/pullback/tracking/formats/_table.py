@@ -3,7 +3,7 @@
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -92,6 +92,9 @@ class NumberFormat:
     infinite: bool = False
     signed_zero: bool = True
     dtype: torch.dtype | None = None
+
+    per: ClassVar[str] = "value"  # nothing is shared, and nothing of the past counts
+    history: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_fields(self, _NUMBERS)

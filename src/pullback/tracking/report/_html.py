@@ -15,7 +15,7 @@ from pullback.errors import RecordingError
 from pullback.internal._files import write_whole
 from pullback.internal._text import clean_within
 from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
-from pullback.tracking.formats._noise import ROLES
+from pullback.tracking.formats._recipe import ROLES
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._rows import (
     GROUPS,

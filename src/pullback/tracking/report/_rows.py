@@ -112,13 +112,10 @@ def render_table(run: Run) -> str:
     header = ["tensor", *_COLUMNS, *(f"grad {name}" for name in _COLUMNS)]
     body = [[str(key), *_cells(found[key]), *_cells(found.get(gradient_of(key)))] for key in values]
     body += [[str(key), *_cells(None), *_cells(found[key])] for key in alone]
-    widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [header, ["-" * width for width in widths], *body]
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
+        for first, *cells in [header, ["-" * width for width in widths], *body]
     ]
     noise = ["", render_noise(run.noise)] if run.noise else []
     return "\n".join([*lines, *noise, *([run.advice] if run.advice else [])])

@@ -14,7 +14,7 @@ from pullback.errors import ArgumentTypeError
 from pullback.tracking._hang import Hook, Hung, Mark
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
-from pullback.tracking.watch._blocks import input_name, weight_name
+from pullback.tracking.watch._blocks import factor_keys
 from pullback.tracking.watch._hooks import Sightings
 from pullback.tracking.watch._store import Store
 from pullback.tracking.watch._track import begin_operator, in_backward
@@ -168,5 +168,6 @@ class Attachment:
         if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
             return
         if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
-            self._store.observe_factor(values, input_name(name), "module")
-            self._store.observe_factor(weight, weight_name(name), "parameter")
+            keys = factor_keys(name)
+            self._store.observe_factor(values, keys["activation"])
+            self._store.observe_factor(weight, keys["weight"])

@@ -22,7 +22,7 @@ from pullback.tracking.measure._dispatch import (
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
 from pullback.tracking.measure._statistics import hide_unknown
-from pullback.tracking.run._identity import Key, Phase, Place, Source
+from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._steps import Rounds
@@ -150,12 +150,11 @@ class Store:
             with self._lock:
                 self._write(values, key, Place(self.step, self.microbatch))
 
-    def observe_factor(self, values: torch.Tensor, name: str, source: Source) -> None:
+    def observe_factor(self, values: torch.Tensor, key: Key) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
         if self.active and values.is_floating_point():
             with self._lock:
-                key = Key(name, phase=self.phase, source=source)
-                place = Place(self.step, self.microbatch)
+                key, place = key._replace(phase=self.phase), Place(self.step, self.microbatch)
                 self.measures.take(values, 1.0, key, place, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:

@@ -110,7 +110,9 @@ class Tracker(Recorder):
         self._entered = False
         self._chosen = choose_by(names)
         self._blocks = None if blocks is None else choose_blocks(blocks)
-        self._store.measures = Measures(measures or {}, block_measures(self._blocks))
+        self._store.measures = Measures(
+            measures or {}, block_measures(self._blocks) if self._blocks else {}
+        )
         self._attachment = Attachment(self._store)
         self._parameters = ParameterWatch(
             self._store, model, check_parts(parameters), self._holds_chosen
