@@ -56,24 +56,23 @@ def take_seconds(
 ) -> Tensor:
     """A number, or where there are several numbers in a list, as a tensor; a tensor as it is."""
     value = plain(value)
-    if several and isinstance(value, (list, tuple)):
-        if all(map(is_number, value)):
-            value = torch.tensor(value, dtype=dtype, device=like.device)
-    elif not several and is_number(value):
-        value = torch.full((), float(value), dtype=dtype, device=like.device)
+    listed = isinstance(value, (list, tuple))
+    if listed == several and all(map(is_number, value if listed else [value])):
+        return torch.tensor(value, dtype=dtype, device=like.device)
     dense = isinstance(value, Tensor) and value.layout is torch.strided
     if not dense or value.dtype not in DTYPES:
-        raise ArgumentTypeError(
-            f"The {what} are not a sequence of floating point numbers."
+        words, mend = (
+            ("are not a sequence of floating point numbers", "torch.stack(numbers) of a list")
             if several
-            else f"The {what} is not a number, nor a floating tensor.",
+            else ("is not a number, nor a floating tensor", "a float, or torch.tensor(numbers)")
+        )
+        raise ArgumentTypeError(
+            f"The {what} {words}.",
             given=f"{value.dtype}, {value.layout}"
             if isinstance(value, Tensor)
             else type(value).__name__,
             expected="seconds",
-            mend="Pass torch.stack(numbers) where they are tensors in a list."
-            if several
-            else "Pass a float, or torch.tensor(numbers).",
+            mend=f"Pass {mend}.",
         )
     return value
 

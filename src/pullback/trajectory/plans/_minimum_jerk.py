@@ -83,12 +83,8 @@ def minimum_jerk(
 
     Source: Flash and Hogan, The coordination of arm movements, 1985.
     """
-    plan = make_plan(
-        points, times, duration=duration, start=start, goal=goal, samples=samples, order=3
-    )
-    if limits is not None:
-        check_limits(limits, points)
-    return to_motion(plan, least_motion(plan, limits), plan.step)
+    asked = {"duration": duration, "start": start, "goal": goal, "samples": samples}
+    return least_motion(make_plan(points, times, **asked, order=3), points, limits)
 
 
 def minimum_acceleration(
@@ -134,12 +130,8 @@ def minimum_acceleration(
 
     Source: de Boor, A Practical Guide to Splines, chapter V.
     """
-    plan = make_plan(
-        points, times, duration=duration, start=start, goal=goal, samples=samples, order=2
-    )
-    if limits is not None:
-        check_limits(limits, points)
-    return to_motion(plan, least_motion(plan, limits), plan.step)
+    asked = {"duration": duration, "start": start, "goal": goal, "samples": samples}
+    return least_motion(make_plan(points, times, **asked, order=2), points, limits)
 
 
 # The least duration is looked for up to this multiple, to this relative precision.
@@ -147,11 +139,13 @@ _LONGEST = 1024.0
 _PRECISION = 1e-3
 
 
-def least_motion(plan: Plan, limits: Limits | None) -> Tensor:
-    """The least motion within limits, in steps ``[..., dof, 4, samples]``."""
+def least_motion(plan: Plan, points: Tensor, limits: Limits | None) -> Motion:
+    """The least motion within limits."""
+    if limits is not None:
+        check_limits(limits, points)
     x = plan.least(plan.step)
     if limits is None or not limits.given:
-        return x
+        return to_motion(plan, x, plan.step)
     check_given(plan, limits)
     check_room(plan, limits)
     change, found = keep_limits(plan, x, limits, plan.step)
@@ -159,7 +153,7 @@ def least_motion(plan: Plan, limits: Limits | None) -> Tensor:
     if known is not None and not bool(known.all()):
         check_decided(plan, limits, plan.step)
         _refuse(plan, limits, known)
-    return x + change
+    return to_motion(plan, x + change, plan.step)
 
 
 def _refuse(plan: Plan, limits: Limits, known: Tensor) -> None:

@@ -14,7 +14,7 @@ Mathematics of Computation 51 (1988); divided differences as in any text on inte
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -63,17 +63,17 @@ class Layout:
     start: tuple[int, ...]
     goal: tuple[int, ...]
 
-    conditions: int = field(init=False, compare=False)
-    """How many boundary values there are."""
+    @property
+    def conditions(self) -> int:
+        """How many boundary values there are."""
+        return len(self.start) + len(self.goal)
 
-    geometry: Geometry = field(init=False, compare=False)
-    """The integers that a kernel needs."""
-
-    def __post_init__(self) -> None:
+    @property
+    def geometry(self) -> Geometry:
+        """The integers that a kernel needs."""
         head = 0 if 0 in self.start else -1
         tail = len(self.start) if 0 in self.goal else -1
-        object.__setattr__(self, "conditions", len(self.start) + len(self.goal))
-        object.__setattr__(self, "geometry", Geometry(*_SIZES[self.scheme], head, tail))
+        return Geometry(*_SIZES[self.scheme], head, tail)
 
     @property
     def code(self) -> str:
@@ -87,13 +87,10 @@ class Layout:
         the row itself; the order is 0 for a position, else that of the boundary value.
         """
         if order == 0:
-            offset = {"left": 0, "inside": self.geometry.before, "right": self.geometry.width - 1}[
-                side
-            ]
-            return sample + offset
-        if side == "left":
-            return self.geometry.width + self.start.index(order)
-        return self.geometry.width + len(self.start) + self.goal.index(order)
+            before, width = self.geometry[:2]
+            return sample + {"left": 0, "inside": before, "right": width - 1}[side]
+        given = self.start.index(order) if side == "left" else self.goal.index(order)
+        return self.geometry.width + given + len(self.start) * (side == "right")
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:
@@ -167,9 +164,8 @@ def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
 
 @functools.cache
 def _uniform_constants(layout: Layout) -> tuple[float, ...]:
-    one = torch.ones(
-        1, layout.geometry.left + layout.geometry.right, dtype=torch.float64, device="cpu"
-    )
+    steps = layout.geometry.left + layout.geometry.right
+    one = torch.ones(1, steps, dtype=torch.float64, device="cpu")
     # Steps of one second over the least horizon with an inside row. What the solves round is
     # 1e-14, and the exact rationals are that many parts of a whole.
     near = nonuniform_table(layout, one, torch.float64) * _PARTS
@@ -237,29 +233,24 @@ def _central_rows(dt: Tensor) -> Tensor:
 
 def _end_rows(layout: Layout, side: Side, count: int, dt: Tensor) -> Tensor:
     """Weights of the first or last rows, ``[trajectories, count, 3, columns]``, by small solves."""
-    edge = (
-        dt[:, : layout.geometry.width - 1]
-        if side == "left"
-        else dt[:, -(layout.geometry.width - 1) :]
-    )
+    width = layout.geometry.width
+    edge = dt[:, : width - 1] if side == "left" else dt[:, 1 - width :]
     # Times in units of the mean step near the end keep the systems well scaled.
     unit = edge.mean(-1, keepdim=True)
     times = torch.nn.functional.pad((edge / unit).cumsum(-1), (1, 0))
-    anchor = 0 if side == "left" else layout.geometry.width - 1
+    anchor = 0 if side == "left" else width - 1
     rows = []
     for row in range(count) if side == "left" else reversed(range(count)):
-        now = times[:, row] if side == "left" else times[:, layout.geometry.width - 1 - row]
+        now = times[:, row] if side == "left" else times[:, width - 1 - row]
         for order in ORDERS:
             chosen = choose_conditions(layout, side, row, order)
             weights = _solve_for_weights(chosen, times - now[:, None], anchor, order)
             orders = torch.tensor([known - order for _, known in chosen], device=dt.device)
             columns = [layout.column(side, sample, known) for sample, known in chosen]
-            spread = torch.nn.functional.one_hot(
-                torch.tensor(columns, device=dt.device), layout.geometry.width + layout.conditions
-            ).to(dt.dtype)
+            places, many = torch.tensor(columns, device=dt.device), width + layout.conditions
+            spread = torch.nn.functional.one_hot(places, many).to(dt.dtype)
             rows.append((weights * unit**orders) @ spread)
-    shape = (dt.shape[0], count, len(ORDERS), layout.geometry.width + layout.conditions)
-    return torch.stack(rows, dim=1).reshape(shape)
+    return torch.stack(rows, dim=1).reshape(dt.shape[0], count, len(ORDERS), -1)
 
 
 def _solve_for_weights(chosen: list[Condition], times: Tensor, anchor: int, order: int) -> Tensor:
