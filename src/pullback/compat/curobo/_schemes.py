@@ -40,13 +40,8 @@ class Differences:
 
     The line of positions is three samples on the parabola of the start, the start, the actions,
     and the last of these ``held`` times more. With the rate ``r = 1/dt``, the derivative of order k
-    is ``y_k[h] = r^k sum_i weights[k - 1][i] line[h - before + i]``.
-
-    Arguments:
-        weights: of the derivatives of order 1, 2 and 3.
-        before: how many samples a row of weights begins before its own.
-        held: how often the last action is repeated. With 0 it is not used, and sample 0 has the
-            derivatives of the start.
+    is ``y_k[h] = r^k sum_i weights[k - 1][i] line[h - before + i]``. Where the last action is not
+    ``held`` it is not used, and sample 0 has the derivatives of the start.
     """
 
     weights: tuple[tuple[float, ...], ...]

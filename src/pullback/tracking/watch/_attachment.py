@@ -15,13 +15,11 @@ from pullback.tracking._hang import Hook, Hung, Mark
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
 from pullback.tracking.watch._blocks import factor_keys
-from pullback.tracking.watch._hooks import Sightings
+from pullback.tracking.watch._hooks import ROOT, Sightings
 from pullback.tracking.watch._store import Store
 from pullback.tracking.watch._track import begin_operator, in_backward
 
-__all__ = ["ROOT", "Attachment", "Names", "choose_by"]
-
-ROOT = "(root)"
+__all__ = ["Attachment", "Names", "choose_by"]
 
 Choose = Callable[[str, nn.Module], bool]
 

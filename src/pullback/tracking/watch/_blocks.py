@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pullback.tracking.formats._block_errors import BlockErrors, measure_blocks
-from pullback.tracking.formats._noise import QuantisationNoise
+from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, measure_blocks
 from pullback.tracking.formats._recipe import ROLES, ProductFormats, Recipe, Role
 from pullback.tracking.formats._scaled import Named, ScaledFormat, find_format
 from pullback.tracking.run._identity import Key, Place

@@ -7,25 +7,33 @@ there the tensors of the output are passed through `pullback.tracking.track`'s F
 """
 
 import functools
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback.errors import UnsupportedError
+from pullback.internal._open import open_function
 from pullback.internal.torch import (
     base_of,
     disable_torch_function,
+    leave_function_mode,
     peek_interpreter_stack,
     version_of,
 )
+from pullback.tracking._hang import Running
 from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.measure._dispatch import check_measurable
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import in_backward, pass_through
 
-__all__ = ["Sightings"]
+__all__ = ["ROOT", "FunctionWatch", "Sightings"]
+
+ROOT = "(root)"
 
 
 class _GradientHook:
@@ -164,3 +172,70 @@ def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     if any(tensor is base or base_of(tensor) is base for tensor in given):
         return None
     return base
+
+
+class FunctionWatch(TorchFunctionMode):
+    """Measures what some functions return while a model's forward runs, and their gradients.
+
+    The name of what is measured is that of the module that runs, a slash, and the function's:
+    ``"encoder.0/softmax"``. An operator and a method go by the function's name: ``"add"`` is also
+    ``x + y`` and ``x.add_(y)``. Compiled code is passed over.
+    """
+
+    def __init__(self, sightings: Sightings, patterns: Sequence[str]) -> None:
+        super().__init__()
+        self._sightings = sightings
+        self._patterns = patterns
+        self._running = Running()
+
+    def attach(self, model: nn.Module) -> None:
+        """Follow which module runs, and look at what is called."""
+        self._running.follow((name or ROOT, module) for name, module in model.named_modules())
+        self.__enter__()
+
+    def detach(self) -> None:
+        """Look no more."""
+        leave_function_mode(self)
+        self._running.stop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        name, path = _short_name(func), self._running.names
+        chosen = any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        opened = None if chosen else open_function(func)
+        if opened is not None and path:
+            with self:  # the mode is off inside of this method; what is inside counts
+                return opened(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if chosen and path and self._sightings.store.active:
+            full = f"{path[-1]}/{name}"
+            if peek_interpreter_stack() is not None and any(result is given for given in args):
+                self._sightings.store.skipped[full] = (
+                    "what changes its argument in place, in torch.func"
+                )
+                return result
+            taken = self._sightings.take(result, full, (args, kwargs))
+            return result if taken is None else taken
+        return result
+
+
+@functools.cache
+def _short_name(function: Callable[..., Any]) -> str:
+    full = resolve_name(function) or getattr(function, "__name__", "")
+    name = full.rpartition(".")[2].strip("_")
+    return _OPERATORS.get(name, name)
+
+
+# Operators of Python by the names of torch's functions.
+_OPERATORS = {
+    "radd": "add", "iadd": "add", "rsub": "sub", "isub": "sub", "rmul": "mul", "imul": "mul",
+    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rmatmul": "matmul",
+}  # fmt: skip

@@ -17,15 +17,15 @@ from pullback.tracking.formats import (
     ScaledFormat,
     advise_from_exponents,
 )
-from pullback.tracking.formats._block_errors import choose_blocks
+from pullback.tracking.formats._noise import choose_blocks
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
+from pullback.tracking.watch._attachment import Attachment, Names, choose_by
 from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
-from pullback.tracking.watch._functions import FunctionWatch
+from pullback.tracking.watch._hooks import ROOT, FunctionWatch
 from pullback.tracking.watch._measures import Measure, Measures
 from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
 from pullback.tracking.watch._recorder import Recorder

@@ -41,20 +41,13 @@ _ROUNDING = 1e-9
 
 
 class Decided(NamedTuple):
-    """The rows of some kinds that are decided; of each there are no more than conditions.
+    """The rows of some kinds that are decided; of each there are no more than conditions."""
 
-    Arguments:
-        free: ``[..., kinds, samples]``, which of all rows are not, but of the motion.
-        index: ``[..., kinds, few]``, the samples of those that are, and 0 for others.
-        known: ``[..., kinds, few + conditions]``, which of these are, and after them which of the
-            conditions themselves are of the kind.
-        weights: ``[..., kinds, few + conditions, conditions]``: the sums that they are.
-    """
-
-    free: Tensor
-    index: Tensor
+    free: Tensor  # [..., kinds, samples], which of all rows are not, but of the motion
+    index: Tensor  # [..., kinds, few], the samples of those that are, and 0 for others
+    # [..., kinds, few + conditions], which of these are, and which of the conditions of the kind.
     known: Tensor
-    weights: Tensor
+    weights: Tensor  # [..., kinds, few + conditions, conditions], the sums that they are
 
 
 def inner_rows(kinds: tuple[str, ...], samples: int, device: torch.device) -> Tensor:

@@ -29,25 +29,15 @@ _BESIDE = 1.1
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is asked of a least motion, checked, in float64 and per step.
+    """What is asked of a least motion, checked, in float64 and per step."""
 
-    Arguments:
-        points: ``[..., count, dof]``, relative to the first.
-        origin: ``[..., 1, dof]``, the first point.
-        step: ``[...]`` seconds between samples.
-        conditions: positions, then derivatives at the ends.
-        places: ``[..., count]``, when the points are met, in steps.
-        begin: ``[...]`` seconds, the time of the first point, where times were given.
-        ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
-            order of the rows.
-    """
-
-    points: Tensor
-    origin: Tensor
-    step: Tensor
-    conditions: Conditions
-    places: Tensor
-    begin: Tensor | None
+    points: Tensor  # [..., count, dof], relative to the first
+    origin: Tensor  # [..., 1, dof], the first point
+    step: Tensor  # [...] seconds between samples
+    conditions: Conditions  # positions, then derivatives at the ends
+    places: Tensor  # [..., count], when the points are met, in steps
+    begin: Tensor | None  # [...] seconds, the time of the first point, where times were given
+    # "start" or "goal", kind and value [..., 1, dof] in seconds, in the order of the rows.
     ends: tuple[tuple[str, str, Tensor], ...]
     order: int
     samples: int

@@ -164,15 +164,10 @@ meet_rows.register_vmap(broadcast_batch(meet_rows, (2, 1, 2, 2, 3, 2, 3)))
 
 
 class Conditions(NamedTuple):
-    """What a motion meets: ``sum_d alpha[i, d] x[d, place[i]]`` for each condition ``i``.
+    """What a motion meets: ``sum_d alpha[i, d] x[d, place[i]]`` for each condition ``i``."""
 
-    Arguments:
-        alpha: ``[..., few, 4]``, parts of position, velocity, acceleration and jerk, in steps.
-        place: ``[..., few]`` samples.
-    """
-
-    alpha: Tensor
-    place: Tensor
+    alpha: Tensor  # [..., few, 4], parts of position, velocity, acceleration and jerk, in steps
+    place: Tensor  # [..., few] samples
 
 
 class LeastMotion(Function):

@@ -37,21 +37,14 @@ _WEAK = 1e-9
 
 
 class Found(NamedTuple):
-    """What is known of each joint.
+    """What is known of each joint."""
 
-    Arguments:
-        active: ``[kinds, samples, batch]``, 1 where the upper end of a range is met and pushes, -1
-            where the lower one does.
-        kink: ``[batch]``, whether a row is met that does not push, so that the least change of what
-            is given makes it active or not.
-        found: ``[batch]``, whether a motion within the limits was found and proven the least one.
-        x: ``[4, samples, batch]``, the motion itself where it is not met by its active rows to
-            rounding, as they depend on one another; elsewhere NaN.
-    """
-
+    # [kinds, samples, batch], 1 where the upper end of a range is met and pushes, -1 the lower one.
     active: np.ndarray
+    # [batch], whether a row is met that does not push: the least change makes it active or not.
     kink: np.ndarray
-    found: np.ndarray
+    found: np.ndarray  # [batch], whether a motion within limits was found and proven the least
+    # [4, samples, batch], the motion itself where its active rows depend on one another, else NaN.
     x: np.ndarray
 
 
