@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_tensor
-from pullback.internal._text import shown
+from pullback.internal._arguments import checked
 from pullback.internal.torch import run_eagerly
 from pullback.tracking.formats._mode import check_output, rounding_products
 from pullback.tracking.formats._noise import (
@@ -21,7 +21,6 @@ from pullback.tracking.formats._round import (
     RoundGradientFunction,
     Rounding,
     RoundValueFunction,
-    check_choices,
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
@@ -120,6 +119,7 @@ def simulate_format(
     recipe: Recipe | None = None,
     measure: bool = False,
 ) -> SimulatedFormat: ...
+@checked
 def simulate_format(
     target: Tensor | nn.Module,
     *,
@@ -183,8 +183,13 @@ def simulate_format(
         >>> model(x).shape
         torch.Size([2])
     """
-    check_choices(rounding, overflow, generator)
-    _check_formats(forward is None and backward is None, recipe, measure)
+    if (recipe is None) == (forward is None and backward is None):
+        raise ArgumentError(
+            "simulate_format was given no format."
+            if recipe is None
+            else "simulate_format was given formats and a recipe.",
+            mend='Pass forward="E4M3", backward="E5M2", or recipe=Recipe({...}) for a module.',
+        )
     everywhere = ProductFormats(weight=forward, activation=forward, gradient=backward)
     if isinstance(target, nn.Module):
         check_traceable(target)
@@ -194,10 +199,9 @@ def simulate_format(
         meter = NoiseMeter() if measure else None
         products = ProductRounding(recipe, rounding, overflow, generator, meter)
         return SimulatedFormat(target, products)
-    if not isinstance(target, Tensor) or recipe is not None or measure:
+    if recipe is not None or measure:
         raise ArgumentTypeError(
-            "simulate_format takes a module or a tensor, and recipes are for modules.",
-            given=f"a {type(target).__name__}",
+            "Recipes, and what is measured, are for modules.", given=f"a {type(target).__name__}"
         )
     check_tensor(target, "simulate_format")
     if everywhere.remembers:
@@ -214,22 +218,6 @@ def simulate_format(
             noise = draw_noise(target, generator) if rounding == "stochastic" else None
             target = rule.apply(target, noise, chosen, overflow)
     return target
-
-
-def _check_formats(missing: bool, recipe: Recipe | None, measure: bool) -> None:
-    if not (isinstance(recipe, Recipe | None) and isinstance(measure, bool)):
-        raise ArgumentTypeError(
-            "simulate_format takes a Recipe, and True or False of measure.",
-            given=f"recipe={shown(recipe)}, measure={shown(measure)}",
-            mend="Pass recipe=Recipe({...}).",
-        )
-    if (recipe is None) == missing:
-        raise ArgumentError(
-            "simulate_format was given no format."
-            if recipe is None
-            else "simulate_format was given formats and a recipe.",
-            mend='Pass forward="E4M3", backward="E5M2", or recipe=Recipe({...}) for a module.',
-        )
 
 
 def check_traceable(model: nn.Module) -> None:
