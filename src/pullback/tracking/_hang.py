@@ -23,7 +23,7 @@ from pullback.internal.torch import (
     without_forward_hooks,
 )
 
-__all__ = ["Hook", "Hung", "Mark", "Running"]
+__all__ = ["Hook", "Hung", "Overlay", "Running"]
 
 _REDUCE = "__reduce_ex__"
 
@@ -125,55 +125,63 @@ class Running:
             self._ended(output)
 
 
-class Mark:
-    """Makes compiled code look again: it never checks for hooks that came after it.
+class Overlay:
+    """Something of an object's own in the place of a method, until it is removed.
 
-    It does check that a module has no ``forward`` of its own, or which; so the module gets one,
-    which is the very method it had or calls it. Without it, the code compiled before is valid
-    again.
+    It makes compiled code look again, which never checks for hooks that came after it. It does
+    check that a module has no ``forward`` of its own, or which; so the module gets one, the very
+    method it had or what calls it. Without it, the code compiled before is valid again.
+
+    Arguments:
+        after: what to call each time when the method has run.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        own = vars(module).get("forward")
-        self._module = ref(module)
-        self._given = vars(module)["forward"] = module.forward if own is None else _Calling(own)
+    def __init__(self, owner: Any, name: str, after: Callable[[], None] | None = None) -> None:
+        own, found = vars(owner).get(name), getattr(owner, name)
+        self._owner, self._name = ref(owner), name
+        plain = own is None and after is None
+        self._given = vars(owner)[name] = found if plain else _Calling(found, own, after)
 
     def remove(self) -> None:
-        """Give the module the forward that it had before; one that somebody set since stays."""
-        module, given = self._module(), self._given
-        if module is None:
+        """Give back the method that there was before; one that somebody set since stays."""
+        owner, given, own = self._owner(), self._given, None
+        if isinstance(given, _Calling):
+            given.after, own = None, given.own
+        if owner is None:
             return
-        own = given.own if isinstance(given, _Calling) else None
-        now = vars(module).get("forward")
+        now = vars(owner).get(self._name)
         if now is given and own is None:
-            del vars(module)["forward"]
+            del vars(owner)[self._name]
         elif now is given:
-            vars(module)["forward"] = own
-        while isinstance(now, _Calling):  # the marks that came later
+            vars(owner)[self._name] = own
+        while isinstance(now, _Calling):  # what came later
             if now.own is given:
                 now.own = own
             now = now.own
 
 
 class _Calling:
-    """Calls a module's own forward.
+    """Calls a method, and then what is to be called after it.
 
-    ``own`` is what the module gets back in the end: nothing once a mark before it is gone.
+    ``own`` is what the object gets back in the end: nothing once an overlay before it is gone.
     """
 
-    def __init__(self, forward: Any) -> None:
-        self.forward = self.own = forward
-        functools.update_wrapper(self, forward)
+    def __init__(self, method: Any, own: Any, after: Callable[[], None] | None) -> None:
+        functools.update_wrapper(self, method)  # first: it copies what an overlay before it has
+        self.method, self.own, self.after = method, own, after
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        result = self.method(*args, **kwargs)
+        if self.after is not None:
+            self.after()
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.forward,)
+        return _same, (self.method,)
 
 
-def _same(forward: Any) -> Any:
-    return forward
+def _same(method: Any) -> Any:
+    return method
 
 
 def _is_ours(hook: object) -> bool:
@@ -181,7 +189,7 @@ def _is_ours(hook: object) -> bool:
 
 
 def _reduce_plainly(module: nn.Module, protocol: Any) -> Any:
-    """What a module is made of, but for hooks and marks."""
+    """What a module is made of, but for hooks and overlays."""
     reduced = type(module).__reduce_ex__(module, protocol)
     if len(reduced) < 3 or not isinstance(reduced[2], dict):
         return reduced

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._arguments import checked
 from pullback.internal.torch import innermost
 from pullback.trajectory._checks import (
     check_floating,
@@ -276,6 +277,7 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
+@checked
 def concatenate(motions: Sequence[Motion]) -> Motion:
     """Motions one after another: each begins at the instant and place where the last one ends.
 
@@ -297,13 +299,8 @@ def concatenate(motions: Sequence[Motion]) -> Motion:
         >>> both.horizon, round(both.times[-1].item(), 6)
         (21, 3.0)
     """
-    listed = list(motions) if isinstance(motions, Sequence) else []
-    if not listed or not all(isinstance(motion, Motion) for motion in listed):
-        raise ArgumentTypeError(
-            "Only motions can be concatenated.",
-            given=repr([type(motion).__name__ for motion in listed] or type(motions).__name__),
-            expected="a sequence of Motion, one at least",
-        )
+    if not len(motions):
+        raise ArgumentTypeError("There is no motion to concatenate.", given=repr(motions))
     for before, after in itertools.pairwise(motions):
         _check_meeting(before, after)
     pieces = [*(motion[:-1] for motion in motions[:-1] if motion.horizon > 1), motions[-1]]

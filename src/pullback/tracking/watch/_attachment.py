@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.tracking._hang import Hook, Hung, Mark
+from pullback.tracking._hang import Hook, Hung, Overlay
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
 from pullback.tracking.watch._blocks import factor_keys
@@ -60,7 +60,7 @@ class Attachment:
     def __init__(self, store: Store) -> None:
         self.sightings = Sightings(store)
         self._store = store
-        self._undo: list[Hung | Mark] = []
+        self._undo: list[Hung | Overlay] = []
         self._watched: list[tuple[str, Hung]] = []
         self._noise: tuple[QuantisationNoise, ...] = ()
         # Of simulated models: our names by their meter's, and what it had at the beginning.
@@ -89,7 +89,7 @@ class Attachment:
                 continue
             take = functools.partial(self._take, name), functools.partial(self._trace, name)
             hung = Hung(module, Hook(*take))
-            self._undo += hung, Mark(module)
+            self._undo += hung, Overlay(module, "forward")
             self._watched.append((name, hung))
             watched += 1
         return watched

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import current_graph_task_id, declare_ordered
 from pullback.tensor import Function
@@ -201,6 +201,7 @@ class Record(Recorder):
         return self._find(self.name, direction, call, order, recomputed=recomputed, visit=visit)
 
 
+@checked
 def track(values: torch.Tensor, record: Record) -> torch.Tensor:
     """Pass a tensor through unchanged and record statistics of it and of its gradient.
 
@@ -224,19 +225,6 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         >>> record.total("forward").mean_abs, record.total("backward").mean
         (2.0, 2.0)
     """
-    if not isinstance(values, torch.Tensor):
-        raise ArgumentTypeError(
-            "Only tensors can be tracked.",
-            given=type(values).__name__,
-            expected="a torch.Tensor",
-        )
-    if not isinstance(record, Record):
-        raise ArgumentTypeError(
-            "track needs a record to write to.",
-            given=type(record).__name__,
-            expected="a pullback.tracking.Record",
-            mend='Make one with Record("name").',
-        )
     if not torch.compiler.is_compiling():  # there, the operator checks when it runs
         check_measurable(values)
     return pass_through(values, record.store.handle, record.name)
