@@ -25,7 +25,7 @@ from torch import Tensor
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.states import ROWS, Conditions
 
-__all__ = ["Decided", "decide_rows", "inner_rows"]
+__all__ = ["Decided", "decide_rows", "inner_rows", "row_forms"]
 
 _SPLINE = (
     (1 / 6, 4 / 6, 1 / 6, 0.0),
@@ -52,15 +52,16 @@ class Decided(NamedTuple):
 
 def inner_rows(kinds: tuple[str, ...], samples: int, device: torch.device) -> Tensor:
     """Which rows ``[kinds, samples]`` are of the motion: no control points outside of it."""
-    inner = torch.ones(len(kinds), samples, dtype=torch.bool, device=device)
+    inner = torch.zeros(len(kinds), samples, dtype=torch.bool, device=device)
     for number, kind in enumerate(kinds):
-        if kind in ("velocity", "jerk", "ahead"):
-            inner[number, -1] = False
-        elif kind == "behind":
-            inner[number, 0] = False
-        elif kind == "end velocity":
-            inner[number, 1:-1] = False
+        inner[number, ROWS[kind].samples] = True
     return inner
+
+
+def row_forms(kinds: tuple[str, ...], device: torch.device) -> Tensor:
+    """What rows are of a state and a jerk: ``[kinds, 4]``."""
+    forms = [ROWS[kind].form for kind in kinds]
+    return torch.tensor(forms, dtype=torch.float64, device=device)
 
 
 def decide_rows(
@@ -80,8 +81,7 @@ def decide_rows(
     matrix = torch.zeros(*batch, few, samples + 3, dtype=torch.float64, device=device)
     matrix = matrix.scatter(-1, places.expand(*batch, few, 4), parts)
     basis, triangle = torch.linalg.qr(matrix.mT)
-    forms = torch.tensor([ROWS[kind] for kind in kinds], dtype=torch.float64, device=device)
-    forms = forms @ spline
+    forms = row_forms(kinds, device) @ spline
     reach = (basis.unfold(-2, 4, 1) @ forms.mT).movedim(-1, -3)  # [..., kinds, samples, few]
     inner = inner_rows(kinds, samples, device)
     apart = (1 - reach.square().sum(-1) / forms.square().sum(-1, keepdim=True)).abs()

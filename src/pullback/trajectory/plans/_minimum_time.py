@@ -13,15 +13,14 @@ from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._decided import inner_rows
+from pullback.trajectory.kernels.states import ROWS
+from pullback.trajectory.plans._decided import inner_rows, row_forms
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
     aim_of,
     check_decided,
     check_given,
-    limit_of,
     row_kinds,
-    row_values,
 )
 
 __all__ = ["check_duration", "minimum_time", "stands_still"]
@@ -160,10 +159,10 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
     rounding = _ROUNDING * plan.points.detach().abs().amax((-2, -1))[..., None, None]
     candidates = []
     for kind in row_kinds(plan, limits):
-        power = POWERS[limit_of(kind)]
-        ends = aim_of(plan, limits, limit_of(kind), _SPARE if power else 0.0)
+        power = POWERS[ROWS[kind].limit]
+        ends = aim_of(plan, limits, ROWS[kind].limit, _SPARE if power else 0.0)
         lower, upper = (end.unsqueeze(-1) for end in ends)
-        value = row_values(kind, x)
+        value = (row_forms((kind,), x.device) @ x).squeeze(-2)
         if not power:
             free = plan.decided((kind,)).free
             _check_place(value, lower, upper, free)

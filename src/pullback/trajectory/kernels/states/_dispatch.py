@@ -24,17 +24,27 @@ from pullback.trajectory.kernels.states._program import Program, meet, pick, who
 
 __all__ = ["ROWS", "Conditions", "LeastMotion", "bound_rows", "find_rows"]
 
-# What is limited at a sample, of its position, velocity and acceleration and the jerk after it. A
-# spline lies between its control points: those of the velocity are half a step away from samples,
+
+class Row(NamedTuple):
+    """What is limited at a sample."""
+
+    form: tuple[float, ...]  # of its position, velocity and acceleration and the jerk after it
+    limit: str  # that it keeps
+    middle: float  # where it is, from its sample on, in steps
+    samples: Any  # that have one: no control point is outside of the motion
+
+
+_ALL, _STEPS = slice(None), slice(None, -1)
+# A spline lies between its control points: those of the velocity are half a step away from samples,
 # those of the position a third. Where an end is free its own velocity is limited too.
 ROWS = {
-    "velocity": (0.0, 1.0, 1 / 2, 0.0),
-    "acceleration": (0.0, 0.0, 1.0, 0.0),
-    "jerk": (0.0, 0.0, 0.0, 1.0),
-    "position": (1.0, 0.0, 0.0, 0.0),
-    "ahead": (1.0, 1 / 3, 0.0, 0.0),
-    "behind": (1.0, -1 / 3, 0.0, 0.0),
-    "end velocity": (0.0, 1.0, 0.0, 0.0),
+    "velocity": Row((0.0, 1.0, 1 / 2, 0.0), "velocity", 0.5, _STEPS),
+    "acceleration": Row((0.0, 0.0, 1.0, 0.0), "acceleration", 0.0, _ALL),
+    "jerk": Row((0.0, 0.0, 0.0, 1.0), "jerk", 0.5, _STEPS),
+    "position": Row((1.0, 0.0, 0.0, 0.0), "position", 0.0, _ALL),
+    "ahead": Row((1.0, 1 / 3, 0.0, 0.0), "position", 0.5, _STEPS),
+    "behind": Row((1.0, -1 / 3, 0.0, 0.0), "position", -0.5, slice(1, None)),
+    "end velocity": Row((0.0, 1.0, 0.0, 0.0), "velocity", 0.0, [0, -1]),
 }
 # Programs that are solved together: as many as a cache holds.
 _TOGETHER = 64
@@ -65,7 +75,7 @@ def _programs(
     scales, alphas, places, energies = (_numbers(part, batch, rank) for part, rank in parts)
     h = 1 / (samples - 1)
     units = h ** np.arange(4)
-    form = np.array([ROWS[kind] for kind in kinds.split(",") if kind]).reshape(-1, 4) * units
+    form = np.array([ROWS[kind].form for kind in kinds.split(",") if kind]).reshape(-1, 4) * units
     cost = np.array([0, 0, h**6] if order == 3 else [h**4, h**5 / 2, h**6 / 3])[:, None]
     kernels = implementation("pullback.trajectory.kernels.states", cpu_or_reference(_CPU))
     for first in range(0, batch.numel(), _TOGETHER):
