@@ -151,19 +151,11 @@ def _advise(
     counts = torch.stack([over, under, fine, over_at_most, under_at_most], 1).tolist()
     counted = dict(zip(shifts, counts, strict=True))
     best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
-    overflow, underflow, subnormal, overflow_at_most, underflow_at_most = counted[0]
+    count = int(total)
     return FormatAdvice(
-        number_format=known,
-        count=zeros + int(total),
-        nonzero=int(total),
-        overflow=overflow,
-        underflow=underflow,
-        subnormal=subnormal,
-        overflow_at_most=overflow_at_most,
-        underflow_at_most=underflow_at_most,
-        best_scale=2.0**best,
+        known, zeros + count, count, *counted[0], best_scale=2.0**best,
         lost_at_best=sum(counted[best][:2]),
-    )
+    )  # fmt: skip
 
 
 @checked
