@@ -17,7 +17,12 @@ import torch
 
 from pullback.errors import UnsupportedError
 
-__all__ = ["deferred_in", "replace_tensors", "tensors_in"]
+__all__ = ["deferred_in", "is_floating", "replace_tensors", "tensors_in"]
+
+
+def is_floating(value: Any) -> bool:
+    """Whether something is a tensor of real or complex numbers."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -26,10 +31,8 @@ def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]
     Yields:
         The path, such as ``"[0].hidden[key]"``, and the tensor.
     """
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point() or output.is_complex():
-            yield path, output
-        return
+    if is_floating(output):
+        yield path, output
     for _, label, value in _parts(output, path):
         yield from tensors_in(value, label)
 
@@ -42,9 +45,8 @@ def replace_tensors(
     Returns:
         A new object of the same type, or the same object if there is nothing to replace in it.
     """
-    if isinstance(output, torch.Tensor):
-        wanted = output.is_floating_point() or output.is_complex()
-        return replace(path, output) if wanted else output
+    if is_floating(output):
+        return replace(path, output)
     parts = {
         key: replace_tensors(value, replace, label) for key, label, value in _parts(output, path)
     }

@@ -15,15 +15,10 @@ from torch import Tensor, nn
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._factor import widen
 from pullback.tensor import Function
+from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.watch._annotate import (
-    ScalesInterpreter,
-    annotate_code,
-    measure_scales,
-    scale_text,
-    trace_deeply,
-)
+from pullback.tracking.watch._annotate import annotate_graph, scale_text, trace_deeply
 from pullback.tracking.watch._store import Seen, register_store
 from pullback.tracking.watch._track import follow_operator, observe_operator, pass_through
 
@@ -147,7 +142,7 @@ class ScaleTracker(Function):
 
 def _check(t: Any, pair: Any) -> None:
     """Refuse what cannot be tracked."""
-    if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
+    if not is_floating(t):
         raise ArgumentTypeError(
             "ScaleTracker takes a floating or complex tensor.",
             given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
@@ -199,9 +194,7 @@ def analyse_module(
         module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
     )
     values = inputs if isinstance(inputs, tuple) else (inputs,)
-    scales = measure_scales(ScalesInterpreter(traced, std_of), values, backward, every_input=False)
-    notes = {name: scale_text(*pair) for name, pair in scales.items()}
-    code = annotate_code(traced.code, notes)
+    code = annotate_graph(traced, std_of, values, backward, every_input=False)
     for long, short in _SHORT.items():
         code = code.replace(long, short)
     return _highlight(code) if syntax_highlight else code

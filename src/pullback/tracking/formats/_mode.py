@@ -29,7 +29,7 @@ from pullback.internal.torch import (
     wrap_recomputation,
 )
 from pullback.tracking._hang import Running
-from pullback.tracking._outputs import deferred_in
+from pullback.tracking._outputs import deferred_in, is_floating
 from pullback.tracking.formats._blocks import multiply_by
 from pullback.tracking.formats._products import (
     FACTORS,
@@ -366,7 +366,7 @@ never_compile(_dispatch)
 def _holds_numbers(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_numbers, value))
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return is_floating(value)
 
 
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__

@@ -17,6 +17,7 @@ from pullback.internal.torch import (
     parameters_of,
     storage_of,
 )
+from pullback.tracking._outputs import is_floating
 
 __all__ = [
     "FACTORS",
@@ -155,9 +156,8 @@ def replace_factors(
     """
 
     def visit(value: Any, name: str = "") -> Any:
-        if isinstance(value, Tensor):
-            wanted = value.is_floating_point() or value.is_complex()
-            return replace(value, name) if wanted else value
+        if is_floating(value):
+            return replace(value, name)
         if isinstance(value, list | tuple):
             return type(value)(visit(item) for item in value)
         return value

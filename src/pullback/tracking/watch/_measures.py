@@ -7,6 +7,7 @@ import torch
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import disable_current_modes, disable_torch_function
+from pullback.tracking._outputs import is_floating
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._log import Measured
 
@@ -63,8 +64,8 @@ class Measures:
     ) -> None:
         """Measure a tensor, by some of the functions or by all; nothing is read back."""
         if functions is None:
-            floating = self.blocks and (values.is_floating_point() or values.is_complex())
-            functions = {**self.functions, **self.blocks} if floating else self.functions
+            own = self.functions
+            functions = {**own, **self.blocks} if self.blocks and is_floating(values) else own
         if not functions:
             return
         # No mode sees what is measured: not as a function that the model calls, nor to round it.
