@@ -5,11 +5,11 @@ module's call. The outermost module that is called becomes a root the first time
 are tracked from then on. Any optimizer's step ends a step.
 """
 
-import argparse
 import json
 import runpy
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class ProgramTracker(Recorder):
         self._watch = StepWatch(None, self._store.advance)
         self._chosen = choose_by(names or None)
         self._known: WeakSet[nn.Module] = WeakSet()
-        self._prefixes: dict[str, int] = {}
+        self._prefixes: Counter[str] = Counter()
         self._jsonl = jsonl
         self._handle: Any = None
 
@@ -86,9 +86,9 @@ class ProgramTracker(Recorder):
 
     def _prefix(self, root: nn.Module) -> str:
         kind = type(root).__name__
-        number = self._prefixes.get(kind, 0)
-        self._prefixes[kind] = number + 1
-        return f"{kind}." if number == 0 else f"{kind}#{number}."
+        self._prefixes[kind] += 1
+        number = self._prefixes[kind] - 1
+        return f"{kind}#{number}." if number else f"{kind}."
 
 
 def _run_program(command: Sequence[str]) -> None:
@@ -110,14 +110,11 @@ def _run_program(command: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Track one program, given the options as JSON and the program's own command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("options", type=json.loads)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    parsed = parser.parse_args(arguments)
-    tracker = ProgramTracker(**parsed.options)
+    options, *command = arguments
+    tracker = ProgramTracker(**json.loads(options))
     tracker.start()
     try:
-        _run_program(parsed.command)
+        _run_program(command)
     finally:
         tracker.stop()
 
