@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -33,6 +33,7 @@ __all__ = ["render_html", "write_html"]
 SHOWN_FINDINGS = 12
 TILES = ("fp16", "bf16", "E4M3", "E5M2")
 LOSS = 0.01  # of the nonzero values
+ROOT = "(root)"
 STEP = 20  # decibels between two marks of the axis of noise
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
@@ -95,32 +96,39 @@ def _counted(run: Run, names: list[str]) -> str:
     return ", ".join(parts) or "no layers"
 
 
-def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str, str]]:
+class _Tile(NamedTuple):
+    """What the page says at its top, in large letters."""
+
+    value: str
+    label: str
+    tone: str = ""
+
+
+def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[_Tile]:
     first = run.first_nonfinite
-    layers = count_groups(run, names)["layers"]
-    tiles = [{"value": f"{layers:,}", "label": "layers watched", "tone": ""}]
-    wrong = len({row_name(finding.key) for finding in findings})
-    tiles.append(
-        {"value": str(wrong), "label": "tensors look wrong", "tone": "warn" if wrong else "good"}
-    )
+    layers, wrong = count_groups(run, names)["layers"], len({row_name(f.key) for f in findings})
+    tiles = [
+        _Tile(f"{layers:,}", "layers watched"),
+        _Tile(str(wrong), "tensors look wrong", "warn" if wrong else "good"),
+    ]
     if first is None:
-        tiles.append({"value": "none", "label": "held NaN or infinity", "tone": "good"})
+        tiles.append(_Tile("none", "held NaN or infinity", "good"))
     else:
         where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
-        tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
+        tiles.append(_Tile(str(first.key), where, "bad"))
     trained = [one for one in run.series if one.key.source in ("module", "parameter")]
     for known in FORMATS:
-        if known.name not in TILES:
-            continue
-        losing = sum(_share_outside(one.total.exponents, known) > LOSS for one in trained)
-        tiles.append(
-            {
-                "value": str(losing),
-                "label": f"values or gradients lose over 1 % in {known.name}, unscaled",
-                "tone": "warn" if losing else "good",
-            }
-        )
-    return tiles + _noise_tile(run.noise)
+        if known.name in TILES:
+            losing = sum(_share_outside(one.total.exponents, known) > LOSS for one in trained)
+            label = f"values or gradients lose over 1 % in {known.name}, unscaled"
+            tiles.append(_Tile(str(losing), label, "warn" if losing else "good"))
+    noise = [each for each in run.noise if not math.isnan(each.decibels)]
+    if noise:  # the factor that keeps least
+        least = min(noise, key=lambda each: each.decibels)
+        label = f"least signal to quantisation noise: {least.role} of {least.module or ROOT}"
+        tone = "bad" if least.decibels <= 0 else ""
+        tiles.append(_Tile(_kept(least), f"{label}, {least.number_format}", tone))
+    return tiles
 
 
 def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
@@ -226,14 +234,9 @@ def _noise_table(noise: tuple[QuantisationNoise, ...], rows: Mapping[str, int]) 
     top = STEP * max(1, math.ceil(max(known, default=STEP) / STEP))
     modules: dict[str, dict[str, Any]] = {}
     for each in noise:
-        line = modules.setdefault(
-            each.module,
-            {
-                "name": each.module or "(root)",
-                "row": _row_of(each.module or "(root)", rows),
-                "roles": {role: [] for role in ROLES},
-            },
-        )
+        name = each.module or ROOT
+        fresh = {"name": name, "row": _row_of(name, rows), "roles": {role: [] for role in ROLES}}
+        line = modules.setdefault(name, fresh)
         line["roles"][each.role].append(_bar(each, top))
     return {"top": top, "mark": 100 * STEP / top, "roles": ROLES, "modules": list(modules.values())}
 
@@ -245,23 +248,15 @@ def _row_of(name: str, rows: Mapping[str, int]) -> int | None:
 
 
 def _bar(each: QuantisationNoise, top: int) -> dict[str, Any]:
-    if math.isnan(each.decibels):
-        return {"text": "all zero", "format": each.number_format, "share": 0, "tone": ""}
-    if math.isinf(each.decibels):
-        return {"text": "nothing lost", "format": each.number_format, "share": 100, "tone": ""}
-    share = round(100 * min(max(each.decibels / top, 0.0), 1.0), 1)
+    share = 0.0 if math.isnan(each.decibels) else min(max(each.decibels / top, 0.0), 1.0)
     tone = "alarm" if each.decibels <= 0 else ""  # the errors are as large as the values
-    text = f"{each.decibels:.1f} dB"
-    return {"text": text, "format": each.number_format, "share": share, "tone": tone}
+    return {
+        "text": _kept(each), "format": each.number_format, "share": round(100 * share, 1),
+        "tone": tone,
+    }  # fmt: skip
 
 
-def _noise_tile(noise: tuple[QuantisationNoise, ...]) -> list[dict[str, str]]:
-    """The factor that keeps least."""
-    known = [each for each in noise if not math.isnan(each.decibels)]
-    if not known:
-        return []
-    least = min(known, key=lambda each: each.decibels)
-    value = "nothing lost" if math.isinf(least.decibels) else f"{least.decibels:.1f} dB"
-    label = f"least signal to quantisation noise: {least.role} of {least.module or '(root)'}"
-    tone = "bad" if least.decibels <= 0 else ""
-    return [{"value": value, "label": f"{label}, {least.number_format}", "tone": tone}]
+def _kept(each: QuantisationNoise) -> str:
+    if math.isfinite(each.decibels):
+        return f"{each.decibels:.1f} dB"
+    return "all zero" if math.isnan(each.decibels) else "nothing lost"
