@@ -79,7 +79,7 @@ def search(program: Program, level: np.ndarray) -> Found:
 def _least(program: Program, level: np.ndarray, point: Point) -> Found:
     """What is found from interior points on, with ever smaller gaps: each tells rows more surely.
 
-    What the rows of the last gap do not hold either is the interior point, if it is proven.
+    What the rows do not hold is the interior point of the last gap reached, if it is proven.
     """
     active, batch = np.zeros(level.shape, np.int8), level.shape[-1]
     kink, found, x = np.ones(batch, bool), np.zeros(batch, bool), np.full(point.x.shape, np.nan)
@@ -97,10 +97,9 @@ def _least(program: Program, level: np.ndarray, point: Point) -> Found:
         if not narrow(reached):
             break
         active[..., left], kink[left], met = _settle(program, level, _pushing(point))
-        found[left] = is_least(program, level, met)
+        found[left], x[..., left] = is_least(program, level, met), np.nan
         if not narrow(~found[left]):
             break
-    else:
         found[left] = inside = is_least(program, level, point)
         x[..., left[inside]] = point.x[..., inside]
     return Found(active, kink, found, x)
