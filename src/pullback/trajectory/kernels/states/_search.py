@@ -27,8 +27,9 @@ __all__ = ["Found", "bound", "search"]
 
 _ROUNDS, _TOGETHER = 24, 8
 # The products of a slack and its multiplier at which active rows are told, as a part of the largest
-# multiplier: a first one for nearly all motions, and one that tells rows beside one another.
-_GAPS = 1e-9, 1e-12
+# multiplier: a first one for nearly all motions, one that is small enough to prove that what it is
+# met by is the least motion, and one that tells rows beside one another.
+_GAPS = 1e-9, 1e-10, 1e-12
 # What a row may exceed its limit by, as a part of it, and how near to it a row is met: with a
 # multiplier below a part of the largest one, or of the cost, that is a kink.
 _EXCESS = 5e-13
