@@ -10,7 +10,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError
 from pullback.tracking import Tracker, diagnose, diff, read_run
-from pullback.tracking.report._table import render_table
+from pullback.tracking.report._rows import render_table
 
 
 class Chain(nn.Module):

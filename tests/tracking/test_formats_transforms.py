@@ -70,7 +70,7 @@ def test_delayed_scales_are_those_of_the_whole_batch(way):
         model, x = simulated(forward=DELAYED, backward=DELAYED, measure=False)
         for scale in (1, 10):
             take(each, model, (scale * x).detach())
-        known.append([*model.products.delayed._seen.values()])
+        known.append([*model.products.seen.values()])
         assert loss(model, x.detach()).isfinite()
         copy.deepcopy(model)
     assert len(known[0]) == 6

@@ -15,7 +15,7 @@ from torch import nn
 from pullback.errors import ArgumentError, PullbackError, RecordingError, UnsupportedError
 from pullback.tracking import Record, Tracker, diagnose, diff, read_run, track
 from pullback.tracking.report._html import write_html
-from pullback.tracking.report._table import render_table
+from pullback.tracking.report._rows import render_table
 from pullback.tracking.sinks import JsonLines, WeightsAndBiases
 
 WRONG = [

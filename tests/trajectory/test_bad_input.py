@@ -357,7 +357,7 @@ def test_numbers_that_no_float_holds(place):
 
 @pytest.mark.parametrize("wrong", [None, [], 3, (motion for motion in [MOTION]), [MOTION, None]])
 def test_what_is_no_sequence_of_motions(wrong):
-    refused(lambda: concatenate(wrong), ArgumentTypeError, "Only motions")
+    refused(lambda: concatenate(wrong), ArgumentTypeError, "motion")
 
 
 def test_a_preconditioner_on_no_device():

@@ -63,7 +63,7 @@ def test_a_motion_is_cut_and_joined() -> None:
         motion[5:5]
     with pytest.raises(ArgumentError, match="begins elsewhere"):
         concatenate([last, first])
-    with pytest.raises(ArgumentTypeError, match="Only motions"):
+    with pytest.raises(ArgumentTypeError, match="no motion"):
         concatenate([])
     with pytest.raises(ArgumentError, match="different kinds"):
         concatenate([first, last.to(dtype=torch.float32)])

@@ -17,7 +17,6 @@ from pullback.trajectory import (
 )
 from pullback.trajectory.plans._hurry import Hurry
 from pullback.trajectory.plans._rows import keep_limits
-from pullback.trajectory.plans._within import combine
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -78,7 +77,7 @@ def test_no_times_nearby_are_shorter(seed):
     width = width / width.sum(-1, keepdim=True) * bounds.high * shorter
     # As `minimum_jerk` at those times, all at once and without the words of a refusal.
     plan = Hurry(points, limits, rest, rest, 48).plan(width)
-    motions = combine(plan.basis(), plan.values(plan.step))
+    motions = plan.least(plan.step)
     assert not keep_limits(plan, motions, limits, plan.step)[1].all(-1).any()
 
 

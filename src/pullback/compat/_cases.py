@@ -18,13 +18,7 @@ _BATCH, _HORIZON, _DOF, _RATE = 2, 7, 3, 4.0
 
 
 def cases() -> Iterator[Case]:
-    """Return a case for each Function of the room.
-
-    Example:
-        >>> from pullback.compat._cases import cases
-        >>> next(cases()).name
-        'torchlogix.GradFactor'
-    """
+    """Return a case for each Function of the room."""
     for name, function, inputs in (
         ("torchlogix.GradFactor", GradFactor, with_values(0.5)),
         ("torchlogix.GradFactor.tensor", GradFactor, with_tensors((3, 5), (5,))),

@@ -57,13 +57,7 @@ def _stop_one_of_two(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cases() -> Iterator[Case]:
-    """Return one case or more for each function of the room.
-
-    Example:
-        >>> from pullback.gradients._cases import cases
-        >>> next(cases()).name
-        'gradients.scale_gradient'
-    """
+    """Return one case or more for each function of the room."""
     for gradient, refuses, rows in (
         ("surrogate", {}, _LINEAR),
         ("nonlinear", _REFUSES, _NONLINEAR),

@@ -57,13 +57,8 @@ def module_of(
 ) -> type[GradientModule[P]]:
     """Return the module of a function, whose arguments after the inputs it takes and keeps.
 
-    Arguments:
-        function: takes tensors, then the arguments; its words are those of the class's name.
-        example: a use of the class and what it gives, for its docstring.
-        check: refuses arguments when a module is constructed; given them, and the name of the
-            class as ``function``, by name.
-        inputs: how many tensors come first.
-        attributes: under which name an argument is kept whose own means something else.
+    Its name is made of the words of the function's. ``check`` refuses arguments when it is
+    constructed; ``attributes`` has the names of those whose own means something else in a module.
     """
     everything = list(inspect.signature(function).parameters.values())
     given, own = everything[:inputs], inspect.Signature(everything[inputs:])

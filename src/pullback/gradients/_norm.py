@@ -31,14 +31,9 @@ def _direction_of(tensor: Tensor, axes: tuple[int, ...] | None) -> tuple[Tensor,
     For p the power of two below the largest is taken, which is exact and changes in steps: the
     right side does not depend on it, so neither does its derivative.
 
-    Arguments:
-        tensor: shape (...), any floating or complex dtype, not empty.
-        axes: the dimensions to sum over; ``None`` sums over all.
-
-    Returns:
-        The direction, of the shape of ``tensor``: of norm 1, zero where the tensor is zero, and
-        NaN throughout a sum in which an element is not finite. The norm, with size 1 where it was
-        summed; infinite where it overflows.
+    The direction is of norm 1, zero where the tensor is zero, and NaN throughout a sum in which an
+    element is not finite. The norm has size 1 where it was summed, and is infinite where it
+    overflows.
     """
     wide = widen(tensor)
     axes = tuple(range(wide.ndim)) if axes is None else axes

@@ -27,6 +27,7 @@ _TIMES_REFUSED = {"layout": "times that are all alike do not increase"}
 _STILL_REFUSED = {"layout": "points that are all alike have no least duration"}
 _TIMES = (0.0, 0.7, 1.5, 2.0)
 _AT = (0.1, 0.9, 1.7)
+_ENDS: Any = {"degree": 5, "start": State(velocity=0.5, acceleration=0.0), "goal": rest}
 
 
 def cases() -> Iterable[Case]:
@@ -39,12 +40,26 @@ def cases() -> Iterable[Case]:
         Case("trajectory.integrate_acceleration", _integrator("acceleration"), _samples(6)),
         Case("trajectory.integrate_jerk", _integrator("jerk"), _samples()),
         Case("trajectory.preconditioner", _preconditioner, _points),
-        Case("trajectory.bspline", _bspline, _points),
-        Case("trajectory.quintic", _quintic, _timed, refuses=_TIMES_REFUSED),
-        Case("trajectory.minimum_jerk", _least_jerk, _timed, refuses=_TIMES_REFUSED),
-        Case("trajectory.minimum_jerk.limits", _within_limits, _timed, refuses=_TIMES_REFUSED),
-        Case("trajectory.minimum_acceleration", _least_push, _timed, refuses=_TIMES_REFUSED),
-        Case("trajectory.minimum_time", _least_time, _points, refuses=_STILL_REFUSED),
+        Case(
+            "trajectory.bspline", lambda p: bspline(p, 2.0, **_ENDS).sample(_AT).velocity, _points
+        ),
+        *(
+            Case(f"trajectory.{name}", run, _timed, refuses=_TIMES_REFUSED)
+            for name, run in {
+                "quintic": lambda p, times: quintic(p, times).sample(_AT).acceleration,
+                "minimum_jerk": lambda p, times: minimum_jerk(p, times, samples=12).velocity,
+                "minimum_jerk.limits": _within_limits,
+                "minimum_acceleration": lambda p, times: (
+                    minimum_acceleration(p, times, samples=12).position
+                ),
+            }.items()
+        ),
+        Case(
+            "trajectory.minimum_time",
+            lambda p: minimum_time(p, Limits(velocity=2.0), samples=12).position,
+            _points,
+            refuses=_STILL_REFUSED,
+        ),
     ]
 
 
@@ -90,29 +105,8 @@ def _preconditioner(points: Tensor) -> tuple[Tensor, Tensor]:
     return metric.positions(points), metric.invert(points)
 
 
-def _bspline(points: Tensor) -> Tensor:
-    start = State(velocity=0.5, acceleration=0.0)
-    return bspline(points, 2.0, degree=5, start=start, goal=rest).sample(_AT).velocity
-
-
-def _quintic(points: Tensor, times: Tensor) -> Tensor:
-    return quintic(points, times).sample(_AT).acceleration
-
-
-def _least_jerk(points: Tensor, times: Tensor) -> Tensor:
-    return minimum_jerk(points, times, samples=12).velocity
-
-
 def _within_limits(points: Tensor, times: Tensor) -> Tensor:
     # On a line that the limit allows and touches, wherever the points are drawn.
     line = torch.tensor([[0.0], [1.0], [2.0], [2.5]], dtype=points.dtype, device=points.device)
     near = line + 0.1 * points.tanh()
     return minimum_jerk(near, times, limits=Limits(velocity=2.3), samples=12).velocity
-
-
-def _least_push(points: Tensor, times: Tensor) -> Tensor:
-    return minimum_acceleration(points, times, samples=12).position
-
-
-def _least_time(points: Tensor) -> Tensor:
-    return minimum_time(points, Limits(velocity=2.0), samples=12).position

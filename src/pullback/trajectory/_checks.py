@@ -1,9 +1,13 @@
 """Checks of arguments, each once: what a tensor is made of, where it lies and what it fits."""
 
 import math
+import numbers
+import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +15,6 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.internal.torch import disable_torch_function, innermost, is_symbolic
-from pullback.trajectory._numbers import are_numbers, plain
 
 __all__ = [
     "DTYPES",
@@ -25,10 +28,41 @@ __all__ = [
     "check_points",
     "concrete",
     "fits_within",
+    "is_number",
+    "plain",
+    "somewhere",
     "wide_dtype",
 ]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def plain(value: Any) -> Any:
+    """Return a number of NumPy's as a number, an array as lists, and anything else as it is.
+
+    A number that no float can hold, also in a list, is infinite: what asks for finite ones then
+    refuses it by name.
+    """
+    if type(value) in (float, str):  # most are: to ask for fractions takes a microsecond
+        return value
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, (int, Fraction)) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
+    return float(value) if isinstance(value, Fraction) else value
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a real number, which a truth is not."""
+    # The two that most are come first: to ask for any kind of number takes four times as long.
+    return isinstance(value, (float, int, numbers.Real)) and not isinstance(value, bool)
+
+
+def are_numbers(value: Any) -> bool:
+    """Whether something is a number, or lists of them."""
+    return all(map(are_numbers, value)) if isinstance(value, (list, tuple)) else is_number(value)
 
 
 def concrete(tensor: Tensor) -> Tensor | None:
@@ -47,6 +81,12 @@ def concrete(tensor: Tensor) -> Tensor | None:
         return values
     with disable_torch_function():
         return values.as_subclass(Tensor)
+
+
+def somewhere(condition: Tensor) -> bool:
+    """Whether a condition is known to hold somewhere."""
+    known = concrete(condition)
+    return known is not None and bool(known.any())
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -78,14 +118,7 @@ def _verb(what: str) -> str:
 
 
 def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> None:
-    """Refuse what is not a dense tensor of floating point numbers.
-
-    Arguments:
-        what: its name, in the plural or not.
-        value: anything.
-        shape: what is expected of it.
-        least: how many dimensions it must have.
-    """
+    """Refuse what is no dense tensor of floating point numbers, of so many dimensions at least."""
     if not isinstance(value, Tensor) or value.dtype not in DTYPES:
         raise ArgumentTypeError(
             f"The {what} {_verb(what)} not a tensor of floating point numbers.",
@@ -108,12 +141,7 @@ def check_floating(what: str, value: Any, shape: str = "", least: int = 0) -> No
 
 
 def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number, or numbers in nested lists, as a tensor; a floating tensor as it is.
-
-    Raises:
-        ArgumentError: numbers that are not finite, or rows of different lengths.
-        ArgumentTypeError: something else.
-    """
+    """A number, or numbers in nested lists, as a tensor; a floating tensor as it is."""
     if isinstance(value, Tensor):
         check_floating(what, value)
         return value
@@ -154,8 +182,7 @@ def check_points(points: Tensor, *, what: str, least: int) -> None:
             given=f"shape {tuple(points.shape)}",
             expected=f"[..., count, dof] with count >= {least}",
         )
-    values = concrete(points)
-    if values is not None and not bool(torch.isfinite(values).all()):
+    if somewhere(~torch.isfinite(points)):
         raise ArgumentError(f"The {what} are not all finite.", given="NaN or infinity among them")
 
 

@@ -8,8 +8,14 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import as_tensor, check_choice, check_fit, concrete
-from pullback.trajectory._numbers import is_number, plain
+from pullback.trajectory._checks import (
+    as_tensor,
+    check_choice,
+    check_fit,
+    is_number,
+    plain,
+    somewhere,
+)
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "check_limits", "range_of"]
@@ -117,8 +123,7 @@ def _check_range(kind: str, value: Any) -> None:
             expected="shapes that broadcast, on one device",
         )
     # Below vmap the two may be batched unlike each other, so they are compared above it.
-    ordered = concrete((lower < upper) & torch.isfinite(lower) & torch.isfinite(upper))
-    if ordered is None or bool(ordered.all()):
+    if not somewhere(~((lower < upper) & torch.isfinite(lower) & torch.isfinite(upper))):
         return
     if isinstance(value, tuple):
         raise ArgumentError(
@@ -134,12 +139,7 @@ def _check_range(kind: str, value: Any) -> None:
 
 
 def check_limits(limits: Any, like: Tensor) -> None:
-    """Refuse what is not a `Limits` that fits points ``[..., count, dof]``.
-
-    Raises:
-        ArgumentTypeError: not a `Limits`.
-        ArgumentError: another dof, batch or device.
-    """
+    """Refuse what is not a `Limits` that fits points ``[..., count, dof]``."""
     if not isinstance(limits, Limits):
         raise ArgumentTypeError(
             "The limits are not a Limits.",

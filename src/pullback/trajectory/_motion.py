@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._between import excess_between
+from pullback.internal._arguments import checked
+from pullback.internal.torch import innermost
 from pullback.trajectory._checks import (
     check_floating,
     check_named_device,
-    concrete,
     fits_within,
+    somewhere,
     wide_dtype,
 )
-from pullback.trajectory._limits import Limits, check_limits
+from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._pytree import register_dataclass
 from pullback.trajectory._seconds import check_range, check_steps, check_steps_shape, take_seconds
 from pullback.trajectory._state import PARTS
@@ -166,7 +167,7 @@ class Motion:
             {'velocity': 0.375, 'position': 0.0}
         """
         check_limits(limits, self.position)
-        return excess_between([getattr(self, name) for name in PARTS], self.dt, limits)
+        return _excess_between([getattr(self, name) for name in PARTS], self.dt, limits)
 
     def to(
         self,
@@ -197,6 +198,48 @@ class Motion:
         steps = self.dt.to(device=device, dtype=None if dtype is None else wide_dtype(dtype))
         start = None if self.start_time is None else self.start_time.to(device=device)
         return replace(self, **parts, dt=steps, start_time=start)
+
+
+def _excess_between(parts: list[Tensor], dt: Tensor, limits: Limits) -> dict[str, Tensor]:
+    """How far each limited kind is beyond its range at the most, ``[..., dof]``, or minus its room.
+
+    With the state and the jerk of a sample, a kind is a polynomial of the time since then. It is
+    largest or smallest at an end of the step, or where its derivative is zero.
+    """
+    states = [part.detach().to(torch.float64) for part in parts]
+    # What follows the last sample is not known: a step of no length is the sample itself.
+    step = torch.nn.functional.pad(dt.detach().to(torch.float64).expand(
+        *dt.shape[:-1], states[0].shape[-2] - 1), (0, 1)).unsqueeze(-1)  # fmt: skip
+    found = {}
+    for kind in limits.given:
+        order = PARTS.index(kind)
+        lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, parts[0]))
+        beyond = [
+            torch.maximum(value - upper, lower - value)
+            for value in (_evaluate(states[order:], t) for t in _extremes(states[order:], step))
+        ]
+        found[kind] = torch.stack(beyond).amax(0).amax(-2)
+    return found
+
+
+def _evaluate(derivatives: list[Tensor], t: Tensor) -> Tensor:
+    """A polynomial of ``t`` by its value and its derivatives at zero."""
+    total = torch.zeros_like(derivatives[0])
+    for power in range(len(derivatives) - 1, -1, -1):
+        total = derivatives[power] + total * t / (power + 1)
+    return total
+
+
+def _extremes(derivatives: list[Tensor], step: Tensor) -> list[Tensor]:
+    """Times within a step, among which a polynomial is largest and smallest."""
+    times = [torch.zeros_like(derivatives[0]), step.expand_as(derivatives[0])]
+    if len(derivatives) == 3:  # v + a t + j t^2 / 2: a + j t = 0
+        times.append(-derivatives[1] / derivatives[2])
+    if len(derivatives) == 4:  # p: v + a t + j t^2 / 2 = 0, so that no root is a difference
+        _, v, a, j = derivatives
+        q = -(a + torch.where(a < 0, -1.0, 1.0) * (a * a - 2 * v * j).clamp(min=0).sqrt())
+        times += [q / j, 2 * v / q]
+    return [t.nan_to_num(0.0, 0.0, 0.0).clamp(min=0).minimum(step) for t in times]
 
 
 def make_motion(
@@ -234,6 +277,7 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
+@checked
 def concatenate(motions: Sequence[Motion]) -> Motion:
     """Motions one after another: each begins at the instant and place where the last one ends.
 
@@ -255,13 +299,8 @@ def concatenate(motions: Sequence[Motion]) -> Motion:
         >>> both.horizon, round(both.times[-1].item(), 6)
         (21, 3.0)
     """
-    listed = list(motions) if isinstance(motions, Sequence) else []
-    if not listed or not all(isinstance(motion, Motion) for motion in listed):
-        raise ArgumentTypeError(
-            "Only motions can be concatenated.",
-            given=repr([type(motion).__name__ for motion in listed] or type(motions).__name__),
-            expected="a sequence of Motion, one at least",
-        )
+    if not len(motions):
+        raise ArgumentTypeError("There is no motion to concatenate.", given=repr(motions))
     for before, after in itertools.pairwise(motions):
         _check_meeting(before, after)
     pieces = [*(motion[:-1] for motion in motions[:-1] if motion.horizon > 1), motions[-1]]
@@ -284,15 +323,14 @@ def _check_meeting(before: Motion, after: Motion) -> None:
             f"{tuple(begin.shape)} {begin.dtype} on {begin.device}",
             expected="one batch shape, dof, dtype and device",
         )
-    apart = concrete((end - begin).abs())
+    apart = (end - begin).abs()
     # What a plan rounds goes with the farthest that it reaches; in float64 a solve loses more.
     reached = torch.maximum(*(m.position.detach().abs().amax(-2) for m in (before, after)))
     room = max(64 * torch.finfo(end.dtype).eps, 1e-12) * (1 + reached)
-    reach = concrete(room)
-    if apart is not None and reach is not None and bool((apart > reach).any()):
+    if somewhere(apart > room):
         raise ArgumentError(
             "A motion begins elsewhere than the one before it ends.",
-            given=f"up to {float(apart.max()):.3g} apart",
+            given=f"up to {float(innermost(apart).max()):.3g} apart",
             mend="Plan the later motion from the last position of the earlier one.",
         )
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.torch import innermost
 from pullback.trajectory._checks import (
     DTYPES,
     check_batch,
@@ -13,9 +14,11 @@ from pullback.trajectory._checks import (
     check_floating,
     concrete,
     fits_within,
+    is_number,
+    plain,
+    somewhere,
     wide_dtype,
 )
-from pullback.trajectory._numbers import is_number, plain
 
 __all__ = [
     "MOST_SECONDS",
@@ -51,30 +54,25 @@ def take_seconds(
     *,
     several: bool = False,
 ) -> Tensor:
-    """A number, or numbers in a list where there are several, as a tensor; a floating one as it is.
-
-    Raises:
-        ArgumentTypeError: something else.
-    """
+    """A number, or where there are several numbers in a list, as a tensor; a tensor as it is."""
     value = plain(value)
-    if several and isinstance(value, (list, tuple)):
-        if all(map(is_number, value)):
-            value = torch.tensor(value, dtype=dtype, device=like.device)
-    elif not several and is_number(value):
-        value = torch.full((), float(value), dtype=dtype, device=like.device)
+    listed = isinstance(value, (list, tuple))
+    if listed == several and all(map(is_number, value if listed else [value])):
+        return torch.tensor(value, dtype=dtype, device=like.device)
     dense = isinstance(value, Tensor) and value.layout is torch.strided
     if not dense or value.dtype not in DTYPES:
-        raise ArgumentTypeError(
-            f"The {what} are not a sequence of floating point numbers."
+        words, mend = (
+            ("are not a sequence of floating point numbers", "torch.stack(numbers) of a list")
             if several
-            else f"The {what} is not a number, nor a floating tensor.",
+            else ("is not a number, nor a floating tensor", "a float, or torch.tensor(numbers)")
+        )
+        raise ArgumentTypeError(
+            f"The {what} {words}.",
             given=f"{value.dtype}, {value.layout}"
             if isinstance(value, Tensor)
             else type(value).__name__,
             expected="seconds",
-            mend="Pass torch.stack(numbers) where they are tensors in a list."
-            if several
-            else "Pass a float, or torch.tensor(numbers).",
+            mend=f"Pass {mend}.",
         )
     return value
 
@@ -171,10 +169,8 @@ def normalise_times(times: Any, like: Tensor) -> Tensor:
 
 def check_span(what: str, seconds: Tensor) -> None:
     """Refuse durations whose sixth powers, which jerk asks for, no float64 can hold."""
-    values = concrete(seconds)
-    if values is not None and not bool(
-        ((values > 1 / MOST_SECONDS) & (values < MOST_SECONDS)).all()
-    ):
+    if somewhere(~((seconds > 1 / MOST_SECONDS) & (seconds < MOST_SECONDS))):
+        values = innermost(seconds)
         raise ArgumentError(
             f"The {what} span too short or too long a time to compute with.",
             given=f"{values.min().item():.6g} to {values.max().item():.6g} s",
@@ -184,12 +180,9 @@ def check_span(what: str, seconds: Tensor) -> None:
 
 def check_increasing(what: str, times: Tensor) -> None:
     """Refuse times that are not finite or do not increase, where their values are known."""
-    values, steps = concrete(times), concrete(times.diff(dim=-1))
-    if values is None or steps is None:
-        return
-    if not bool(torch.isfinite(values).all()) or not bool((steps > 0).all()):
+    if somewhere(~torch.isfinite(times)) or somewhere(~(times.diff(dim=-1) > 0)):
         raise ArgumentError(
             f"The {what} must be finite and increase strictly.",
-            given=str(values.flatten()[:8].tolist()),
+            given=str(innermost(times).flatten()[:8].tolist()),
             expected="each time later than the one before, in seconds",
         )

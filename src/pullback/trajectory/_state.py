@@ -12,10 +12,11 @@ from pullback.trajectory._checks import (
     as_tensor,
     check_device,
     check_fit,
-    concrete,
     fits_within,
+    is_number,
+    plain,
+    somewhere,
 )
-from pullback.trajectory._numbers import is_number, plain
 from pullback.trajectory._pytree import register_dataclass
 
 __all__ = [
@@ -127,8 +128,7 @@ def check_state(name: str, state: Any, like: Tensor) -> None:
         what = f"{part} of the {name}"
         value = as_tensor(what, getattr(state, part), torch.float64, like.device)
         check_fit(what, value, like)
-        known = concrete(value)
-        if known is not None and not bool(torch.isfinite(known).all()):
+        if somewhere(~torch.isfinite(value)):
             raise ArgumentError(f"The {what} is not finite.", given="NaN or infinity")
 
 

@@ -22,3 +22,10 @@ def test_rows_that_nearly_depend_on_one_another_leave_the_cost_least(seed):
     _, wrong, most = oracle.compare(seed)
     assert wrong == []
     assert most <= 1e-6
+
+
+@pytest.mark.parametrize("seed", [341284, 780557])
+def test_where_a_smaller_gap_is_not_reached_the_motion_of_the_larger_one_is_kept(seed):
+    _, wrong, most = oracle.compare(seed)
+    assert wrong == []
+    assert most <= 1e-6

@@ -47,7 +47,7 @@ def program(kinds, order, *, samples=16, tight=0.8, seed=0, kernels=_cpu):
     place = np.array([0, 0, samples // 3, samples - 1, samples - 1, samples - 1])
     alpha = np.eye(4)[[0, 1, 0, 0, 1, 2]]
     alpha[2] = 1, s, s**2 / 2, s**3 / 6
-    form = np.array([ROWS[kind] for kind in kinds]) * h ** np.arange(4)
+    form = np.array([ROWS[kind].form for kind in kinds]) * h ** np.arange(4)
     scale = np.ones((len(kinds), samples, batch))
     scale[[kind in ("velocity", "jerk") for kind in kinds], -1] = 0
     if "position" in kinds:  # given at both ends

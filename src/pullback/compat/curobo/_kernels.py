@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.compat.curobo._buffers import fill
 from pullback.compat.curobo._schemes import (
     BACKWARD,
     CENTRAL,
@@ -20,7 +19,7 @@ from pullback.compat.curobo._schemes import (
     Four,
     Held,
 )
-from pullback.compat.curobo._shapes import check_shapes
+from pullback.compat.curobo._shapes import check_shapes, fill
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tensor import Function

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import check_counts, checked
+from pullback.internal._arguments import Count, Natural, checked
 from pullback.trajectory._checks import check_named_device
 
 __all__ = [
@@ -46,14 +46,13 @@ def _shift(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
 
 @checked
 def build_clique_matrix(
-    horizon: int, dt: Tensor, device: Any = "cpu", dtype: torch.dtype = torch.float32
+    horizon: Count, dt: Tensor, device: Any = "cpu", dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Return shift, first difference / dt, and that / dt, stacked to ``[3 horizon, horizon]``.
 
     ``dt`` is ``[horizon]`` seconds.
     """
     check_named_device(device)
-    check_counts(horizon=horizon)
     check_shapes({"horizon": horizon}, dt=(dt, "horizon"))
     shift = _shift(horizon, device, dtype)
     rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
@@ -66,10 +65,10 @@ def build_clique_matrix(
 
 @checked
 def build_fd_matrix(
-    horizon: int,
+    horizon: Count,
     device: Any = "cpu",
     dtype: torch.dtype = torch.float32,
-    order: int = 1,
+    order: Count = 1,
     PREV_STATE: bool = False,
     FULL_RANK: bool = False,
     SHIFT: bool = False,
@@ -83,7 +82,6 @@ def build_fd_matrix(
     row 0 zero. One of the three at most: there, all but the first that is named are ignored.
     """
     check_named_device(device)
-    check_counts(horizon=horizon, order=order)
     if PREV_STATE + FULL_RANK + SHIFT > 1 or (FULL_RANK and order > 1):
         raise ArgumentError(
             "There is no such matrix of differences.",
@@ -118,11 +116,11 @@ def _full_rank(horizon: int, device: Any, dtype: torch.dtype) -> Tensor:
 
 @checked
 def build_int_matrix(
-    horizon: int,
+    horizon: Count,
     diagonal: int = 0,
     device: Any = "cpu",
     dtype: torch.dtype = torch.float32,
-    order: int = 1,
+    order: Natural = 1,
     traj_dt: Tensor | None = None,
 ) -> Tensor:
     """Return ``(tril(ones, diagonal) diag(traj_dt)) ** order``: plain sums without ``traj_dt``.
@@ -130,8 +128,6 @@ def build_int_matrix(
     ``traj_dt`` is ``[horizon]`` seconds; the order says how often to integrate, 0 is the identity.
     """
     check_named_device(device)
-    check_counts(horizon=horizon)
-    check_counts(0, order=order)
     single = torch.ones(horizon, horizon, device=device, dtype=dtype).tril(diagonal)
     if traj_dt is not None:
         check_shapes({"horizon": horizon}, traj_dt=(traj_dt, "horizon"))
@@ -140,55 +136,50 @@ def build_int_matrix(
 
 
 @checked
-def build_start_state_mask(horizon: int, tensor_args: Any) -> tuple[Tensor, Tensor]:
+def build_start_state_mask(horizon: Count, tensor_args: Any) -> tuple[Tensor, Tensor]:
     """Return the first unit column ``[horizon, 1]`` and the shift ``[horizon, horizon]``."""
-    check_counts(horizon=horizon)
     device, dtype = _place(tensor_args)
     return torch.eye(horizon, 1, device=device, dtype=dtype), _shift(horizon, device, dtype)
 
 
 @checked
-def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: int = 10) -> Tensor:
+def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: Count = 10) -> Tensor:
     """Return the ends of ``steps`` equal parts from start (left out) to end.
 
     Both broadcast against ``[steps]``.
     """
     check_shapes(start_tensor=(start_tensor, "..."), end_tensor=(end_tensor, "..."))
-    check_counts(steps=steps)
     part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
     return start_tensor + part * (end_tensor - start_tensor)
 
 
 @checked
-def sum_matrix(h: int, int_steps: int, tensor_args: Any) -> Tensor:
+def sum_matrix(h: Count, int_steps: Count, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that repeats each value but the last."""
-    check_counts(h=h, int_steps=int_steps)
     device, dtype = _place(tensor_args)
     unit = torch.eye(h, device=device, dtype=dtype)[:-1]
     return unit.repeat_interleave(int_steps, 0)
 
 
 @checked
-def interpolate_kernel(h: int, int_steps: int, tensor_args: Any) -> Tensor:
+def interpolate_kernel(h: Count, int_steps: Count, tensor_args: Any) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends each pair of neighbours, ends included.
 
     One step alone is the earlier value.
     """
-    check_counts(h=h, int_steps=int_steps)
     device, dtype = _place(tensor_args)
     blend = torch.arange(int_steps, device=device, dtype=dtype) / max(int_steps - 1, 1)
     return _blend_pairs(h, blend, device, dtype)
 
 
 @checked
-def action_interpolate_kernel(h: int, int_steps: int, tensor_args: Any, offset: int = 4) -> Tensor:
+def action_interpolate_kernel(
+    h: Count, int_steps: Count, tensor_args: Any, offset: Natural = 4
+) -> Tensor:
     """Return ``[(h - 1) int_steps, h]`` that blends neighbours, then holds the later one.
 
     The last ``offset`` samples of each pair, fewer than ``int_steps``, hold it.
     """
-    check_counts(h=h)
-    check_counts(0, offset=offset)
-    check_counts(int_steps=int_steps)
     if offset >= int_steps:
         raise ArgumentError(
             "The offset leaves no sample to blend.", given=f"{offset=}, {int_steps=}"

@@ -20,7 +20,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
 from pullback.trajectory._seconds import check_range
-from pullback.trajectory.kernels._function import Levels
+from pullback.trajectory.kernels._dispatch import Levels
 from pullback.trajectory.kernels.accumulate import Method
 
 __all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]
@@ -40,13 +40,8 @@ class Differences:
 
     The line of positions is three samples on the parabola of the start, the start, the actions,
     and the last of these ``held`` times more. With the rate ``r = 1/dt``, the derivative of order k
-    is ``y_k[h] = r^k sum_i weights[k - 1][i] line[h - before + i]``.
-
-    Arguments:
-        weights: of the derivatives of order 1, 2 and 3.
-        before: how many samples a row of weights begins before its own.
-        held: how often the last action is repeated. With 0 it is not used, and sample 0 has the
-            derivatives of the start.
+    is ``y_k[h] = r^k sum_i weights[k - 1][i] line[h - before + i]``. Where the last action is not
+    ``held`` it is not used, and sample 0 has the derivatives of the start.
     """
 
     weights: tuple[tuple[float, ...], ...]
@@ -140,11 +135,7 @@ class Held:
     """Accelerations, each held over its step; sample 0 is the start, the last action is not used.
 
     With a step dt, ``v' = v + dt a`` and ``q' = q + dt v + weight dt^2 a``, with the velocity
-    before the step.
-
-    Arguments:
-        method: of `pullback.trajectory.integrate`.
-        weight: 1/2 for the exact integral, 1 for semi-implicit Euler.
+    before the step: 1/2 for the exact integral, 1 for semi-implicit Euler.
     """
 
     method: Method

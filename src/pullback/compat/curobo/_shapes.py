@@ -1,13 +1,15 @@
-"""What tensors are shaped like, said in letters."""
+"""What tensors are shaped like, said in letters; and the caller's buffers, which are filled."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.trajectory._checks import concrete
 
-__all__ = ["check_shapes"]
+__all__ = ["check_shapes", "fill"]
 
 _KNOWN = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.uint8,
           torch.int8, torch.int16, torch.int32, torch.int64)  # fmt: skip
@@ -16,14 +18,9 @@ _KNOWN = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.boo
 def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str]) -> None:
     """Refuse by name what is no tensor of real numbers, or not shaped as is said.
 
-    Arguments:
-        sizes: what letters stand for that is known; the others stand for what comes first.
-        given: tensors by their names, each with its form, as in ``"batch horizon dof"``; after
-            ``"..."`` there may be any first dimensions.
-
-    Raises:
-        ArgumentTypeError: one is no tensor, or none of numbers.
-        ArgumentError: one has another shape.
+    Each stands beside its form, as in ``"batch horizon dof"``; after ``"..."`` there may be any
+    first dimensions. Sizes are what letters stand for that is known; the others stand for what
+    comes first.
     """
     known = {"1": 1, **(sizes or {})}
     for name, (value, form) in given.items():
@@ -47,3 +44,76 @@ def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str
                 given=f"shape {tuple(value.shape)}",
                 expected=f"[{form}]" + (f" with {where}" if where else ""),
             )
+
+
+def fill(
+    buffers: Mapping[str, Any], values: Sequence[Tensor], inputs: Mapping[str, Tensor]
+) -> None:
+    """Copy values into a caller's buffers, outside of the graph; all are checked before the first.
+
+    Nothing may be written into inputs; a buffer that is ``None`` is not asked for.
+    """
+    wanted = dict(zip(buffers, values, strict=True))
+    given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
+    for name, buffer in given.items():
+        _check_kind(name, buffer, wanted[name])
+    _check_apart(given, inputs)
+    with torch.no_grad():
+        for name, buffer in given.items():
+            buffer.detach().copy_(wanted[name].detach())
+
+
+def _check_kind(name: str, buffer: Any, values: Tensor) -> None:
+    sizes: dict[str, int] = dict(zip("abcdefgh", values.shape, strict=False))
+    check_shapes(sizes, **{f"The out buffer {name}": (buffer, " ".join(sizes))})
+    if not torch.can_cast(values.dtype, buffer.dtype):
+        raise ArgumentTypeError(
+            f"The out buffer {name} has a dtype that cannot hold the result.",
+            given=str(buffer.dtype),
+            expected=f"a dtype like {values.dtype}",
+        )
+
+
+def _check_apart(buffers: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Refuse what would change an input, or be overwritten; slices of one tensor lie apart.
+
+    While a graph is traced the compiler keeps apart what shares memory.
+    """
+    of_inputs = {_storage(tensor): name for name, tensor in inputs.items()}
+    together: dict[int, dict[str, Tensor]] = {}
+    for name, buffer in buffers.items():
+        place = _storage(buffer)
+        if place is not None and buffer.numel():
+            together.setdefault(place, {})[name] = buffer
+    for place, group in together.items():
+        first, *others = group
+        if place in of_inputs:
+            raise _shared(first, f"shares memory with {of_inputs[place]}")
+        if not others and group[first].is_contiguous():
+            continue
+        elements = torch.cat([_elements(buffer) for buffer in group.values()])
+        if elements.unique().numel() < elements.numel():
+            what = f"shares memory with {others[0]}" if others else "has elements that share memory"
+            raise _shared(first, what)
+
+
+def _shared(name: str, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"The out buffer {name} {what}.",
+        expected="a buffer of its own memory",
+        mend=f"Pass None, or torch.empty_like({name}).",
+    )
+
+
+def _storage(tensor: Tensor) -> int | None:
+    plain = concrete(tensor)
+    return None if plain is None else plain.untyped_storage().data_ptr()
+
+
+def _elements(buffer: Tensor) -> Tensor:
+    """Where each element lies in its storage, in bytes."""
+    plain: Any = concrete(buffer)
+    places = torch.full((), plain.storage_offset(), device="cpu")
+    for size, stride in zip(plain.shape, plain.stride(), strict=True):
+        places = places[..., None] + torch.arange(size, device="cpu") * stride
+    return places.flatten() * plain.element_size()

@@ -29,9 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.compat.curobo._buffers import fill
 from pullback.compat.curobo._schemes import Four
-from pullback.compat.curobo._shapes import check_shapes
+from pullback.compat.curobo._shapes import check_shapes, fill
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 

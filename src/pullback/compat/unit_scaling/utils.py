@@ -15,17 +15,12 @@ from torch import Tensor, nn
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._factor import widen
 from pullback.tensor import Function
+from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.watch._annotate import (
-    ScalesInterpreter,
-    annotate_code,
-    measure_scales,
-    scale_text,
-    trace_deeply,
-)
+from pullback.tracking.watch._annotate import annotate_graph, scale_text, trace_deeply
 from pullback.tracking.watch._store import Seen, register_store
-from pullback.tracking.watch._track import Track, follow_operator, observe_operator
+from pullback.tracking.watch._track import follow_operator, observe_operator, pass_through
 
 __all__ = ["ScalePair", "ScaleTracker", "analyse_module"]
 
@@ -70,7 +65,7 @@ class ScalePair:
         self.forward = std_of(values)
         return Key(""), Place(0, 0)
 
-    def follow(self, values: Tensor, seen: Seen, order: int, direction: Direction) -> None:
+    def follow(self, values: Tensor, names: Any, order: int, direction: Direction) -> None:
         """Record the scale of a gradient; tangents and gradients of gradients have no place."""
         if direction == "backward" and order == 1:
             self.backward = std_of(values)
@@ -132,7 +127,7 @@ class ScaleTracker(Function):
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
         _check(t, scale_pair)
-        return Track.apply(t, scale_pair._handle, "", False)[0]
+        return pass_through(t, scale_pair._handle, "")
 
     @staticmethod
     def track(t: Tensor, scale_tracker: ScalePair) -> Tensor:
@@ -147,7 +142,7 @@ class ScaleTracker(Function):
 
 def _check(t: Any, pair: Any) -> None:
     """Refuse what cannot be tracked."""
-    if not isinstance(t, Tensor) or not (t.is_floating_point() or t.is_complex()):
+    if not is_floating(t):
         raise ArgumentTypeError(
             "ScaleTracker takes a floating or complex tensor.",
             given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
@@ -199,9 +194,7 @@ def analyse_module(
         module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
     )
     values = inputs if isinstance(inputs, tuple) else (inputs,)
-    scales = measure_scales(ScalesInterpreter(traced, std_of), values, backward, every_input=False)
-    notes = {name: scale_text(*pair) for name, pair in scales.items()}
-    code = annotate_code(traced.code, notes)
+    code = annotate_graph(traced, std_of, values, backward, every_input=False)
     for long, short in _SHORT.items():
         code = code.replace(long, short)
     return _highlight(code) if syntax_highlight else code

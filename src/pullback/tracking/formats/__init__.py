@@ -1,9 +1,8 @@
 """Number formats: rounding to them, simulating them, and what they lose of some values."""
 
 from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advise_from_exponents
-from pullback.tracking.formats._block_errors import BlockErrors
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
-from pullback.tracking.formats._noise import QuantisationNoise, signal_to_noise
+from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, signal_to_noise
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
 from pullback.tracking.formats._round import draw_noise, round_values
 from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat, find_format

@@ -125,12 +125,8 @@ def _advise(
 ) -> FormatAdvice:
     """Count what a format loses of magnitudes of which each lies between a low and a high one.
 
-    Arguments:
-        known: the format.
-        low: ascending, float64.
-        high: likewise; the same where values are known exactly.
-        upto: how many magnitudes there are before each of these, and in all.
-        zeros: how many values are zero.
+    Both ascend, and are the same where values are known exactly; ``upto`` is how many magnitudes
+    there are before each of them, and in all.
     """
     ends = torch.frexp(torch.stack([low[0], high[-1]])).exponent - 1 if len(low) else ()
     first, last = map(int, ends) if len(low) else (known.smallest_exponent, known.largest_exponent)
@@ -155,19 +151,11 @@ def _advise(
     counts = torch.stack([over, under, fine, over_at_most, under_at_most], 1).tolist()
     counted = dict(zip(shifts, counts, strict=True))
     best = min(counted, key=lambda k: (sum(counted[k][:2]), counted[k][2], abs(k)))
-    overflow, underflow, subnormal, overflow_at_most, underflow_at_most = counted[0]
+    count = int(total)
     return FormatAdvice(
-        number_format=known,
-        count=zeros + int(total),
-        nonzero=int(total),
-        overflow=overflow,
-        underflow=underflow,
-        subnormal=subnormal,
-        overflow_at_most=overflow_at_most,
-        underflow_at_most=underflow_at_most,
-        best_scale=2.0**best,
+        known, zeros + count, count, *counted[0], best_scale=2.0**best,
         lost_at_best=sum(counted[best][:2]),
-    )
+    )  # fmt: skip
 
 
 @checked

@@ -78,11 +78,7 @@ class BlockProductFunction(Function):
 def multiply_by(
     multiply: Multiply, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    """Run a product of torch's by one that multiplies matrices ``[..., m, k]`` and ``[..., k, n]``.
-
-    Raises:
-        UnsupportedError: a product for which there is no such way.
-    """
+    """Run a product of torch's by one of matrices ``[..., m, k]`` and ``[..., k, n]``."""
     way = _WAYS.get(function)
     if way is None:
         raise UnsupportedError(

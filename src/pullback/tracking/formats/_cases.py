@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
+from pullback.gradients._cases import normal, with_tensors
 from pullback.tensor import Case
 from pullback.tracking.formats._blocks import BlockProductFunction
 from pullback.tracking.formats._model import simulate_format
@@ -22,54 +23,34 @@ _NONLINEAR = {
 }
 
 
-def _normal(generator: Generator) -> tuple[Tensor]:
-    return (torch.randn(3, 5, generator=generator, dtype=torch.float64, requires_grad=True),)
-
-
 def _with_noise(generator: Generator) -> tuple[Tensor, Tensor]:
-    (x,) = _normal(generator)
-    return x, torch.rand(3, 5, generator=generator, dtype=torch.float64)
-
-
-def _round_value(x: Tensor, noise: Tensor) -> Tensor:
-    return RoundValueFunction.apply(x, noise, E4M3, "saturate")
-
-
-def _round_gradient(x: Tensor, noise: Tensor) -> Tensor:
-    return RoundGradientFunction.apply(x, noise, E5M2, "saturate")
-
-
-def _two_factors(generator: Generator) -> tuple[Tensor, Tensor]:
-    a, b = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
-    return a.requires_grad_(), b.requires_grad_()
-
-
-def _block_product(a: Tensor, b: Tensor) -> Tensor:
-    blocks = ScaledFormat("blocks of two", E5M2, per=2, scale="E8M0")
-    return BlockProductFunction.apply(a, b, a, b, None, blocks, "saturate")
+    return normal(generator, 3, 5), torch.rand(3, 5, generator=generator, dtype=torch.float64)
 
 
 def cases() -> Iterator[Case]:
-    """Return the cases: values and gradients, to nearest and stochastically, and products.
-
-    Example:
-        >>> from pullback.tracking.formats._cases import cases
-        >>> len(list(cases()))
-        5
-    """
-    yield Case(
-        "formats.value", partial(simulate_format, forward=E4M3), _normal, gradient="surrogate"
-    )
-    yield Case("formats.value.stochastic", _round_value, _with_noise, gradient="surrogate")
-    yield Case(
-        "formats.gradient", partial(simulate_format, backward=E5M2), _normal,
-        gradient="nonlinear", refuses=dict(_NONLINEAR),
-    )  # fmt: skip
-    yield Case(
-        "formats.gradient.stochastic", _round_gradient, _with_noise,
-        gradient="nonlinear", refuses=dict(_NONLINEAR),
-    )  # fmt: skip
-    yield Case(
-        "formats.product.blocks", _block_product, _two_factors,
-        gradient="nonlinear", refuses=dict(_NONLINEAR),
-    )  # fmt: skip
+    """Return the cases: values and gradients, to nearest and stochastically, and products."""
+    plain, pairs = with_tensors((3, 5)), with_tensors((4, 4), (4, 4))
+    blocks = ScaledFormat("blocks of two", E5M2, per=2, scale="E8M0")
+    for name, function, inputs in (
+        ("value", partial(simulate_format, forward=E4M3), plain),
+        (
+            "value.stochastic",
+            lambda x, noise: RoundValueFunction.apply(x, noise, E4M3, "saturate"),
+            _with_noise,
+        ),
+    ):
+        yield Case(f"formats.{name}", function, inputs, gradient="surrogate")
+    for name, function, inputs in (
+        ("gradient", partial(simulate_format, backward=E5M2), plain),
+        (
+            "gradient.stochastic",
+            lambda x, noise: RoundGradientFunction.apply(x, noise, E5M2, "saturate"),
+            _with_noise,
+        ),
+        (
+            "product.blocks",
+            lambda a, b: BlockProductFunction.apply(a, b, a, b, None, blocks, "saturate"),
+            pairs,
+        ),
+    ):
+        yield Case(f"formats.{name}", function, inputs, "nonlinear", dict(_NONLINEAR))

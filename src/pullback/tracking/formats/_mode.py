@@ -8,7 +8,6 @@ kernels, and refuses a product that the first did not enter, however it was call
 import contextlib
 import functools
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -29,21 +28,21 @@ from pullback.internal.torch import (
     never_compile,
     wrap_recomputation,
 )
+from pullback.tracking._hang import Running
+from pullback.tracking._outputs import deferred_in, is_floating
 from pullback.tracking.formats._blocks import multiply_by
-from pullback.tracking.formats._deferred import check_output
 from pullback.tracking.formats._products import (
     FACTORS,
     REFUSED,
+    Weights,
     count_factors,
     is_product,
-    is_single,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role
-from pullback.tracking.formats._roles import Weights
 from pullback.tracking.formats._rounding import ProductRounding, Spot
 
-__all__ = ["rounding_products"]
+__all__ = ["check_output", "rounding_products"]
 
 
 @contextlib.contextmanager
@@ -53,14 +52,23 @@ def rounding_products(
     """Round every product of a model that is called in a block, or computed again for it.
 
     The path is of the modules that are running, by name.
-
-    Raises:
-        UnsupportedError: a product that cannot be reached.
     """
     mode = _ProductMode(model, products, path)
     mode.check_region()
     with mode.following(), mode, _Sentinel(mode), answering(mode.apply):
         yield
+
+
+def check_output(output: Any) -> None:
+    """Refuse generators, coroutines, functions and modules, also within containers."""
+    found = deferred_in(output)
+    if found is not None:
+        raise UnsupportedError(
+            "simulate_format cannot round what a model computes after its forward.",
+            given=f"an output of type {type(found).__name__}",
+            expected="tensors, in containers or not",
+            mend="Return what it computes, such as list(...) of a generator.",
+        )
 
 
 class _ProductMode(TorchFunctionMode):
@@ -70,14 +78,14 @@ class _ProductMode(TorchFunctionMode):
         super().__init__()
         self.model = model
         self.products = products
-        self.path = list(path)  # the modules that are running, the innermost last
+        # What a module leaves to do would go by another name.
+        self.running = Running(path, check_output)
         self.names: dict[str, list[str]] = {}  # by the first, all of a module
         self.counts: Counter[tuple[str, str]] = Counter()  # of products in this pass
         self.entered = False  # inside of a product whose factors are rounded
         self.differentiable = torch.is_grad_enabled()
         self.custom: type | None = None  # whose backward will multiply as it likes
         self.weights = Weights(model.modules)
-        self.thread = threading.get_ident()  # hooks are seen by all that run the same modules
 
     def __torch_function__(
         self,
@@ -111,7 +119,7 @@ class _ProductMode(TorchFunctionMode):
 
     def formats(self) -> ProductFormats | None:
         """The formats of the module that runs, which must be the same by all of its names."""
-        names = self.names.get(self.path[-1], self.path[-1:])
+        names = self.names.get(self.running.names[-1], self.running.names[-1:])
         found = [self.products.recipe.find(name) for name in names]
         for name, other in zip(names, found, strict=True):
             if other != found[0]:
@@ -126,16 +134,17 @@ class _ProductMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a product with rounded factors."""
-        if is_single(func, args, kwargs):
+        given = (*args, *kwargs.values())
+        if count_factors(func, args, kwargs) == 1 or not _holds_numbers(given):
             return self.run(func, args, kwargs)
         self.check_call(func, args, kwargs)
         formats = self.formats()
-        if formats is None or not _holds_numbers((*args, *kwargs.values())):
+        if formats is None:
             return self.run(func, args, kwargs)
         if formats.follows_dimension:
             multiply = functools.partial(self.multiply_blocks, formats)
             return multiply_by(multiply, func, args, kwargs)
-        spot = self.spot(formats, (*args, *kwargs.values()))
+        spot = self.spot(formats, given)
         places = itertools.count()
 
         def replace(x: Tensor, name: str) -> Tensor:
@@ -166,7 +175,7 @@ class _ProductMode(TorchFunctionMode):
 
     def spot(self, formats: ProductFormats, args: Iterable[object]) -> Spot:
         """Where the product of some arguments that is called now is."""
-        name = self.path[-1]
+        name = self.running.names[-1]
         parameter = self.parameter_of(args) if formats.remembers else ""
         self.counts[name, parameter] += 1
         return Spot(name, self.counts[name, parameter], parameter=parameter)
@@ -198,17 +207,13 @@ class _ProductMode(TorchFunctionMode):
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """Keep the path while modules call one another."""
-        with contextlib.ExitStack() as undo:
-            for module, names in self.module_names().items():
-                self.names[names[0]] = names
-                # Before the user's own: a module that one of these ends has been entered too.
-                enter = module.register_forward_pre_hook(
-                    functools.partial(self.enter, names[0]), prepend=True
-                )
-                leave = module.register_forward_hook(self.leave, always_call=True)
-                undo.callback(enter.remove)
-                undo.callback(leave.remove)
+        found = self.module_names()
+        self.names |= {names[0]: names for names in found.values()}
+        try:
+            self.running.follow((names[0], module) for module, names in found.items())
             yield
+        finally:
+            self.running.stop()
 
     def module_names(self) -> dict[nn.Module, list[str]]:
         """The modules whose products go by their name, each with all of its names."""
@@ -220,17 +225,6 @@ class _ProductMode(TorchFunctionMode):
             if name:
                 names.setdefault(part, []).append(name)
         return names
-
-    def enter(self, name: str, *_: Any) -> None:
-        """A module's forward begins."""
-        if threading.get_ident() == self.thread:
-            self.path.append(name)
-
-    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """A module's forward is over, and what it left to do would go by another name."""
-        if threading.get_ident() == self.thread:
-            self.path.pop()
-            check_output(output)
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -309,7 +303,7 @@ class _ProductMode(TorchFunctionMode):
         """What activation checkpointing runs again: in the mode as well, with the same noise."""
         generator = self.products.generator
         state = None if generator is None else generator.get_state()
-        path = list(self.path)
+        path = list(self.running.names)
         formats = self.formats()
         if formats is not None and formats.remembers:
             raise _refusal_of_delay()
@@ -372,7 +366,7 @@ never_compile(_dispatch)
 def _holds_numbers(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_numbers, value))
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return is_floating(value)
 
 
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.gradients._check import check_tensor
-from pullback.internal._text import shown
+from pullback.internal._arguments import checked
 from pullback.internal.torch import run_eagerly
-from pullback.tracking.formats._deferred import check_output
-from pullback.tracking.formats._mode import rounding_products
+from pullback.tracking.formats._mode import check_output, rounding_products
 from pullback.tracking.formats._noise import (
     NoiseMeter,
     QuantisationNoise,
@@ -22,7 +21,6 @@ from pullback.tracking.formats._round import (
     RoundGradientFunction,
     Rounding,
     RoundValueFunction,
-    check_choices,
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
@@ -121,6 +119,7 @@ def simulate_format(
     recipe: Recipe | None = None,
     measure: bool = False,
 ) -> SimulatedFormat: ...
+@checked
 def simulate_format(
     target: Tensor | nn.Module,
     *,
@@ -184,8 +183,13 @@ def simulate_format(
         >>> model(x).shape
         torch.Size([2])
     """
-    check_choices(rounding, overflow, generator)
-    _check_formats(forward is None and backward is None, recipe, measure)
+    if (recipe is None) == (forward is None and backward is None):
+        raise ArgumentError(
+            "simulate_format was given no format."
+            if recipe is None
+            else "simulate_format was given formats and a recipe.",
+            mend='Pass forward="E4M3", backward="E5M2", or recipe=Recipe({...}) for a module.',
+        )
     everywhere = ProductFormats(weight=forward, activation=forward, gradient=backward)
     if isinstance(target, nn.Module):
         check_traceable(target)
@@ -195,10 +199,9 @@ def simulate_format(
         meter = NoiseMeter() if measure else None
         products = ProductRounding(recipe, rounding, overflow, generator, meter)
         return SimulatedFormat(target, products)
-    if not isinstance(target, Tensor) or recipe is not None or measure:
+    if recipe is not None or measure:
         raise ArgumentTypeError(
-            "simulate_format takes a module or a tensor, and recipes are for modules.",
-            given=f"a {type(target).__name__}",
+            "Recipes, and what is measured, are for modules.", given=f"a {type(target).__name__}"
         )
     check_tensor(target, "simulate_format")
     if everywhere.remembers:
@@ -217,28 +220,8 @@ def simulate_format(
     return target
 
 
-def _check_formats(missing: bool, recipe: Recipe | None, measure: bool) -> None:
-    if not (isinstance(recipe, Recipe | None) and isinstance(measure, bool)):
-        raise ArgumentTypeError(
-            "simulate_format takes a Recipe, and True or False of measure.",
-            given=f"recipe={shown(recipe)}, measure={shown(measure)}",
-            mend="Pass recipe=Recipe({...}).",
-        )
-    if (recipe is None) == missing:
-        raise ArgumentError(
-            "simulate_format was given no format."
-            if recipe is None
-            else "simulate_format was given formats and a recipe.",
-            mend='Pass forward="E4M3", backward="E5M2", or recipe=Recipe({...}) for a module.',
-        )
-
-
 def check_traceable(model: nn.Module) -> None:
-    """Refuse a model with scripted parts.
-
-    Raises:
-        UnsupportedError: it has some.
-    """
+    """Refuse a model with scripted parts."""
     scripted = [
         name or "the model itself"
         for name, part in model.named_modules()

@@ -1,30 +1,34 @@
-"""Signal to quantisation noise: how much of a tensor a number format keeps, in decibels."""
+"""What number formats lose of tensors: signal to quantisation noise, and the errors of blocks."""
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from pullback.errors import ArgumentError
 from pullback.gradients._check import check_tensor
+from pullback.internal._arguments import checked
 from pullback.internal.torch import innermost
-from pullback.tracking.formats._recipe import Role
+from pullback.tracking.formats._recipe import ROLES, Role
 from pullback.tracking.formats._round import parts_of, round_values
-from pullback.tracking.formats._scaled import Named, find_format
+from pullback.tracking.formats._scaled import Format, Named, ScaledFormat, find_format
+from pullback.tracking.formats._table import E4M3
 
 __all__ = [
-    "ROLES",
+    "BlockErrors",
     "NoiseMeter",
     "QuantisationNoise",
     "Sums",
+    "choose_blocks",
     "decibels_of",
+    "measure_blocks",
     "noise_between",
     "render_noise",
     "signal_to_noise",
 ]
-
-ROLES: tuple[Role, ...] = ("weight", "activation", "gradient")
 
 Sums = dict[tuple[str, Role, str], tuple[int, Tensor]]
 """By module, role and format: how many numbers, the sum of their squares, and of the errors'."""
@@ -133,7 +137,156 @@ def render_noise(found: Sequence[QuantisationNoise]) -> str:
     rows = [["module", *roles, "(SQNR / dB)"]]
     rows += [[name, *(", ".join(line[role]) for role in roles), ""] for name, line in cells.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+OUTLIER = 4.0  # times the next largest: two octaves of the block's range are the outlier's alone
+
+
+@dataclass(frozen=True, slots=True)
+class BlockErrors:
+    """What a format with blocks loses of some values; ``a + b`` is of both together.
+
+    Arguments:
+        blocks: how many blocks hold a number that is not zero. One with a NaN or an infinity
+            counts as one of zeros.
+        dominated: in how many of them one outlier sets the scale: it is four times as large as
+            the next or more, so that all others lose two bits or more.
+        nonzero: how many values are not zero.
+        underflow: how many of them round to zero.
+        signal: the sum of squares.
+        noise: the sum of squares of the errors.
+        noise_halved: the same with blocks of half the size.
+        noise_rotated: the same if each block is multiplied by a Hadamard matrix before rounding,
+            which spreads an outlier over its block, and turned back afterwards.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking.formats import BlockErrors
+        >>> x = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+        >>> x[:, 5] *= 100.0
+        >>> lost = BlockErrors.of(x, "mxfp4")
+        >>> lost.dominated_share > 0.2, lost.underflow_share > 0.2
+        (True, True)
+    """
+
+    blocks: int
+    dominated: int
+    nonzero: int
+    underflow: int
+    signal: float
+    noise: float
+    noise_halved: float
+    noise_rotated: float
+
+    @classmethod
+    @checked
+    def of(cls, values: Tensor, blocks: "str | int | ScaledFormat") -> "BlockErrors":
+        """Measure a tensor, its blocks along the last dimension.
+
+        Arguments:
+            values: shape (..., n), any floating or complex dtype.
+            blocks: as `choose_blocks` takes it.
+
+        Raises:
+            ArgumentError: no such format, or one without blocks of a power of two.
+            ArgumentTypeError: no floating or complex tensor.
+        """
+        check_tensor(values, "BlockErrors.of")
+        return cls.from_sums(measure_blocks(values, choose_blocks(blocks)))
+
+    @classmethod
+    def from_sums(cls, sums: Tensor) -> "BlockErrors":
+        """Read what `measure_blocks` gave, or a sum of several."""
+        whole, exact = sums[:4].tolist(), sums[4:].tolist()
+        return cls(*map(int, whole), *exact)
+
+    def __add__(self, other: "BlockErrors") -> "BlockErrors":
+        names = [field.name for field in fields(self)]
+        return BlockErrors(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    @property
+    def dominated_share(self) -> float:
+        """The share of blocks whose scale one outlier sets; 0 of none."""
+        return self.dominated / self.blocks if self.blocks else 0.0
+
+    @property
+    def underflow_share(self) -> float:
+        """The share of values that are not zero and round to it; 0 of none."""
+        return self.underflow / self.nonzero if self.nonzero else 0.0
+
+    @property
+    def error(self) -> float:
+        """The share of the signal that the errors are; 0 of no signal."""
+        return self.noise / self.signal if self.signal else 0.0
+
+    @property
+    def decibels(self) -> float:
+        """The signal to quantisation noise; infinite where nothing was lost, NaN of zeros."""
+        return decibels_of(self.signal, self.noise)
+
+    @property
+    def decibels_halved(self) -> float:
+        """What it would be with blocks of half the size."""
+        return decibels_of(self.signal, self.noise_halved)
+
+    @property
+    def decibels_rotated(self) -> float:
+        """What it would be with a Hadamard rotation of each block."""
+        return decibels_of(self.signal, self.noise_rotated)
+
+
+def choose_blocks(blocks: str | int | ScaledFormat) -> ScaledFormat:
+    """The format with blocks that a name (``"mxfp8"``, ``"nvfp4"``) or a size of MXFP8's means."""
+    found: Format
+    if isinstance(blocks, int):
+        found = ScaledFormat(f"MXFP8 by {blocks}", E4M3, blocks, "E8M0")
+    else:
+        found = find_format(blocks)
+    size = found.per if isinstance(found, ScaledFormat) else "no block"
+    if not isinstance(size, int) or size < 2 or size & (size - 1):
+        raise ArgumentError(
+            "Statistics of blocks need a format whose blocks are of a power of two.",
+            given=f"blocks={blocks!r}",
+            expected='"mxfp8", "mxfp4", "nvfp4", a ScaledFormat with per=16, or a size: 32',
+        )
+    return found  # type: ignore[return-value]
+
+
+def measure_blocks(values: Tensor, number_format: ScaledFormat) -> Tensor:
+    """Return the fields of `BlockErrors` as a float64 tensor, which adds up; nothing is waited for.
+
+    With H orthogonal, the error of a block that was rotated, rounded and rotated back is that of
+    the rotated one: :math:`|x - H^T Q(Hx)| = |Hx - Q(Hx)|`.
+    """
+    size = int(number_format.per)
+    values = values.detach().reshape(values.shape or (1,))
+    wide = parts_of(values).to(torch.float64)
+    wide = wide.movedim(-1, 0) if values.is_complex() else wide  # blocks of one kind of parts
+    groups = torch.nn.functional.pad(wide, (0, -wide.shape[-1] % size)).reshape(-1, size)
+    groups = torch.where(groups.isfinite().all(-1, keepdim=True), groups, 0.0)
+    rounded = round_values(groups, number_format)
+    rotated = groups @ _hadamard(size).to(groups.device)
+    halved = replace(number_format, per=size // 2)
+    first, second = groups.abs().topk(2, -1).values.unbind(-1)
+    nonzero = groups != 0
+    sums = (
+        first > 0,
+        (first > 0) & (first >= OUTLIER * second),
+        nonzero,
+        nonzero & (rounded == 0),
+        groups.square(),
+        (groups - rounded).square(),
+        (groups - round_values(groups, halved)).square(),
+        (rotated - round_values(rotated, number_format)).square(),
     )
+    return torch.stack([each.sum(dtype=torch.float64) for each in sums])
+
+
+@functools.cache
+def _hadamard(size: int) -> Tensor:
+    """The orthogonal matrix of Sylvester's construction: H_2n = [[H, H], [H, -H]]."""
+    matrix = torch.ones(1, 1, dtype=torch.float64, device="cpu")
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / math.sqrt(size)

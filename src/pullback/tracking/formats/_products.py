@@ -1,17 +1,32 @@
-"""The products of a model: which functions they are, and which of their arguments are factors."""
+"""The products of a model: which functions they are, what they multiply, and what are weights."""
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from pullback.internal.torch import fused_function
+from pullback.internal.torch import (
+    are_functorch_transforms_active,
+    base_of,
+    fused_function,
+    innermost,
+    parameters_of,
+    storage_of,
+)
+from pullback.tracking._outputs import is_floating
 
-__all__ = ["FACTORS", "REFUSED", "count_factors", "is_product", "is_single", "replace_factors"]
+__all__ = [
+    "FACTORS",
+    "REFUSED",
+    "Weights",
+    "count_factors",
+    "is_product",
+    "replace_factors",
+]
 
 Factors = tuple[tuple[int, str], ...]
 """The positions and names of the tensors that a function multiplies."""
@@ -109,27 +124,24 @@ def is_product(operator: Any) -> bool:
     return space not in _OWN
 
 
-def is_single(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call has one operand alone, as einsum that transposes or sums: no product."""
+def count_factors(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    """How many factors a call of a product has, an added term counted as none.
+
+    It is one where there is one operand, as of an einsum that transposes: no product.
+    """
+    wanted = FACTORS[function]
+    if wanted:
+        return len(wanted)
 
     def count(value: Any) -> int:
         if isinstance(value, list | tuple):
             return sum(map(count, value))
         return isinstance(value, Tensor)
 
-    return not FACTORS[function] and count((args, tuple(kwargs.values()))) == 1
-
-
-def count_factors(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> int:
-    """How many factors a call of a product has, an added term counted as none."""
-    wanted = FACTORS[function]
-    if wanted:
-        return len(wanted)
-    found = []
-    replace_factors(function, args, kwargs, lambda tensor, _: found.append(tensor) or tensor)
-    return len(found) if len(found) < 3 else 4  # between the products there is no rounding
+    found = count((args, tuple(kwargs.values())))
+    return found if found < 3 else 4  # between the products there is no rounding
 
 
 def replace_factors(
@@ -144,9 +156,8 @@ def replace_factors(
     """
 
     def visit(value: Any, name: str = "") -> Any:
-        if isinstance(value, Tensor):
-            wanted = value.is_floating_point() or value.is_complex()
-            return replace(value, name) if wanted else value
+        if is_floating(value):
+            return replace(value, name)
         if isinstance(value, list | tuple):
             return type(value)(visit(item) for item in value)
         return value
@@ -163,3 +174,70 @@ def replace_factors(
         ),
         {name: visit(value, name) if name in names else value for name, value in kwargs.items()},
     )
+
+
+class Weights:
+    """The parameters that a model uses, and what stands in their place, while it runs.
+
+    In inference mode and under `torch.func` no view tells what it was made of, and
+    `torch.func.functional_call` puts plain tensors in the place of parameters: these are known by
+    their memory.
+    """
+
+    def __init__(self, modules: Callable[[], Iterable[nn.Module]]) -> None:
+        self._modules = modules
+        self._used: dict[nn.Parameter, None] = {}
+        self._storages: dict[Tensor, int | None] = {}
+
+    def see(self, args: Iterable[object]) -> None:
+        """Look at the arguments of a function, which may return a view of a parameter."""
+        if torch.is_inference_mode_enabled() or are_functorch_transforms_active():
+            self._used |= dict.fromkeys(each for each in args if isinstance(each, nn.Parameter))
+
+    def hold(self, x: Tensor) -> bool:
+        """Whether a factor is one of them, or lies in the memory of one."""
+        if isinstance(x, nn.Parameter) or isinstance(base_of(x), nn.Parameter):
+            return True
+        known = [*self._used, *self._plain_tensors()]
+        storage = _storage(x) if known else None
+        if storage is None:
+            return False
+        return any(self._storage(each) == storage and _within(x, each) for each in known)
+
+    @functools.cached_property
+    def _all_modules(self) -> list[nn.Module]:
+        return list(self._modules())
+
+    def _plain_tensors(self) -> Iterator[Tensor]:
+        for module in self._all_modules:
+            for each in parameters_of(module):
+                if each is not None and type(each) is not nn.Parameter:
+                    yield each
+
+    def _storage(self, known: Tensor) -> int | None:
+        if known not in self._storages:
+            self._storages[known] = _storage(known)
+        return self._storages[known]
+
+
+def _storage(x: Tensor) -> int | None:
+    try:
+        return storage_of(innermost(x))
+    except RuntimeError:  # sparse, nested, or a subclass without memory of its own
+        return None
+
+
+def _within(x: Tensor, whole: Tensor) -> bool:
+    """Whether the first and the last number of a tensor are numbers of another in its storage."""
+    x, whole = innermost(x), innermost(whole)
+    first: Any = x.storage_offset()
+    last = first + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    return _reaches(whole, first) and _reaches(whole, last)
+
+
+def _reaches(whole: Tensor, place: int) -> bool:
+    """Whether a tensor has the number at a place of its storage."""
+    rest = place - whole.storage_offset()
+    for step, n in sorted(zip(whole.stride(), whole.shape, strict=True), reverse=True):
+        rest -= step * max(0, min(rest // step, n - 1)) if step else 0
+    return rest == 0

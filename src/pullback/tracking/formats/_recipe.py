@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._scaled import Format, Named, ScaledFormat, find_format
+from pullback.tracking.formats._scaled import Format, Named, find_format
 
-__all__ = ["ProductFormats", "Recipe", "Role"]
+__all__ = ["ROLES", "ProductFormats", "Recipe", "Role"]
 
 Role = Literal["weight", "activation", "gradient"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ProductFormats:
     gradient: Named | None = None
 
     def __post_init__(self) -> None:
-        for role in ("weight", "activation", "gradient"):
+        for role in ROLES:
             named = getattr(self, role)
             object.__setattr__(self, role, None if named is None else find_format(named))
 
@@ -53,14 +54,16 @@ class ProductFormats:
     @property
     def follows_dimension(self) -> bool:
         """Whether a scale belongs to a channel or a block, which have a direction."""
-        found = (self.weight, self.activation, self.gradient)
-        return any(isinstance(each, ScaledFormat) and each.per != "tensor" for each in found)
+        return any(each.per not in ("value", "tensor") for each in self._given)
 
     @property
     def remembers(self) -> bool:
         """Whether a scale comes of what was seen before."""
-        found = (self.weight, self.activation, self.gradient)
-        return any(isinstance(each, ScaledFormat) and each.history > 0 for each in found)
+        return any(each.history for each in self._given)
+
+    @property
+    def _given(self) -> list[Format]:
+        return [each for each in map(self.of, ROLES) if each is not None]
 
 
 class Recipe:

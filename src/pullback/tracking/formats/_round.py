@@ -8,6 +8,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_floating
 from pullback.gradients._factor import can_look_into
+from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
@@ -16,7 +17,6 @@ __all__ = [
     "RoundGradientFunction",
     "RoundValueFunction",
     "Rounding",
-    "check_choices",
     "check_fit",
     "draw_noise",
     "parts_of",
@@ -27,37 +27,7 @@ __all__ = [
 Rounding = Literal["nearest", "stochastic"]
 
 
-def check_choices(
-    rounding: str = "nearest",
-    overflow: str = "saturate",
-    generator: torch.Generator | None = None,
-) -> None:
-    """Refuse an unknown way to round or to overflow, and what draws no random numbers.
-
-    Raises:
-        ArgumentError: another word.
-        ArgumentTypeError: no generator.
-    """
-    if rounding not in ("nearest", "stochastic"):
-        raise ArgumentError(
-            "There is no such rounding.",
-            given=f"rounding={rounding!r}",
-            expected="'nearest' (ties to even) or 'stochastic'",
-        )
-    if overflow not in ("saturate", "cast"):
-        raise ArgumentError(
-            "There is no such way to overflow.",
-            given=f"overflow={overflow!r}",
-            expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
-        )
-    if not (generator is None or isinstance(generator, torch.Generator)):
-        raise ArgumentTypeError(
-            "Random numbers are drawn from a generator.",
-            given=f"generator of type {type(generator).__name__}",
-            mend="Pass torch.Generator().manual_seed(seed), or None.",
-        )
-
-
+@checked
 def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Return uniform numbers in [0, 1) for stochastic rounding, one for each real number.
 
@@ -72,17 +42,12 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
         ArgumentTypeError: no floating or complex tensor, or no generator.
     """
     check_floating(values, "draw_noise", "values")
-    check_choices(generator=generator)
     shape = (*values.shape, 2) if values.is_complex() else values.shape
     return torch.rand(shape, generator=generator, device=values.device)
 
 
 def check_fit(values: Tensor, noise: Tensor | None, number_format: Format) -> None:
-    """Refuse noise that is not one number for each real number, and scales along no dimension.
-
-    Raises:
-        ArgumentError: another shape.
-    """
+    """Refuse noise that is not one number for each real number, and scales along no dimension."""
     if isinstance(number_format, ScaledFormat):
         number_format.check_dimension(values.dim())
     expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)
@@ -147,8 +112,13 @@ def round_values(
             expected="a NumberFormat or a ScaledFormat",
             mend='find_format("E4M3")',
         )
+    if overflow not in ("saturate", "cast"):
+        raise ArgumentError(
+            "There is no such way to overflow.",
+            given=f"overflow={overflow!r}",
+            expected="'saturate' (the largest value) or 'cast' (what torch's cast gives)",
+        )
     check_floating(values, "round_values", "values")
-    check_choices(overflow=overflow)
     if noise is not None:
         check_floating(noise, "round_values", "noise")
         if can_look_into(noise) and not bool(((noise >= 0) & (noise < 1)).all()):

@@ -32,16 +32,10 @@ __all__ = ["ProductRounding", "Spot"]
 
 
 class Spot(NamedTuple):
-    """A factor of a product, the same at each pass of a model.
+    """A factor of a product, the same at each pass of a model: of which module, and its numbers.
 
-    Arguments:
-        module: the name of the innermost module whose forward runs, ``""`` for the whole model.
-        product: the number of the product, among those of the pass in this module with this
-            parameter.
-        factor: the number of the factor.
-        parameter: the name of the parameter that the product multiplies by, ``""`` if by none, or
-            if that is not asked for. It tells products of one module apart of which some passes
-            call only a few.
+    The parameter that a product multiplies by, where it is asked for, tells products of one module
+    apart of which some passes call only a few.
     """
 
     module: str
@@ -55,61 +49,21 @@ class Spot(NamedTuple):
         return self._replace(factor=-1)
 
 
-class DelayedScales:
-    """The largest magnitudes that were seen at each spot, the last ones only.
-
-    Source: Micikevicius et al., FP8 Formats for Deep Learning (2022), section 3.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[Spot, Tensor] = {}
-
-    def fix(self, number_format: Format, spot: Spot, values: Tensor) -> Format:
-        """The format with the scale that its past gives; at first with that of the values."""
-        if not isinstance(number_format, ScaledFormat) or not number_format.history:
-            return number_format
-        if spot not in self._seen:
-            return number_format
-        seen = self._seen[spot].to(values.device)  # the model may have been moved since
-        scale = innermost(number_format.scales(seen.unsqueeze(0)).squeeze())
-        return replace(number_format, chosen=scale)
-
-    def see(self, number_format: Format, spot: Spot, values: Tensor) -> None:
-        """Remember the largest magnitude of some values."""
-        if not isinstance(number_format, ScaledFormat) or not number_format.history:
-            return
-        values = parts_of(values.detach())
-        # Under vmap this is the peak of each example; what is kept is plain, and of all.
-        peak = _peak(innermost(_peak(values.abs().nan_to_num(0.0, 0.0, 0.0).to(torch.float64))))
-        known = self._seen.get(spot, peak.new_empty(0)).to(peak.device)
-        together = torch.cat([known, peak.unsqueeze(0)])
-        self._seen[spot] = innermost(together[-number_format.history :].detach())
-
-
 def _peak(sizes: Tensor) -> Tensor:
     return sizes.amax() if sizes.numel() else sizes.sum()
 
 
 @dataclass(eq=False)
 class ProductRounding:
-    """Rounds what the products of a model multiply, and remembers and measures what it saw.
-
-    Arguments:
-        recipe: the formats of the products of each module.
-        rounding: ``"nearest"`` or ``"stochastic"``.
-        overflow: ``"saturate"`` or ``"cast"``.
-        generator: where stochastic rounding draws from.
-        meter: what measures the quantisation noise, if it is measured.
-        training: whether scales that come of the past are to learn from what is seen now.
-    """
+    """Rounds what the products of a model multiply, and remembers and measures what it saw."""
 
     recipe: Recipe
     rounding: Rounding
     overflow: Overflow
     generator: torch.Generator | None
     meter: NoiseMeter | None
-    training: bool = True
-    delayed: DelayedScales = field(default_factory=DelayedScales)
+    training: bool = True  # whether scales that come of the past learn from what is seen now
+    seen: dict[Spot, Tensor] = field(default_factory=dict)  # the largest magnitudes, the last ones
 
     def factor(
         self,
@@ -121,24 +75,15 @@ class ProductRounding:
         *,
         again: bool = False,
     ) -> Tensor:
-        """Return a factor of a product with its value rounded.
-
-        Arguments:
-            x: the factor.
-            formats: those of the product's module.
-            role: what it is.
-            spot: where it is.
-            dim: the dimension that channels and blocks follow.
-            again: whether it was rounded before, for another product: it counts once.
-        """
+        """Return a factor of a product with its value rounded; ``again``, if it counted before."""
         wanted = formats.of(role)
         if wanted is None:
             return x
         with disable_torch_function():  # what rounding computes, the model does not call
-            chosen = self.delayed.fix(wanted.along(dim), spot, x)
+            chosen = self._fix(wanted.along(dim), spot, x.device)
             rounded = RoundValueFunction.apply(x, self._noise(x), chosen, self.overflow)
             if self.training:
-                self.delayed.see(wanted, spot, x)
+                self._see(wanted, spot, x)
             if self.meter is not None and not again and not is_recomputing():
                 self.meter.add(spot.module, role, str(wanted), x, rounded)
             return rounded
@@ -150,7 +95,7 @@ class ProductRounding:
             return x
         with disable_torch_function():
             noise = self._noise(x)
-            chosen = self.delayed.fix(wanted, spot.of_gradient, x)
+            chosen = self._fix(wanted, spot.of_gradient, x.device)
             y = RoundGradientFunction.apply(x, noise, chosen, self.overflow)
             self._see_gradient(y, wanted, chosen, noise, spot)
             return y.clone()  # a Function's view must not be changed in place, a product may be
@@ -158,15 +103,7 @@ class ProductRounding:
     def multiply_blocks(
         self, a: Tensor, b: Tensor, formats: ProductFormats, roles: tuple[Role, Role], spot: Spot
     ) -> Tensor:
-        """Return the product of matrices whose factors are scaled along a dimension.
-
-        Arguments:
-            a: ``[..., m, k]``.
-            b: ``[..., k, n]``.
-            formats: those of the product's module.
-            roles: what the factors are.
-            spot: where the product is.
-        """
+        """Return the product of matrices whose factors are scaled along a dimension."""
         first = self.factor(a, formats, roles[0], spot, -1)
         second = self.factor(b, formats, roles[1], spot._replace(factor=1), -2)
         if not torch.is_grad_enabled():
@@ -180,11 +117,32 @@ class ProductRounding:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             with disable_torch_function():
                 noise = self._noise(a.new_empty(*batch, a.shape[-2], b.shape[-1]))
-                chosen = self.delayed.fix(wanted, spot.of_gradient, a)
+                chosen = self._fix(wanted, spot.of_gradient, a.device)
         y = BlockProductFunction.apply(first, second, *again, noise, chosen, self.overflow)
         if wanted is not None and chosen is not None:
             self._see_gradient(y, wanted, chosen.along(-1), noise, spot)
         return y
+
+    def _fix(self, number_format: Format, spot: Spot, device: torch.device) -> Format:
+        """The format with the scale that its past gives; at first with that of the values.
+
+        Source: Micikevicius et al., FP8 Formats for Deep Learning (2022), section 3.
+        """
+        if not isinstance(number_format, ScaledFormat) or spot not in self.seen:
+            return number_format
+        seen = self.seen[spot].to(device)  # the model may have been moved since
+        scale = innermost(number_format.scales(seen.unsqueeze(0)).squeeze())
+        return replace(number_format, chosen=scale)
+
+    def _see(self, number_format: Format, spot: Spot, values: Tensor) -> None:
+        """Remember the largest magnitude of some values, if scales are to come of it."""
+        if number_format.history:
+            sizes = parts_of(values.detach()).abs().nan_to_num(0.0, 0.0, 0.0).to(torch.float64)
+            # Under vmap this is the peak of each example; what is kept is plain, and of all.
+            peak = _peak(innermost(_peak(sizes)))
+            known = self.seen.get(spot, peak.new_empty(0)).to(peak.device)
+            together = torch.cat([known, peak.unsqueeze(0)])
+            self.seen[spot] = innermost(together[-number_format.history :].detach())
 
     def _noise(self, x: Tensor) -> Tensor | None:
         return draw_noise(x, self.generator) if self.rounding == "stochastic" else None
@@ -194,14 +152,13 @@ class ProductRounding:
     ) -> None:
         """When a gradient comes, remember how large it is and measure what rounding loses."""
         meter, training = self.meter, self.training
-        delayed = isinstance(wanted, ScaledFormat) and wanted.history > 0
         given, y = y, _below_vmap(y)
-        if not y.requires_grad or not (meter or delayed):
+        if not y.requires_grad or not (meter or wanted.history):
             return
 
         def see(gradient: Tensor) -> None:
             if training:
-                self.delayed.see(wanted, spot.of_gradient, gradient)
+                self._see(wanted, spot.of_gradient, gradient)
             if meter is not None:
                 rounded = round_known(gradient.detach(), chosen, noise, self.overflow)
                 meter.add(spot.module, "gradient", str(wanted), gradient, rounded)

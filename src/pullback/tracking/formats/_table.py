@@ -3,7 +3,7 @@
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,11 +36,7 @@ _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
 def check_fields(made: object, kinds: dict[str, tuple[type, ...]]) -> None:
-    """Refuse fields of other types. Graphs that are compiled make formats, and trace this.
-
-    Raises:
-        ArgumentTypeError: it names the first such; True is no number.
-    """
+    """Refuse fields of other types. Graphs that are compiled make formats, and trace this."""
     for name, taken in kinds.items():
         value = getattr(made, name)
         right = isinstance(value, taken) or (int in taken and is_whole(value))
@@ -96,6 +92,9 @@ class NumberFormat:
     infinite: bool = False
     signed_zero: bool = True
     dtype: torch.dtype | None = None
+
+    per: ClassVar[str] = "value"  # nothing is shared, and nothing of the past counts
+    history: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_fields(self, _NUMBERS)

@@ -211,17 +211,8 @@ def _measure_any(address: int, size: int, item: Any, factor: float, row: np.ndar
 def measure_cpu(values: Tensor, row: np.ndarray, factor: float = 1.0) -> None:
     """Write every statistic of ``factor * values`` into a row.
 
-    Arguments:
-        values: float32 or float64 numbers that follow one another in memory.
-        row: `pullback.tracking.measure._layout.WIDTH` float64 numbers, overwritten.
-        factor: a multiplier; with one that is not 1 no block goes the fast way.
-
-    Example:
-        >>> import torch
-        >>> row = np.empty(289)
-        >>> measure_cpu(torch.tensor([1.0, 3.0]), row)
-        >>> row[:3].tolist()
-        [2.0, 2.0, 2.0]
+    Values are float32 or float64 and follow one another in memory. With a factor that is not 1
+    no block goes the fast way.
     """
     address, size = values.data_ptr(), values.numel()
     item = ITEMS[values.dtype]

@@ -18,13 +18,7 @@ _USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
-    """Name the kernel for a device: one that was asked for by name is used or refused.
-
-    Raises:
-        ArgumentError: an unknown name.
-        MissingExtraError: the package of the kernel asked for is not installed.
-        UnsupportedError: the kernel asked for cannot run on this device.
-    """
+    """Name the kernel for a device: one that was asked for by name is used or refused."""
     chosen = kernels.choose_backend(device, asked)
     if device.type == "mps":
         raise UnsupportedError(
@@ -36,11 +30,7 @@ def choose_backend(asked: Backend, device: torch.device) -> Backend:
 
 
 def check_measurable(values: torch.Tensor) -> None:
-    """Refuse a tensor whose elements cannot be read as an array of numbers.
-
-    Raises:
-        UnsupportedError: sparse, nested, quantised, meta, or of a packed dtype.
-    """
+    """Refuse a tensor whose elements cannot be read as an array of numbers."""
     strided = values.layout is torch.strided and not values.is_nested
     if strided and values.dtype in _USUAL and not values.is_meta:
         return  # almost always: what follows is felt when it is asked of every tensor of a step
@@ -87,11 +77,7 @@ def measure_into(
 ) -> None:
     """Write the statistics of ``factor * values`` into a row, without reading it back.
 
-    Arguments:
-        values: a dense tensor of any dtype.
-        row: `WIDTH` float64 numbers, a NumPy array for a CPU tensor, else on its device.
-        factor: a multiplier; for the CPU a number.
-        backend: see `choose_backend`.
+    A row is of NumPy for a CPU tensor, and the factor a number there; else they are on its device.
     """
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)

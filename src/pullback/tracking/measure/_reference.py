@@ -11,20 +11,7 @@ def measure_reference(values: torch.Tensor, factor: torch.Tensor | float = 1.0) 
     """Measure every statistic of ``factor * values`` without reading anything back to the host.
 
     The mean and the squared distances M2 are of the finite elements, by two passes:
-    ``mean = sum(x) / n``, ``M2 = sum((x - mean)^2)``, in float64.
-
-    Arguments:
-        values: real or complex numbers of any shape and dtype; a complex number counts as two.
-        factor: a multiplier, a number or a tensor of no dimensions on the device of ``values``.
-
-    Returns:
-        A float64 row of `pullback.tracking.measure._layout.WIDTH` numbers on the device of
-        ``values``.
-
-    Example:
-        >>> row = measure_reference(torch.tensor([1.0, 3.0]))
-        >>> row[:3].tolist()
-        [2.0, 2.0, 2.0]
+    ``mean = sum(x) / n``, ``M2 = sum((x - mean)^2)``, in float64. A complex number counts as two.
     """
     real = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
     flat = real.detach().reshape(-1).to(torch.float64) * factor

@@ -1,6 +1,5 @@
 """`Statistics`: what is known of one tensor's values, and how two such summaries are merged."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._dispatch import measure
 
@@ -204,7 +203,11 @@ class Statistics:
         Raises:
             ArgumentError: a field is missing or is not a number.
         """
-        try:
+        with reading(
+            "statistics that pullback wrote",
+            data,
+            f"the fields {', '.join((*_SCALARS, 'exponents'))}",
+        ):
             first, *counts = data["exponents"]
             if len(counts) > layout.BINS or not layout.BELOW <= first <= layout.ABOVE + 1:
                 raise ValueError("too many exponents")
@@ -218,12 +221,6 @@ class Statistics:
             if not known or min(read.m2, read.mean_abs) < 0:
                 raise ValueError("a size that is none")
             return read
-        except (LookupError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                "These are not statistics that pullback wrote.",
-                given=json.dumps(data, default=repr)[:200],
-                expected=f"the fields {', '.join((*_SCALARS, 'exponents'))}",
-            ) from error
 
 
 _SCALARS: dict[str, Any] = {each.name: each.type for each in fields(Statistics)[:-1]}

@@ -127,10 +127,7 @@ def measure_triton(
 ) -> None:
     """Write every statistic of ``factor * values`` into a row on the same device.
 
-    Arguments:
-        values: float32 or float64 numbers that follow one another in memory.
-        row: `pullback.tracking.measure._layout.WIDTH` float64 numbers, overwritten.
-        factor: a multiplier, a number or a float64 tensor of no dimensions on the device.
+    Values are float32 or float64 and follow one another in memory.
     """
     size = values.numel()
     tiles = max(1, -(-size // (TILE * PROGRAMS)))

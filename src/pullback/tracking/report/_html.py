@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -14,9 +14,9 @@ import numpy as np
 from pullback.errors import RecordingError
 from pullback.internal._files import write_whole
 from pullback.internal._text import clean_within
-from pullback.tracking.formats import FORMATS, NumberFormat
+from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
+from pullback.tracking.formats._recipe import ROLES
 from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.report._noise import noise_table, noise_tile
 from pullback.tracking.report._rows import (
     GROUPS,
     aliases_of,
@@ -33,15 +33,13 @@ __all__ = ["render_html", "write_html"]
 SHOWN_FINDINGS = 12
 TILES = ("fp16", "bf16", "E4M3", "E5M2")
 LOSS = 0.01  # of the nonzero values
+ROOT = "(root)"
+STEP = 20  # decibels between two marks of the axis of noise
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
 
 def write_html(run: Run, path: str | Path) -> None:
-    """Write a run as one self-contained file.
-
-    Raises:
-        RecordingError: the file cannot be written.
-    """
+    """Write a run as one self-contained file."""
     text = render_html(run)
     try:
         write_whole(Path(path), text)
@@ -72,7 +70,7 @@ def render_html(run: Run) -> str:
         title=run.title,
         subtitle=_subtitle(run, names),
         tiles=_tiles(run, names, findings),
-        noise=noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
+        noise=_noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
         run=run,
         findings=[(each, numbers[row_name(each.key)]) for each in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
@@ -98,32 +96,39 @@ def _counted(run: Run, names: list[str]) -> str:
     return ", ".join(parts) or "no layers"
 
 
-def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[dict[str, str]]:
+class _Tile(NamedTuple):
+    """What the page says at its top, in large letters."""
+
+    value: str
+    label: str
+    tone: str = ""
+
+
+def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[_Tile]:
     first = run.first_nonfinite
-    layers = count_groups(run, names)["layers"]
-    tiles = [{"value": f"{layers:,}", "label": "layers watched", "tone": ""}]
-    wrong = len({row_name(finding.key) for finding in findings})
-    tiles.append(
-        {"value": str(wrong), "label": "tensors look wrong", "tone": "warn" if wrong else "good"}
-    )
+    layers, wrong = count_groups(run, names)["layers"], len({row_name(f.key) for f in findings})
+    tiles = [
+        _Tile(f"{layers:,}", "layers watched"),
+        _Tile(str(wrong), "tensors look wrong", "warn" if wrong else "good"),
+    ]
     if first is None:
-        tiles.append({"value": "none", "label": "held NaN or infinity", "tone": "good"})
+        tiles.append(_Tile("none", "held NaN or infinity", "good"))
     else:
         where = f"first with NaN or infinity, {first.key.direction}, step {first.place.step}"
-        tiles.append({"value": str(first.key), "label": where, "tone": "bad"})
+        tiles.append(_Tile(str(first.key), where, "bad"))
     trained = [one for one in run.series if one.key.source in ("module", "parameter")]
     for known in FORMATS:
-        if known.name not in TILES:
-            continue
-        losing = sum(_share_outside(one.total.exponents, known) > LOSS for one in trained)
-        tiles.append(
-            {
-                "value": str(losing),
-                "label": f"values or gradients lose over 1 % in {known.name}, unscaled",
-                "tone": "warn" if losing else "good",
-            }
-        )
-    return tiles + noise_tile(run.noise)
+        if known.name in TILES:
+            losing = sum(_share_outside(one.total.exponents, known) > LOSS for one in trained)
+            label = f"values or gradients lose over 1 % in {known.name}, unscaled"
+            tiles.append(_Tile(str(losing), label, "warn" if losing else "good"))
+    noise = [each for each in run.noise if not math.isnan(each.decibels)]
+    if noise:  # the factor that keeps least
+        least = min(noise, key=lambda each: each.decibels)
+        label = f"least signal to quantisation noise: {least.role} of {least.module or ROOT}"
+        tone = "bad" if least.decibels <= 0 else ""
+        tiles.append(_Tile(_kept(least), f"{label}, {least.number_format}", tone))
+    return tiles
 
 
 def _share_outside(exponents: Mapping[int, int], known: NumberFormat) -> float:
@@ -221,3 +226,37 @@ def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> di
 
 def _figure(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _noise_table(noise: tuple[QuantisationNoise, ...], rows: Mapping[str, int]) -> dict[str, Any]:
+    """Each module with its factors, roles apart, on one axis, and its row in the page."""
+    known = [each.decibels for each in noise if math.isfinite(each.decibels)]
+    top = STEP * max(1, math.ceil(max(known, default=STEP) / STEP))
+    modules: dict[str, dict[str, Any]] = {}
+    for each in noise:
+        name = each.module or ROOT
+        fresh = {"name": name, "row": _row_of(name, rows), "roles": {role: [] for role in ROLES}}
+        line = modules.setdefault(name, fresh)
+        line["roles"][each.role].append(_bar(each, top))
+    return {"top": top, "mark": 100 * STEP / top, "roles": ROLES, "modules": list(modules.values())}
+
+
+def _row_of(name: str, rows: Mapping[str, int]) -> int | None:
+    """The row of a layer, or of the first of its outputs."""
+    outputs = (row for row in rows if row.startswith((f"{name}[", f"{name}.")))
+    return rows[name] if name in rows else rows.get(next(outputs, ""))
+
+
+def _bar(each: QuantisationNoise, top: int) -> dict[str, Any]:
+    share = 0.0 if math.isnan(each.decibels) else min(max(each.decibels / top, 0.0), 1.0)
+    tone = "alarm" if each.decibels <= 0 else ""  # the errors are as large as the values
+    return {
+        "text": _kept(each), "format": each.number_format, "share": round(100 * share, 1),
+        "tone": tone,
+    }  # fmt: skip
+
+
+def _kept(each: QuantisationNoise) -> str:
+    if math.isfinite(each.decibels):
+        return f"{each.decibels:.1f} dB"
+    return "all zero" if math.isnan(each.decibels) else "nothing lost"

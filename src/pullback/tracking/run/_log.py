@@ -7,15 +7,16 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 
-from pullback.errors import RecordingError
+from pullback.errors import ProgramError, RecordingError, UnsupportedError
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._layout import COUNT
 from pullback.tracking.measure._statistics import Statistics, finite_counts, merge_rows
 from pullback.tracking.run._identity import Key, Observation, Place, Sink
 from pullback.tracking.run._points import Points, decode_points, encode_points
 
-__all__ = ["PREDECESSORS", "Log", "Measured", "Run", "Series"]
+__all__ = ["PREDECESSORS", "Log", "Measured", "Run", "Series", "reduce_totals"]
 
 Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 """What statistics of one's own made of rows, by name."""
@@ -74,14 +75,9 @@ class Log:
     """The totals of every tensor, its last moments, and the first that was not finite.
 
     A tracker fills it while a model trains, and a file that is read fills one again. What arrives
-    is handed on to sinks as well.
-
-    Moments are in a ring of frames; a frame is one moment of training, four bytes a tensor. Which
-    tensors a frame is of is almost always the same from one frame to the next, so it is stored once
-    and shared.
-
-    Arguments:
-        limit: how many frames are kept, the oldest making room for the newest; ``None`` keeps all.
+    is handed on to sinks as well. Moments are in a ring of frames (``limit``, or all of them); a
+    frame is one moment of training, four bytes a tensor. Which tensors a frame is of is almost
+    always the same from one frame to the next, so it is stored once and shared.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -207,3 +203,34 @@ class Log:
             int(number): decode_points(steps[group], batches[group], points[group])
             for number, group in zip(found, groups, strict=True)
         }
+
+
+def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key, Statistics]:
+    """Merge what each rank measured, in the order of ranks, so that every rank has one answer.
+
+    Ranks may have seen different tensors, or none.
+    """
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise UnsupportedError(
+            "There are no other ranks to merge with.",
+            expected="torch.distributed.init_process_group(...) before",
+            mend="On one process read totals() directly.",
+        )
+    gathered: list[Any] = [None] * distributed.get_world_size(group)
+    mine = [(tuple(key), statistics.to_dict()) for key, statistics in totals.items()]
+    try:
+        distributed.all_gather_object(gathered, mine, group=group)
+    except RuntimeError as error:  # the backend's own: a peer is gone, or too slow
+        raise ProgramError(
+            "Another rank did not answer, so the totals were not merged.",
+            given=str(error).splitlines()[0][:200],
+            expected="every rank of the group to call reduce()",
+            mend="The totals of this rank are still in totals() and in its reports.",
+        ) from error
+    merged: dict[Key, Statistics] = {}
+    for rank in gathered:
+        for fields, data in rank:
+            key, statistics = Key(*fields), Statistics.from_dict(data)
+            merged[key] = merged[key].merge(statistics) if key in merged else statistics
+    return merged

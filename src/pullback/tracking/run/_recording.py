@@ -120,15 +120,14 @@ class RunWriter(JsonLines):
 
 def _seen(observation: Observation) -> dict[str, Any]:
     """One tensor at one moment, as JSON holds it."""
-    scale = observation.statistics.scale
-    return {
-        "kind": "seen",
-        **observation.key._asdict(),
-        **observation.place._asdict(),
-        **observation.statistics.to_dict(),
-        "scale": scale if isfinite(scale) else None,
-        "measures": {name: _plain(found) for name, found in observation.measures.items()},
-    }
+    statistics, scale = observation.statistics.to_dict(), observation.statistics.scale
+    measures = {name: _plain(found) for name, found in observation.measures.items()}
+    known = {**statistics, "scale": scale if isfinite(scale) else None, "measures": measures}
+    return _line("seen", observation.key, observation.place, **known)
+
+
+def _line(kind: str, key: Key, place: Place | None = None, **told: Any) -> dict[str, Any]:
+    return {"kind": kind, **key._asdict(), **({} if place is None else place._asdict()), **told}
 
 
 def _plain(values: np.ndarray) -> Any:
@@ -140,19 +139,12 @@ def _plain(values: np.ndarray) -> Any:
 def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
     """What is known once a run is over."""
     for series in run.series:
-        yield {"kind": "total", **series.key._asdict(), **series.total.to_dict()}
-    if run.first_nonfinite is not None:
-        first = run.first_nonfinite
-        before = [
-            {**key._asdict(), "scale": plain_number(scale)} for key, scale in run.predecessors
-        ]
-        yield {
-            "kind": "nonfinite",
-            **first.key._asdict(),
-            **first.place._asdict(),
-            "statistics": first.statistics.to_dict(),
-            "predecessors": before,
-        }
+        yield _line("total", series.key, **series.total.to_dict())
+    first = run.first_nonfinite
+    if first is not None:
+        before = [key._asdict() | {"scale": plain_number(size)} for key, size in run.predecessors]
+        known = {"statistics": first.statistics.to_dict(), "predecessors": before}
+        yield _line("nonfinite", first.key, first.place, **known)
     for noise in run.noise:
         yield {"kind": "noise", **asdict(noise), "decibels": plain_number(noise.decibels)}
     if run.advice:
@@ -162,11 +154,7 @@ def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def write_run(run: Run, path: str | Path) -> None:
-    """Write a run that is in memory: points at the precision of the history, and exact totals.
-
-    Raises:
-        RecordingError: the file cannot be written.
-    """
+    """Write a run that is in memory: points at the precision of the history, and exact totals."""
     writer = RunWriter(path, run.title, run.every)
     for series in run.series:
         writer.append(point_lines(series))
@@ -178,15 +166,12 @@ def point_lines(series: Series) -> Iterator[dict[str, Any]]:
     points = series.points
     columns = (points.scale, points.peak, points.zeros, points.flags)
     for moment, scale, peak, zeros, flags in zip(points.moments(), *columns, strict=True):
-        yield {
-            "kind": "point",
-            **series.key._asdict(),
-            **Place(*moment)._asdict(),
-            "log2_scale": plain_number(round(float(scale), 5)),
-            "log2_peak": plain_number(round(float(peak), 5)),
-            "zero_share": round(float(zeros), 5),
-            "flags": int(flags),
-        }
+        yield _line(
+            "point", series.key, Place(*moment),
+            log2_scale=plain_number(round(float(scale), 5)),
+            log2_peak=plain_number(round(float(peak), 5)),
+            zero_share=round(float(zeros), 5), flags=int(flags),
+        )  # fmt: skip
 
 
 BATCH = 1024  # lines of moments that a log takes in at once
@@ -197,9 +182,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.log = Log(None)
-        self.told: dict[str, Any] = {}
-        self.skipped: dict[str, str] = {}
-        self.noise: list[QuantisationNoise] = []
+        self.told: dict[str, Any] = {"skipped": {}, "noise": ()}
         self.seen: list[tuple[Key, Place, np.ndarray]] = []
         self.points: list[tuple[Key, Place, tuple[float, float, float, int]]] = []
 
@@ -214,11 +197,11 @@ class _Reader:
         elif kind == "point":
             self.points.append((_key(line), _place(line), _point(line)))
         elif kind == "noise":
-            self.noise.append(_read(QuantisationNoise, line))
+            self.told["noise"] += (_read(QuantisationNoise, line),)
         elif kind == "advice":
             self.told["advice"] = _text(line["text"])
         elif kind == "skipped":
-            self.skipped[_text(line["name"])] = _text(line["reason"])
+            self.told["skipped"][_text(line["name"])] = _text(line["reason"])
         if kind in ("total", "nonfinite") or len(self.seen) + len(self.points) >= BATCH:
             self.absorb()
         if kind == "total":
@@ -246,9 +229,7 @@ class _Reader:
         self.absorb()
         if "title" not in self.told:
             raise ValueError("no header")
-        run = self.log.run(
-            skipped=self.skipped, noise=tuple(self.noise), truncated=truncated, **self.told
-        )
+        run = self.log.run(truncated=truncated, **self.told)
         first = run.first_nonfinite
         if first is not None and all(series.key != first.key for series in run.series):
             raise ValueError(f"{first.key} was not finite, and is not in the recording")

@@ -15,12 +15,10 @@ from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, pytree
 from pullback.tensor._random import replaying, states
+from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["Scales", "ScalesInterpreter", "annotate", "annotate_code", "measure_scales"]
-
-Scales = dict[str, list[float | None]]
-"""For each node, by name: the scale of its value and of its gradient."""
+__all__ = ["annotate", "annotate_graph", "scale_text", "trace_deeply"]
 
 Statistic = Literal["scale", "std"]
 
@@ -80,11 +78,7 @@ def annotate(
     def measure(values: Tensor) -> float:
         return getattr(Statistics.of(values), statistic)
 
-    scales = measure_scales(ScalesInterpreter(traced, measure), inputs, cotangent)
-    text = annotate_code(
-        traced.code,
-        {name: scale_text(*pair) for name, pair in scales.items()},
-    )
+    text = annotate_graph(traced, measure, inputs, cotangent)
     print(text, file=sys.stdout if file is None else file)
     return text
 
@@ -121,9 +115,6 @@ def trace_deeply(
     """Return a model's graph through all of its modules.
 
     Functions of ``modules``, and of math always, are kept as one node, as ``functions`` are.
-
-    Raises:
-        UnsupportedError: torch.fx cannot trace the model.
     """
     # torch annotates this tuple as one of a single module.
     wrapped: Any = (math, *modules)
@@ -164,7 +155,7 @@ def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
             node.type = known.get(name)
 
 
-class ScalesInterpreter(fx.Interpreter):
+class _ScalesInterpreter(fx.Interpreter):
     """Runs a graph and records the scale of each floating value and of its gradient.
 
     Gradients are seen by tensor hooks: nothing is inserted, so that in-place operations and
@@ -174,13 +165,14 @@ class ScalesInterpreter(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, measure: Callable[[Tensor], float]) -> None:
         super().__init__(module)
         self.measure = measure
-        self.scales: Scales = {}
+        # For each node, by name: the scale of its value and of its gradient.
+        self.scales: dict[str, list[float | None]] = {}
         self.leaves: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node and record the scale of what it gives, later its gradient's."""
         value = super().run_node(n)
-        if n.op == "output" or not _is_floating(value):
+        if n.op == "output" or not is_floating(value):
             return value
         pair: list[float | None] = [self.measure(value.detach()), None]
         self.scales[n.name] = pair
@@ -202,20 +194,19 @@ class ScalesInterpreter(fx.Interpreter):
         return self.leaves[target]
 
 
-def measure_scales(
-    interpreter: ScalesInterpreter,
+def annotate_graph(
+    traced: fx.GraphModule,
+    measure: Callable[[Tensor], float],
     inputs: tuple[Any, ...],
     cotangent: Tensor | None,
     *,
     every_input: bool = True,
-) -> Scales:
-    """Run a graph forward and backward and return its scales; the model is left as it was.
+) -> str:
+    """Run a graph forward and backward and return its code with scales; the model is left alone.
 
     Each floating input gets a gradient, or without ``every_input`` only those that require one.
-
-    Raises:
-        ArgumentError: the cotangent does not fit the output.
     """
+    interpreter = _ScalesInterpreter(traced, measure)
     leaves: list[Tensor] = []
     # An in-place operation of the model must not reach the caller's data, nor a leaf.
     copies = pytree.tree_map_only(Tensor, lambda each: _copy(each, leaves, every_input), inputs)
@@ -231,11 +222,13 @@ def measure_scales(
         leaves = [leaf for leaf in leaves if leaf.requires_grad]
         if outputs and leaves:
             torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
-    return interpreter.scales
+    notes = {name: scale_text(*pair) for name, pair in interpreter.scales.items()}
+    lines = (_annotate_line(line, notes) for line in traced.code.splitlines())
+    return "\n".join(line for line in lines if line.strip()).strip()
 
 
 def _copy(tensor: Tensor, leaves: list[Tensor], every_input: bool) -> Tensor:
-    if not _is_floating(tensor) or not (every_input or tensor.requires_grad):
+    if not is_floating(tensor) or not (every_input or tensor.requires_grad):
         return tensor.detach().clone()
     leaf = tensor.detach().clone().requires_grad_()
     leaves.append(leaf)
@@ -261,20 +254,10 @@ def _cotangents(outputs: list[Tensor], cotangent: Tensor | None) -> list[Tensor]
     ]
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
 def scale_text(forward: float | None, backward: float | None) -> str:
     """Return ``(-> forward, <- backward)`` with three digits, and n/a for what is missing."""
     first, second = ("n/a" if scale is None else f"{scale:.3}" for scale in (forward, backward))
     return f"(-> {first}, <- {second})"
-
-
-def annotate_code(code: str, notes: Mapping[str, str]) -> str:
-    """Return generated code with a note beside each line that makes or takes a noted value."""
-    lines = (_annotate_line(line, notes) for line in code.splitlines())
-    return "\n".join(line for line in lines if line.strip()).strip()
 
 
 def _annotate_line(line: str, notes: Mapping[str, str]) -> str:

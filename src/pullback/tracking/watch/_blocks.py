@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pullback.tracking.formats._block_errors import BlockErrors, measure_blocks
-from pullback.tracking.formats._noise import ROLES, QuantisationNoise
-from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
+from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, measure_blocks
+from pullback.tracking.formats._recipe import ROLES, ProductFormats, Recipe, Role
 from pullback.tracking.formats._scaled import Named, ScaledFormat, find_format
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._measures import Measure
@@ -21,8 +20,7 @@ __all__ = [
     "advise_blocks",
     "block_measures",
     "errors_of",
-    "input_name",
-    "weight_name",
+    "factor_keys",
 ]
 
 NAME = "block errors"  # among what a tracker measures
@@ -34,20 +32,17 @@ EXCESS = 2.0  # times the error that the format leaves of normal numbers: 3 dB
 DOMINATED = 0.1  # of the blocks; of normal numbers it is one in a thousand
 
 
-def weight_name(module: str) -> str:
-    """What the weight of a module is called."""
-    return f"{module}.weight"
+def factor_keys(module: str) -> dict[Role, Key]:
+    """As what the factors of a module's product are measured."""
+    return {
+        "weight": Key(f"{module}.weight", source="parameter"),
+        "activation": Key(f"{module}[input]"),
+        "gradient": Key(module, direction="backward", order=1),
+    }
 
 
-def input_name(module: str) -> str:
-    """What the first input of a module is called."""
-    return f"{module}[input]"
-
-
-def block_measures(number_format: ScaledFormat | None) -> dict[str, Measure]:
-    """What a tracker measures of each tensor: nothing without a format."""
-    if number_format is None:
-        return {}
+def block_measures(number_format: ScaledFormat) -> dict[str, Measure]:
+    """What a tracker measures of each tensor."""
     return {NAME: functools.partial(measure_blocks, number_format=number_format)}
 
 
@@ -129,12 +124,7 @@ def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat)
     errors: dict[Factor, BlockErrors] = {}
     modules = [key.name.removesuffix("[input]") for key in found if key.name.endswith("[input]")]
     for module in dict.fromkeys(modules):
-        factors: dict[Role, Key] = {
-            "weight": Key(weight_name(module), source="parameter"),
-            "activation": Key(input_name(module)),
-            "gradient": Key(module, direction="backward", order=1),
-        }
-        for role, wanted in factors.items():
+        for role, wanted in factor_keys(module).items():
             calls = [each for key, each in found.items() if key._replace(call=0) == wanted]
             if calls:
                 errors[module, role] = functools.reduce(operator.add, calls)

@@ -1,4 +1,4 @@
-"""The hooks that a tracker hangs on modules, and on the tensors that come out of them.
+"""What a tracker does with the tensors that come out of modules, and with their gradients.
 
 In eager code the output of a module is measured and left as it is: the same object, so that an
 operation in place, a dictionary or a dataclass goes on as before, and its gradient is seen by a
@@ -6,28 +6,34 @@ tensor hook. In code that is being compiled, and inside torch.func, tensor hooks
 there the tensors of the output are passed through `pullback.tracking.track`'s Function.
 """
 
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback.errors import UnsupportedError
+from pullback.internal._open import open_function
 from pullback.internal.torch import (
     base_of,
     disable_torch_function,
-    never_compile,
+    leave_function_mode,
     peek_interpreter_stack,
     version_of,
 )
+from pullback.tracking._hang import Running
+from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.measure._dispatch import check_measurable
-from pullback.tracking.watch._blocks import input_name, weight_name
-from pullback.tracking.watch._hang import Hook
-from pullback.tracking.watch._outputs import replace_tensors, tensors_in
 from pullback.tracking.watch._store import Seen, Store
-from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
+from pullback.tracking.watch._track import in_backward, pass_through
 
-__all__ = ["BeginHook", "EndHook", "OutputHook", "Sightings"]
+__all__ = ["ROOT", "FunctionWatch", "Sightings"]
+
+ROOT = "(root)"
 
 
 class _GradientHook:
@@ -60,7 +66,7 @@ class _GradientHook:
         if self.store.closed:
             return
         if type(gradient) in _PLAIN:
-            self.store.follow_all(gradient, self.names, self.order)
+            self.store.follow(gradient, self.names, self.order)
         if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
             gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
 
@@ -77,7 +83,6 @@ class Sightings:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.skipped: dict[str, str] = {}
         self._seen: dict[int, tuple[Any, int, _GradientHook]] = {}
         self._leaves: list[Any] = []
 
@@ -91,12 +96,12 @@ class Sightings:
     def takes(self, values: torch.Tensor, name: str) -> bool:
         """Whether a value can be measured; what cannot is named among the skipped."""
         if type(values) not in _PLAIN:
-            self.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
+            self.store.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
             return False
         try:
             check_measurable(values)
         except UnsupportedError as refusal:
-            self.skipped[name] = refusal.what
+            self.store.skipped[name] = refusal.what
             return False
         return True
 
@@ -116,13 +121,22 @@ class Sightings:
 
         def through(path: str, values: torch.Tensor) -> torch.Tensor:
             takes = self.takes(values, name + path)
-            return _copied(values, self.store, name + path) if takes else values
+            return self._copied(name, path, values) if takes else values
 
         try:
             return replace_tensors(output, through)
         except UnsupportedError as refusal:
-            self.skipped[name] = refusal.what
+            self.store.skipped[name] = refusal.what
             return None
+
+    def trace(self, output: Any, name: str) -> Any:
+        """The same in code that is being compiled: what takes the place of an output."""
+        return replace_tensors(output, functools.partial(self._copied, name))
+
+    def _copied(self, name: str, path: str, values: torch.Tensor) -> torch.Tensor:
+        # A copy: what follows may change the output in place, which a view of a custom Function's
+        # input does not allow. Compilers remove the copy where nothing does.
+        return pass_through(values, self.store.handle, name + path, copy=True)
 
     def see(self, values: torch.Tensor, name: str, inputs: Any = ()) -> None:
         """Measure a value that a module returned for inputs, and later its gradient."""
@@ -132,7 +146,7 @@ class Sightings:
         version = version_of(values)
         known, known_version, hook = self._seen.get(id(values), (_gone, -1, None))
         if hook is not None and known() is values and known_version == version >= 0:
-            hook.names.append(self.store.observe_again(values, name, hook.names[0], recomputed))
+            hook.names.append(self.store.observe(values, name, recomputed, hook.names[0]))
             return
         hook = _GradientHook(self.store, [self.store.observe(values, name, recomputed)], 1)
         self._seen[id(values)] = (ref(values), version, hook)
@@ -149,12 +163,6 @@ def _gone() -> None:
     return None
 
 
-def _copied(values: torch.Tensor, store: Store, name: str) -> torch.Tensor:
-    # A copy: what follows may change the output in place, which a view of a custom Function's
-    # input does not allow. Compilers remove the copy where nothing does.
-    return pass_through(values, store, name, copy=True)
-
-
 def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     """The base of a view of all its elements, unless the module was given that base."""
     base = base_of(values)
@@ -166,71 +174,68 @@ def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     return base
 
 
-class OutputHook(Hook):
-    """After a module's forward: measure what it returned."""
+class FunctionWatch(TorchFunctionMode):
+    """Measures what some functions return while a model's forward runs, and their gradients.
 
-    def __init__(self, sightings: Sightings, name: str) -> None:
-        self.sightings = sightings
-        self.store = sightings.store
-        self.name = name
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return replace_tensors(output, self._pass_through)
-        if not self.store.active:
-            self.store.touched = True
-            return None
-        if self.store.measures.blocks:
-            self._observe_factors(module, inputs)
-        return self.sightings.take(output, self.name, inputs)
-
-    def _observe_factors(self, module: nn.Module, inputs: Any) -> None:
-        """Measure what a layer multiplies: a matrix of its own, and its first input."""
-        weight = getattr(module, "weight", None)
-        values = inputs[0] if isinstance(inputs, tuple) and inputs else None
-        if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
-            return
-        if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
-            self.store.observe_factor(values, input_name(self.name), "module")
-            self.store.observe_factor(weight, weight_name(self.name), "parameter")
-
-    def _pass_through(self, path: str, values: torch.Tensor) -> torch.Tensor:
-        return _copied(values, self.store, self.name + path)
-
-
-class BeginHook(Hook):
-    """Before the forward of a model, or of a part that is called by itself: a pass begins.
-
-    A Lightning module, for one, is never called; its ``training_step`` calls its parts.
+    The name of what is measured is that of the module that runs, a slash, and the function's:
+    ``"encoder.0/softmax"``. An operator and a method go by the function's name: ``"add"`` is also
+    ``x + y`` and ``x.add_(y)``. Compiled code is passed over.
     """
 
-    def __init__(self, store: Store, root: str, whole: bool) -> None:
-        self.store = store
-        self.root = root
-        self.whole = whole  # the model itself: its parts begin nothing until its forward is over
+    def __init__(self, sightings: Sightings, patterns: Sequence[str]) -> None:
+        super().__init__()
+        self._sightings = sightings
+        self._patterns = patterns
+        self._running = Running()
 
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
+    def attach(self, model: nn.Module) -> None:
+        """Follow which module runs, and look at what is called."""
+        self._running.follow((name or ROOT, module) for name, module in model.named_modules())
+        self.__enter__()
+
+    def detach(self) -> None:
+        """Look no more."""
+        leave_function_mode(self)
+        self._running.stop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
         if torch.compiler.is_compiling():
-            if self.whole:
-                begin_operator(self.store.handle, self.root, module.training)
-        elif not in_backward() and (self.whole or not self.store.inside):
-            self.store.begin(self.root, module.training)
-            self.store.inside = self.whole
+            return func(*args, **kwargs)
+        name, path = _short_name(func), self._running.names
+        chosen = any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        opened = None if chosen else open_function(func)
+        if opened is not None and path:
+            with self:  # the mode is off inside of this method; what is inside counts
+                return opened(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if chosen and path and self._sightings.store.active:
+            full = f"{path[-1]}/{name}"
+            if peek_interpreter_stack() is not None and any(result is given for given in args):
+                self._sightings.store.skipped[full] = (
+                    "what changes its argument in place, in torch.func"
+                )
+                return result
+            taken = self._sightings.take(result, full, (args, kwargs))
+            return result if taken is None else taken
+        return result
 
 
-class EndHook(Hook):
-    """After a model's forward: its parts may be called by themselves again."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.store.inside = False
+@functools.cache
+def _short_name(function: Callable[..., Any]) -> str:
+    full = resolve_name(function) or getattr(function, "__name__", "")
+    name = full.rpartition(".")[2].strip("_")
+    return _OPERATORS.get(name, name)
 
 
-# Dynamo enters the hooks of a compiled module in two ways. Those of its parts it traces as a piece
-# of the forward. Those of the module itself torch calls outside of it, in Python, where Dynamo
-# would make a graph of each function that they call.
-for _hook in (OutputHook, BeginHook, EndHook):
-    never_compile(_hook.__call__)
+# Operators of Python by the names of torch's functions.
+_OPERATORS = {
+    "radd": "add", "iadd": "add", "rsub": "sub", "isub": "sub", "rmul": "mul", "imul": "mul",
+    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rmatmul": "matmul",
+}  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import disable_current_modes, disable_torch_function
+from pullback.tracking._outputs import is_floating
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.run._log import Measured
 
@@ -43,10 +44,7 @@ def channel_maximum(dim: int = -1) -> Measure:
 class Measures:
     """What functions of one's own made of each tensor, waiting on its device.
 
-    Arguments:
-        functions: by name; each takes a tensor without a graph and returns a small real tensor.
-        blocks: the same, of what blocks lose: of floating and complex tensors, and of the factors
-            of products.
+    ``blocks`` are the same, of what blocks lose of floating tensors, and of factors of products.
     """
 
     def __init__(
@@ -57,26 +55,17 @@ class Measures:
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
 
     def take(
-        self, values: torch.Tensor, factor: float | torch.Tensor, key: Key, place: Place
-    ) -> None:
-        """Measure a tensor; nothing is read back.
-
-        Raises:
-            ArgumentError: a function returned something else than a real tensor.
-        """
-        floating = self.blocks and (values.is_floating_point() or values.is_complex())
-        wanted = {**self.functions, **self.blocks} if floating else self.functions
-        self.take_with(wanted, values, factor, key, place)
-
-    def take_with(
         self,
-        functions: Mapping[str, Measure],
         values: torch.Tensor,
         factor: float | torch.Tensor,
         key: Key,
         place: Place,
+        functions: Mapping[str, Measure] | None = None,
     ) -> None:
-        """Measure with some of the functions only."""
+        """Measure a tensor, by some of the functions or by all; nothing is read back."""
+        if functions is None:
+            own = self.functions
+            functions = {**own, **self.blocks} if self.blocks and is_floating(values) else own
         if not functions:
             return
         # No mode sees what is measured: not as a function that the model calls, nor to round it.

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.tracking.run._identity import Source
+from pullback.tracking.run._identity import Key, Source
 from pullback.tracking.watch._steps import held_by
 from pullback.tracking.watch._store import Store
 
@@ -19,11 +19,7 @@ PARTS: tuple[Part, ...] = ("value", "gradient", "state", "update")
 
 
 def check_parts(parts: bool | Part | Iterable[Part]) -> tuple[Part, ...]:
-    """All parts for true, none for false, or those that were named.
-
-    Raises:
-        ArgumentError: another name.
-    """
+    """All parts for true, none for false, or those that were named."""
     if isinstance(parts, bool):
         return PARTS if parts else ()
     named = {parts} if isinstance(parts, str) else set(parts)
@@ -39,15 +35,12 @@ def check_parts(parts: bool | Part | Iterable[Part]) -> tuple[Part, ...]:
 class ParameterWatch:
     """Measures parameters where an optimizer steps: as they are afterwards, and what moved them.
 
-    Arguments:
-        parts: which of `PARTS`. An update is what a step adds, for which a copy of each parameter
-            is kept while the step runs.
+    An update is what a step adds, for which a copy of each parameter is kept while the step runs.
     """
 
     def __init__(
         self, store: Store, model: nn.Module, parts: tuple[Part, ...], wanted: Callable[[str], bool]
     ) -> None:
-        self.skipped: dict[str, str] = {}
         self._store = store
         self._model: nn.Module | None = model
         self._parts = parts
@@ -79,7 +72,7 @@ class ParameterWatch:
             if "value" in self._parts:
                 self._see(parameter.detach(), name, "parameter")
             if "gradient" in self._parts and parameter.grad is not None:
-                self._see(parameter.grad.detach(), name, "parameter", is_gradient=True)
+                self._see(parameter.grad.detach(), name, "parameter", order=1)
             if "update" in self._parts and before is not None:
                 self._see(parameter.detach() - before, f"{name}[update]", "update")
             if "state" in self._parts:
@@ -88,10 +81,9 @@ class ParameterWatch:
                     if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                         self._see(value.detach(), f"{name}[{part}]", "state")
 
-    def _see(
-        self, values: torch.Tensor, name: str, source: Source, is_gradient: bool = False
-    ) -> None:
+    def _see(self, values: torch.Tensor, name: str, source: Source, order: int = 0) -> None:
+        key = Key(name, 0, "backward" if order else "forward", order, source=source)
         try:
-            self._store.observe_parameter(values, name, source, is_gradient=is_gradient)
+            self._store.observe_as(values, key)
         except UnsupportedError as refusal:
-            self.skipped[name] = refusal.what
+            self._store.skipped[name] = refusal.what

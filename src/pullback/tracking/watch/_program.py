@@ -5,11 +5,11 @@ module's call. The outermost module that is called becomes a root the first time
 are tracked from then on. Any optimizer's step ends a step.
 """
 
-import argparse
 import json
 import runpy
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.run._log import Run
 from pullback.tracking.watch._attachment import Attachment, choose_by
 from pullback.tracking.watch._recorder import Recorder
@@ -42,7 +41,7 @@ class ProgramTracker(Recorder):
         self._watch = StepWatch(None, self._store.advance)
         self._chosen = choose_by(names or None)
         self._known: WeakSet[nn.Module] = WeakSet()
-        self._prefixes: dict[str, int] = {}
+        self._prefixes: Counter[str] = Counter()
         self._jsonl = jsonl
         self._handle: Any = None
 
@@ -61,13 +60,8 @@ class ProgramTracker(Recorder):
         self._finish()
         return self.run()
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        """Outputs that could not be measured, with the reason."""
-        return dict(self._attachment.skipped)
-
-    def _noise(self) -> tuple[QuantisationNoise, ...]:
-        return self._attachment.noise.result()
+    def _told(self) -> dict[str, Any]:
+        return {"noise": self._attachment.noise()}
 
     def _before(self, module: nn.Module, inputs: Any) -> None:
         # Parts of a tracked model, and all that runs in compiled code, have nothing to add.
@@ -85,16 +79,16 @@ class ProgramTracker(Recorder):
         watched = self._attachment.attach(
             root, lambda name, part: part in fresh and self._chosen(name, part), prefix
         )
-        if watched and self._writer is None:
+        if watched and not self._log.sinks:
             self._write_to(self._jsonl)
         # The root is being called already: its own pre-hook comes too late for this pass.
         self._store.begin(prefix, root.training)
 
     def _prefix(self, root: nn.Module) -> str:
         kind = type(root).__name__
-        number = self._prefixes.get(kind, 0)
-        self._prefixes[kind] = number + 1
-        return f"{kind}." if number == 0 else f"{kind}#{number}."
+        self._prefixes[kind] += 1
+        number = self._prefixes[kind] - 1
+        return f"{kind}#{number}." if number else f"{kind}."
 
 
 def _run_program(command: Sequence[str]) -> None:
@@ -116,14 +110,11 @@ def _run_program(command: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Track one program, given the options as JSON and the program's own command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("options", type=json.loads)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    parsed = parser.parse_args(arguments)
-    tracker = ProgramTracker(**parsed.options)
+    options, *command = arguments
+    tracker = ProgramTracker(**json.loads(options))
     tracker.start()
     try:
-        _run_program(parsed.command)
+        _run_program(command)
     finally:
         tracker.stop()
 

@@ -3,17 +3,17 @@
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import check_counts, checked
-from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._html import write_html
 from pullback.tracking.report._picture import write_png
-from pullback.tracking.report._table import render_table
-from pullback.tracking.run._identity import Key, Phase
+from pullback.tracking.report._rows import render_table
+from pullback.tracking.run._identity import Key, Phase, Sink
 from pullback.tracking.run._log import Log, Run
 from pullback.tracking.run._recording import RunWriter, write_run
 from pullback.tracking.watch._store import Store
@@ -22,24 +22,13 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Measures into a store, keeps what arrives on the host in a history, and reports it.
-
-    Arguments:
-        title: what is recorded.
-        every: only steps divisible by this are measured.
-        history: how many moments are kept for drawing.
-        backend: the kernel to use, as `Store` takes it.
-
-    Raises:
-        ArgumentError: a cadence or history below 1.
-    """
+    """Measures into a store, keeps what arrives on the host in a history, and reports it."""
 
     def __init__(self, title: str, every: int, history: int, backend: Backend = "auto") -> None:
         check_counts(every=every, history=history)
         self._title = title
         self._log = Log(int(history))
         self._store = Store(self._log.absorb, int(every), backend)
-        self._writer: RunWriter | None = None
 
     def step(self) -> None:
         """End a step, in a loop without an optimizer, and bring what it measured to the host.
@@ -85,18 +74,14 @@ class Recorder:
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Outputs that could not be measured, with the reason."""
-        return {}
+        """What could not be measured, with the reason."""
+        return dict(self._store.skipped)
 
     def run(self) -> Run:
         """All that was recorded, as `diff` and the reports read it."""
         self._store.flush()
         return self._log.run(
-            every=self._store.every,
-            skipped=self.skipped,
-            title=self._title,
-            noise=self._noise(),
-            advice=self._advice(),
+            every=self._store.every, skipped=self.skipped, title=self._title, **self._told()
         )
 
     def diagnose(self) -> list[Finding]:
@@ -139,33 +124,28 @@ class Recorder:
         """
         write_png(self.run(), path)
 
-    def _noise(self) -> tuple[QuantisationNoise, ...]:
-        """What simulated formats lost."""
-        return ()
-
-    def _advice(self) -> str:
-        """What to keep in higher precision."""
-        return ""
+    def _told(self) -> dict[str, Any]:
+        """What else a run tells."""
+        return {}
 
     def _write_to(self, path: str | Path) -> RunWriter:
         """Write each step, as soon as it is flushed, as a line of a file."""
-        self._writer = RunWriter(path, self._title, self._store.every)
-        self._log.sinks.append(self._writer)
-        return self._writer
+        writer = RunWriter(path, self._title, self._store.every)
+        self._log.sinks.append(writer)
+        return writer
 
     def _finish(self) -> None:
-        """Measure nothing any more, and append to the file what a whole run tells."""
+        """Measure nothing any more, and append to files what a whole run tells."""
         self._store.close()
         with ExitStack() as ends:  # each of them, whatever another one raises
-            if self._writer is not None:
-                ends.callback(self._finish_file, self._writer, self.run())
             for sink in self._log.sinks:
-                if sink is not self._writer:
-                    ends.callback(sink.close)
+                ends.callback(self._close, sink)
 
-    @staticmethod
-    def _finish_file(writer: RunWriter, run: Run) -> None:
+    def _close(self, sink: Sink) -> None:
+        if not isinstance(sink, RunWriter):
+            sink.close()
+            return
         try:
-            writer.finish(run)
+            sink.finish(self.run())
         except RecordingError as error:  # a full disk does not end somebody's training
             warnings.warn(f"The end of the run is not written: {error}", stacklevel=2)

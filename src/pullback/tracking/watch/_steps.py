@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentTypeError
+from pullback.tracking._hang import Overlay
 
 __all__ = ["Rounds", "StepWatch", "held_by"]
 
@@ -54,20 +55,11 @@ def held_by(optimizer: Optimizer) -> set[int]:
 
 
 class StepWatch:
-    """Calls back at each step of an optimizer that holds one of some parameters.
+    """Calls back at each step of an optimizer that holds one of some parameters, or of any.
 
     A gradient scaler skips the optimizer where it finds an infinity, and then no optimizer would
-    say that the step is over; so a scaler's ``update`` ends the step too.
-
-    Arguments:
-        parameters: gives the parameters to look for; ``None`` listens to every optimizer.
-        ended: what to call, with the optimizer or ``None``. Two calls for one step must do no harm.
-        scaler: a `torch.amp.GradScaler`, if the loss is scaled.
-        began: what to call with every optimizer before it steps.
-        stepped: what to call with it afterwards, before the step ends.
-
-    Raises:
-        ArgumentTypeError: the scaler has no ``update``.
+    say that the step is over; so a scaler's ``update`` ends the step too, for which ``ended`` gets
+    ``None``. Two calls for one step must do no harm.
     """
 
     def __init__(
@@ -88,7 +80,7 @@ class StepWatch:
         self._began, self._stepped, self._ended = began, stepped, ended
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
-        self._update: Any = None
+        self._update: Overlay | None = None
         self._outermost = _Outermost()
         self._handles: list[Any] = []
 
@@ -99,24 +91,20 @@ class StepWatch:
             register_optimizer_step_post_hook(self._after),
         ]
         if self._scaler is not None:
-            self._update = _Update.of(self._scaler)
-            self._update.listeners.append(self._after_update)
+            self._update = Overlay(self._scaler, "update", lambda: self._ended(None))
 
     def stop(self) -> None:
         """Stop listening, and leave the scaler as it was."""
         for handle in self._handles:
             handle.remove()
-        if self._update is not None and self._scaler is not None:
-            self._update.drop(self._scaler, self._after_update)
+        if self._update is not None:
+            self._update.remove()
         self._handles.clear()
         self._update = self._scaler = self._parameters = None
 
     def loss_scale(self) -> torch.Tensor | None:
         """The scaler's factor as a tensor, where it lies; nothing before its first use."""
         return getattr(self._scaler, "_scale", None)
-
-    def _after_update(self) -> None:
-        self._ended(None)
 
     def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         if self._outermost.begin(optimizer):
@@ -133,38 +121,6 @@ class StepWatch:
                 return
             self._ours.add(optimizer)
         self._ended(optimizer)
-
-
-class _Update:
-    """A scaler's ``update`` that tells any number of listeners, each until it drops out."""
-
-    def __init__(self, update: Callable[..., Any]) -> None:
-        self.update = update
-        self.listeners: list[Callable[[], None]] = []
-
-    @classmethod
-    def of(cls, scaler: Any) -> "_Update":
-        """The one of a scaler, put there if there is none."""
-        known = vars(scaler).get("update")
-        if isinstance(known, cls):
-            return known
-        scaler.update = made = cls(scaler.update)
-        return made
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        result = self.update(*arguments, **keywords)
-        for listener in list(self.listeners):
-            listener()
-        return result
-
-    def drop(self, scaler: Any, listener: Callable[[], None]) -> None:
-        """Take a listener off; with the last one the scaler gets back the update that it had."""
-        self.listeners.remove(listener)
-        if self.listeners or vars(scaler).get("update") is not self:
-            return
-        del scaler.update
-        if scaler.update != self.update:  # somebody had set another one before
-            scaler.update = self.update
 
 
 class Rounds:

@@ -22,7 +22,7 @@ from pullback.tracking.measure._dispatch import (
 )
 from pullback.tracking.measure._layout import WIDTH, Direction
 from pullback.tracking.measure._statistics import hide_unknown
-from pullback.tracking.run._identity import Key, Phase, Place, Source
+from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
 from pullback.tracking.watch._steps import Rounds
@@ -41,13 +41,6 @@ Seen = tuple[Key, Place] | None
 """Which value was measured, and when, as its gradient has to know; nothing where none was."""
 
 
-def derivative_of(
-    seen: tuple[Key, Place], order: int, direction: Direction = "backward"
-) -> tuple[Key, Place]:
-    """The identity of a gradient or tangent of a value: of the same call, step and microbatch."""
-    return seen[0]._replace(direction=direction, order=order), seen[1]
-
-
 def register_store(store: Any) -> int:
     """A handle for a store, or for what also observes and follows, as long as it is there."""
     handle = next(_handles)
@@ -63,11 +56,8 @@ def find_store(handle: int) -> "Store | None":
 class Store:
     """Rows on their devices, and what each of them is.
 
-    Arguments:
-        absorb: called at each flush with identities, in the order of execution, their rows, and
-            what statistics of one's own made of them.
-        every: only steps divisible by this are measured.
-        backend: which kernel measures; see `choose_backend`.
+    At each flush ``absorb`` gets identities, in the order of execution, their rows, and what
+    statistics of one's own made of them.
     """
 
     def __init__(
@@ -90,6 +80,7 @@ class Store:
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
         self.measures = Measures({})
+        self.skipped: dict[str, str] = {}  # what could not be measured, with the reason
         self._absorb = absorb
         self._lock = threading.RLock()
         self._rows: dict[torch.device, list[np.ndarray] | torch.Tensor] = {}
@@ -117,74 +108,60 @@ class Store:
                 self.between()
             self._seen_roots.add(root)
 
-    def observe(self, values: torch.Tensor, name: str, recomputed: bool = False) -> Seen:
-        """Measure a value, number its call, and return what its gradient has to know."""
+    def observe(
+        self, values: torch.Tensor, name: str, recomputed: bool = False, first: Seen = None
+    ) -> Seen:
+        """Measure a value, number its call, and return what its gradient has to know.
+
+        ``first`` is what it was when it was measured before, under another name.
+        """
         self.touched = True
         if not self.active:
             return None
         with self._lock:
-            seen = self._number(name, recomputed)
-            self._write(values, *seen)
+            number = self._calls.get((name, recomputed), 0)
+            self._calls[name, recomputed] = number + 1
+            key = Key(name, number, recomputed=recomputed, phase=self.phase)
+            seen = key, Place(self.step, self.microbatch)
+            self._write(values, *seen, first)
         return seen
 
     def follow(
         self,
         values: torch.Tensor,
-        seen: Seen,
+        names: Sequence[Seen],
         order: int = 1,
         direction: Direction = "backward",
     ) -> None:
-        """Measure the gradient (of any order) of a value seen before, in whichever step it comes.
+        """Measure the gradient (of any order) of a value, once for all of the value's names.
 
         Where the optimizer runs in the backward pass, a step ends before most gradients come.
         """
-        if seen is not None and not self.closed:
-            with self._lock:
-                self._write(values, *derivative_of(seen, order, direction))
-
-    def observe_again(self, values: torch.Tensor, name: str, first: Seen, recomputed: bool) -> Seen:
-        """Note that a value measured before has another name too."""
-        if not self.active:
-            return None
+        first: Seen = None
         with self._lock:
-            seen = self._number(name, recomputed)
-            self._alias(values, first, seen)
-        return seen
+            for key, place in [] if self.closed else filter(None, names):
+                own = key._replace(direction=direction, order=order), place
+                self._write(values, *own, first)
+                first = first or own
 
-    def observe_parameter(
-        self, values: torch.Tensor, name: str, source: Source, *, is_gradient: bool
-    ) -> None:
-        """Measure what an optimizer holds, from which the loss scale was taken before."""
+    def observe_as(self, values: torch.Tensor, key: Key) -> None:
+        """Measure what has a key of its own, such as what an optimizer holds."""
         if self.active:
-            direction: Direction = "backward" if is_gradient else "forward"
-            key = Key(name, 0, direction, int(is_gradient), source=source)
             with self._lock:
                 self._write(values, key, Place(self.step, self.microbatch))
 
-    def observe_factor(self, values: torch.Tensor, name: str, source: Source) -> None:
+    def observe_factor(self, values: torch.Tensor, key: Key) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
         if self.active and values.is_floating_point():
             with self._lock:
-                place = Place(self.step, self.microbatch)
-                key = Key(name, phase=self.phase, source=source)
-                self.measures.take_with(self.measures.blocks, values, 1.0, key, place)
-
-    def follow_all(self, values: torch.Tensor, names: list[Seen], order: int) -> None:
-        """Measure a gradient once and write it down under several names."""
-        first, *others = names
-        with self._lock:
-            self.follow(values, first, order)
-            for other in others:
-                if other is not None and not self.closed:
-                    written = None if first is None else derivative_of(first, order)
-                    self._alias(values, written, derivative_of(other, order))
+                key, place = key._replace(phase=self.phase), Place(self.step, self.microbatch)
+                self.measures.take(values, 1.0, key, place, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
 
-        Arguments:
-            by: the optimizer that ended it. With several that take turns the cadence counts
-                their rounds, so that none of them falls between the steps that are measured.
+        With several optimizers that take turns (``by``) the cadence counts their rounds, so that
+        none of them falls between the steps that are measured.
         """
         if not self.touched:
             return
@@ -225,28 +202,20 @@ class Store:
         rows = self._rows[device]
         return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
-    def _number(self, name: str, recomputed: bool) -> tuple[Key, Place]:
-        number = self._calls.get((name, recomputed), 0)
-        self._calls[name, recomputed] = number + 1
-        key = Key(name, number, recomputed=recomputed, phase=self.phase)
-        return key, Place(self.step, self.microbatch)
-
-    def _write(self, values: torch.Tensor, key: Key, place: Place) -> None:
+    def _write(self, values: torch.Tensor, key: Key, place: Place, first: Seen = None) -> None:
+        """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""
+        found = None if first is None else self._where.get(first)
+        if found is not None:
+            self._append(key, place, found)
+            return
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
+        # The loss scale was taken before from what an optimizer holds.
         factor = self._factor(device) if key.order and key.source == "module" else 1.0
         measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
         self.measures.take(values, factor, self._append(key, place, (device, index)), place)
-
-    def _alias(self, values: torch.Tensor, first: Seen, other: tuple[Key, Place]) -> None:
-        """Point a second identity at the row of the first, unless that was flushed meanwhile."""
-        found = None if first is None else self._where.get(first)
-        if found is None:
-            self._write(values, *other)
-        else:
-            self._append(*other, found)
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where

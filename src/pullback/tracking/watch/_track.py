@@ -1,4 +1,4 @@
-"""`track`: the identity, which writes down what passes through it in each direction.
+"""`track`: the identity, which writes down in a `Record` what passes through it each way.
 
 The store's three entries are operators, so that compilers and transforms see one node each. They
 carry no rule of differentiation: `Track` does. Each is declared to have an ordered effect, so that
@@ -8,21 +8,24 @@ functionalise the write.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 
-from pullback.errors import ArgumentTypeError
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.internal.torch import current_graph_task_id, declare_ordered
 from pullback.tensor import Function
-from pullback.tracking.measure._dispatch import check_measurable
+from pullback.tracking.measure._dispatch import Backend, check_measurable
 from pullback.tracking.measure._layout import Direction
+from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Place
-from pullback.tracking.watch._record import Record
-from pullback.tracking.watch._store import Store, find_store
+from pullback.tracking.watch._recorder import Recorder
+from pullback.tracking.watch._store import find_store
 
 __all__ = [
-    "Follow",
+    "Record",
     "Track",
     "begin_operator",
     "follow_operator",
@@ -59,7 +62,7 @@ def follow_operator(  # noqa: PLR0917 - an operator takes its arguments by posit
     if store is not None and measured:
         phase = "evaluation" if evaluation else "training"
         key = Key(name, call, recomputed=bool(recomputed), phase=phase)
-        store.follow(values, (key, Place(step, microbatch)), order, cast("Direction", direction))
+        store.follow(values, [(key, Place(step, microbatch))], order, cast("Direction", direction))
 
 
 @torch.library.custom_op("pullback_tracking::begin", mutates_args=())
@@ -90,42 +93,11 @@ for _operator in (observe_operator, follow_operator, begin_operator):
 
 
 class Track(Function):
-    """The identity; its backward is the identity too and writes down the cotangent.
+    """The identity; its backward and its tangent are the identity too, and written down.
 
-    ``y = x``, ``x' = y'``. The second output is the ticket that ties the gradient to its call.
+    ``y = x``, ``x' = y'``. The ticket ties a gradient to its call. What has an order of
+    differentiation is a gradient or a tangent, and is written down itself.
     """
-
-    _direct = True
-
-    @staticmethod
-    def forward(
-        values: torch.Tensor, handle: int, name: str, copy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ticket = observe_operator(values.detach(), handle, name)
-        return values.clone() if copy else values.view_as(values), ticket
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ctx.handle, ctx.name, _ = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        followed = Follow.apply(cotangents[0], ticket, ctx.handle, ctx.name, "backward", 1)
-        return followed, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        # Not derived: transposing the backward would write down cotangents that nobody sent.
-        (ticket,) = ctx.saved_tensors
-        followed = Follow.apply(tangents[0], ticket, ctx.handle, ctx.name, "tangent", 1)
-        return followed, None
-
-
-class Follow(Function):
-    """The identity on a cotangent or tangent, written down with its order of differentiation."""
 
     _direct = True
 
@@ -137,29 +109,99 @@ class Follow(Function):
         name: str,
         direction: str,
         order: int,
+        copy: bool,
     ) -> torch.Tensor:
-        follow_operator(values.detach(), ticket, handle, name, direction, order)
-        return values.view_as(values)
+        if order:
+            follow_operator(values.detach(), ticket, handle, name, direction, order)
+        return values.clone() if copy else values.view_as(values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ticket, ctx.handle, ctx.name, _, ctx.order = inputs
+        _, ticket, ctx.handle, ctx.name, _, ctx.order, _ = inputs
         ctx.save_for_backward(ticket)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        order = ctx.order + 1
-        followed = Follow.apply(cotangents[0], ticket, ctx.handle, ctx.name, "backward", order)
-        return followed, None, None, None, None, None
+        return _follow(ctx, cotangents[0], "backward"), *(None,) * 6
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        (ticket,) = ctx.saved_tensors
-        order = ctx.order + 1
-        return Follow.apply(tangents[0], ticket, ctx.handle, ctx.name, "tangent", order)
+        # Not derived: transposing the backward would write down cotangents that nobody sent.
+        return _follow(ctx, tangents[0], "tangent")
 
 
+def _follow(ctx: Any, values: torch.Tensor, direction: Direction) -> torch.Tensor:
+    (ticket,) = ctx.saved_tensors
+    return Track.apply(values, ticket, ctx.handle, ctx.name, direction, ctx.order + 1, False)
+
+
+@checked
+class Record(Recorder):
+    """Statistics of one tensor in the program, kept apart by call, direction, order and step.
+
+    Arguments:
+        name: how the tensor is called in every report.
+        every: only steps divisible by this are measured; `Record.step` ends a step.
+        history: how many moments are kept for drawing; totals are kept of all.
+        backend: ``"auto"``, or the kernel to use or refuse: ``"cpu"``, ``"reference"``,
+            ``"triton"``.
+
+    Raises:
+        ArgumentError: an empty name, or a cadence or history below 1.
+
+    Example:
+        >>> import torch
+        >>> from pullback.tracking import track
+        >>> record = Record("logits")
+        >>> _ = track(torch.ones(3), record)
+        >>> record.flush()
+        >>> record.total("forward").count
+        3
+    """
+
+    def __init__(
+        self, name: str, *, every: int = 1, history: int = 1000, backend: Backend = "auto"
+    ) -> None:
+        if not name:
+            raise ArgumentError("A record needs a name.", given=repr(name), expected="some text")
+        super().__init__(name, every, history, backend)
+        self._made = partial(Record, name, every=every, history=history, backend=backend)
+        self.name = name
+        self.store = self._store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, of a module that holds it for one, has seen nothing.
+        return self._made, ()
+
+    def flush(self) -> None:
+        """Bring what was measured to the host without ending the step."""
+        self._store.flush()
+
+    def total(
+        self,
+        direction: Direction = "forward",
+        *,
+        call: int = 0,
+        order: int | None = None,
+        recomputed: bool = False,
+        visit: int = 0,
+    ) -> Statistics:
+        """The merged statistics of one tensor.
+
+        Arguments:
+            direction: ``"forward"``, ``"backward"`` or ``"tangent"``.
+            call: the number of the use within a step.
+            order: of differentiation; by default 0 for ``"forward"`` and 1 otherwise.
+            recomputed: the one seen while a checkpoint was computed again.
+            visit: which of several passes over the same graph.
+
+        Raises:
+            ArgumentError: no such tensor was measured; the message lists those that were.
+        """
+        return self._find(self.name, direction, call, order, recomputed=recomputed, visit=visit)
+
+
+@checked
 def track(values: torch.Tensor, record: Record) -> torch.Tensor:
     """Pass a tensor through unchanged and record statistics of it and of its gradient.
 
@@ -183,26 +225,14 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         >>> record.total("forward").mean_abs, record.total("backward").mean
         (2.0, 2.0)
     """
-    if not isinstance(values, torch.Tensor):
-        raise ArgumentTypeError(
-            "Only tensors can be tracked.",
-            given=type(values).__name__,
-            expected="a torch.Tensor",
-        )
-    if not isinstance(record, Record):
-        raise ArgumentTypeError(
-            "track needs a record to write to.",
-            given=type(record).__name__,
-            expected="a pullback.tracking.Record",
-            mend='Make one with Record("name").',
-        )
     if not torch.compiler.is_compiling():  # there, the operator checks when it runs
         check_measurable(values)
-    return pass_through(values, record.store, record.name)
+    return pass_through(values, record.store.handle, record.name)
 
 
 def pass_through(
-    values: torch.Tensor, store: Store, name: str, *, copy: bool = False
+    values: torch.Tensor, handle: int, name: str, *, copy: bool = False
 ) -> torch.Tensor:
     """Apply `Track` under a name; a copy, instead of a view, may then be changed in place."""
-    return Track.apply(values, store.handle, name, copy)[0]
+    ticket = observe_operator(values.detach(), handle, name)
+    return Track.apply(values, ticket, handle, name, "forward", 0, copy)

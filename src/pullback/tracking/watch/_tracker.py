@@ -14,19 +14,18 @@ from pullback.internal._arguments import checked
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
-    QuantisationNoise,
     ScaledFormat,
     advise_from_exponents,
 )
-from pullback.tracking.formats._block_errors import choose_blocks
+from pullback.tracking.formats._noise import choose_blocks
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
-from pullback.tracking.run._reduction import reduce_totals
-from pullback.tracking.watch._attachment import ROOT, Attachment, Names, choose_by
+from pullback.tracking.run._log import reduce_totals
+from pullback.tracking.watch._attachment import Attachment, Names, choose_by
 from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
-from pullback.tracking.watch._functions import FunctionWatch
+from pullback.tracking.watch._hooks import ROOT, FunctionWatch
 from pullback.tracking.watch._measures import Measure, Measures
 from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
 from pullback.tracking.watch._recorder import Recorder
@@ -111,7 +110,9 @@ class Tracker(Recorder):
         self._entered = False
         self._chosen = choose_by(names)
         self._blocks = None if blocks is None else choose_blocks(blocks)
-        self._store.measures = Measures(measures or {}, block_measures(self._blocks))
+        self._store.measures = Measures(
+            measures or {}, block_measures(self._blocks) if self._blocks else {}
+        )
         self._attachment = Attachment(self._store)
         self._parameters = ParameterWatch(
             self._store, model, check_parts(parameters), self._holds_chosen
@@ -185,11 +186,6 @@ class Tracker(Recorder):
     def backends_used(self) -> dict[str, Backend]:
         """For each type of device, the kernel that measured its tensors."""
         return dict(self._store.backends_used)
-
-    @property
-    def skipped(self) -> dict[str, str]:
-        """Outputs that could not be measured, with the reason."""
-        return {**self._attachment.skipped, **self._parameters.skipped}
 
     @property
     def history_bytes(self) -> int:
@@ -346,12 +342,12 @@ class Tracker(Recorder):
         self._reduced = reduce_totals(self._log.totals(), group)
         return dict(self._reduced)
 
-    def _noise(self) -> tuple[QuantisationNoise, ...]:
-        measured = () if self._blocks is None else self.advise_blocks().noise()
-        return (*self._attachment.noise.result(), *measured)
-
-    def _advice(self) -> str:
-        return "" if self._blocks is None else str(self.advise_blocks())
+    def _told(self) -> dict[str, Any]:
+        noise = self._attachment.noise()
+        if self._blocks is None:
+            return {"noise": noise}
+        advice = self.advise_blocks()
+        return {"noise": (*noise, *advice.noise()), "advice": str(advice)}
 
 
 def _update_of(parameter: Key) -> Key:

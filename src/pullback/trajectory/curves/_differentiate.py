@@ -19,7 +19,7 @@ from pullback.trajectory._checks import (
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
-from pullback.trajectory.kernels._function import Levels
+from pullback.trajectory.kernels._dispatch import Levels
 from pullback.trajectory.kernels.stencil import (
     SCHEMES,
     Layout,

@@ -12,7 +12,7 @@ from pullback.trajectory._checks import check_choice, check_device, check_floati
 from pullback.trajectory._motion import Motion, make_motion
 from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, spread_part
-from pullback.trajectory.kernels._function import Levels
+from pullback.trajectory.kernels._dispatch import Levels
 from pullback.trajectory.kernels.accumulate import METHODS, Method, step_table, uniform_table
 
 __all__ = ["Order", "integrate"]

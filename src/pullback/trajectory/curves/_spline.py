@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_device, check_floating, concrete, wide_dtype
+from pullback.internal.torch import innermost
+from pullback.trajectory._checks import check_device, check_floating, somewhere, wide_dtype
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._pytree import register_dataclass
 from pullback.trajectory._seconds import check_increasing, take_seconds
@@ -133,12 +134,8 @@ class Spline:
         slack = torch.minimum(
             8 * coarse * torch.maximum(first.abs(), last.abs()), (last - first) * _OUTSIDE
         )
-        early = concrete(times[..., 0] < first - slack)
-        late = concrete(times[..., -1] > last + slack)
-        if (early is not None and bool(early.any())) or (late is not None and bool(late.any())):
-            values, knots = concrete(times), concrete(self.knots)
-            assert values is not None
-            assert knots is not None
+        if somewhere(times[..., 0] < first - slack) or somewhere(times[..., -1] > last + slack):
+            values, knots = innermost(times), innermost(self.knots)
             raise ArgumentError(
                 "A time lies outside the spline.",
                 given=f"times from {values.min():.6g} to {values.max():.6g} s",

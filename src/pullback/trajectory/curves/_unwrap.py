@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.trajectory._checks import check_floating
-from pullback.trajectory._numbers import is_number, plain
+from pullback.trajectory._checks import check_floating, is_number, plain
 
 __all__ = ["unwrap"]
 

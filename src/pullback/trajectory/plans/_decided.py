@@ -25,7 +25,7 @@ from torch import Tensor
 from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory.kernels.states import ROWS, Conditions
 
-__all__ = ["Decided", "decide_rows", "inner_rows"]
+__all__ = ["Decided", "decide_rows", "inner_rows", "row_forms"]
 
 _SPLINE = (
     (1 / 6, 4 / 6, 1 / 6, 0.0),
@@ -41,33 +41,27 @@ _ROUNDING = 1e-9
 
 
 class Decided(NamedTuple):
-    """The rows of some kinds that are decided; of each there are no more than conditions.
+    """The rows of some kinds that are decided; of each there are no more than conditions."""
 
-    Arguments:
-        free: ``[..., kinds, samples]``, which of all rows are not, but of the motion.
-        index: ``[..., kinds, few]``, the samples of those that are, and 0 for others.
-        known: ``[..., kinds, few + conditions]``, which of these are, and after them which of the
-            conditions themselves are of the kind.
-        weights: ``[..., kinds, few + conditions, conditions]``: the sums that they are.
-    """
-
-    free: Tensor
-    index: Tensor
+    free: Tensor  # [..., kinds, samples], which of all rows are not, but of the motion
+    index: Tensor  # [..., kinds, few], the samples of those that are, and 0 for others
+    # [..., kinds, few + conditions], which of these are, and which of the conditions of the kind.
     known: Tensor
-    weights: Tensor
+    weights: Tensor  # [..., kinds, few + conditions, conditions], the sums that they are
 
 
 def inner_rows(kinds: tuple[str, ...], samples: int, device: torch.device) -> Tensor:
     """Which rows ``[kinds, samples]`` are of the motion: no control points outside of it."""
-    inner = torch.ones(len(kinds), samples, dtype=torch.bool, device=device)
+    inner = torch.zeros(len(kinds), samples, dtype=torch.bool, device=device)
     for number, kind in enumerate(kinds):
-        if kind in ("velocity", "jerk", "ahead"):
-            inner[number, -1] = False
-        elif kind == "behind":
-            inner[number, 0] = False
-        elif kind == "end velocity":
-            inner[number, 1:-1] = False
+        inner[number, ROWS[kind].samples] = True
     return inner
+
+
+def row_forms(kinds: tuple[str, ...], device: torch.device) -> Tensor:
+    """What rows are of a state and a jerk: ``[kinds, 4]``."""
+    forms = [ROWS[kind].form for kind in kinds]
+    return torch.tensor(forms, dtype=torch.float64, device=device)
 
 
 def decide_rows(
@@ -87,8 +81,7 @@ def decide_rows(
     matrix = torch.zeros(*batch, few, samples + 3, dtype=torch.float64, device=device)
     matrix = matrix.scatter(-1, places.expand(*batch, few, 4), parts)
     basis, triangle = torch.linalg.qr(matrix.mT)
-    forms = torch.tensor([ROWS[kind] for kind in kinds], dtype=torch.float64, device=device)
-    forms = forms @ spline
+    forms = row_forms(kinds, device) @ spline
     reach = (basis.unfold(-2, 4, 1) @ forms.mT).movedim(-1, -3)  # [..., kinds, samples, few]
     inner = inner_rows(kinds, samples, device)
     apart = (1 - reach.square().sum(-1) / forms.square().sum(-1, keepdim=True)).abs()

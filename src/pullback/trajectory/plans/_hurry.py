@@ -9,7 +9,6 @@ from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory._state import State
 from pullback.trajectory.plans._plan import Plan, make_plan
 from pullback.trajectory.plans._rows import miss_limits
-from pullback.trajectory.plans._within import combine
 
 __all__ = ["Hurry", "moved_apart"]
 
@@ -118,8 +117,7 @@ class Hurry:
         self, plan: Plan, step: Tensor, precision: float | None = None, narrower: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            x = combine(plan.basis(), plan.values(step))
-            return miss_limits(plan, x, self.limits, step, precision, narrower=narrower)
+            return miss_limits(plan, self.limits, step, precision, narrower=narrower)
 
     def _is_fast_enough(self, plan: Plan, step: Tensor) -> Tensor:
         """Whether mean speeds are within the limit, without which nothing is: quick to see."""

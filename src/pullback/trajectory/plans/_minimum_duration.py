@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, UnsupportedError
-from pullback.internal.torch import are_functorch_transforms_active, run_eagerly
+from pullback.internal.torch import are_functorch_transforms_active, pytree, run_eagerly
 from pullback.trajectory._checks import check_choice
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
@@ -141,9 +141,7 @@ def minimum_duration(
     make_plan(points, None, duration=1.0, start=start, goal=goal, samples=samples, order=3)
     check_limits(limits, points)
     check_duration(limits, points)
-    fixed = Limits(
-        **{kind: _constant(getattr(limits, kind)) for kind in limits.given}, between=limits.between
-    )
+    fixed = pytree.tree_map_only(Tensor, Tensor.detach, limits)
     hurry = Hurry(points.detach(), fixed, start, goal, samples)
     monotone = stands_still(start, goal) and _keeps_zero(hurry)
     widths = hurry.improve(_fastest(hurry, monotone=monotone).diff(dim=-1))
@@ -161,12 +159,6 @@ run_eagerly(
     minimum_duration,
     "minimum_duration searches for durations, which no graph can hold: call it outside of it",
 )
-
-
-def _constant(limit: Any) -> Any:
-    if isinstance(limit, tuple):
-        return tuple(_constant(end) for end in limit)
-    return limit.detach() if isinstance(limit, Tensor) else limit
 
 
 def _keeps_zero(hurry: Hurry) -> bool:
@@ -200,9 +192,6 @@ def _fastest(hurry: Hurry, *, monotone: bool) -> Tensor:
 
     They are those of each segment alone, of lengths, of unlimited least jerk in each segment, which
     takes the cube root of its length, and half-way between the first and the last.
-
-    Raises:
-        ArgumentError: a trajectory keeps its limits at none of the durations tried.
     """
     alone, length = _alone(hurry), hurry.points.to(torch.float64).diff(dim=-2).abs().amax(-1)
     widths = alone, length.expand_as(alone), (length ** (1 / 3)).expand_as(alone)

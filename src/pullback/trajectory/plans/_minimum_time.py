@@ -8,22 +8,20 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, concrete
+from pullback.trajectory._checks import check_choice, concrete, somewhere
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._decided import inner_rows
+from pullback.trajectory.kernels.states import ROWS
+from pullback.trajectory.plans._decided import inner_rows, row_forms
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
     aim_of,
     check_decided,
     check_given,
-    limit_of,
     row_kinds,
-    row_values,
 )
-from pullback.trajectory.plans._within import combine
 
 __all__ = ["check_duration", "minimum_time", "stands_still"]
 
@@ -101,7 +99,7 @@ def minimum_time(
     check_duration(limits, points)
     check_given(plan, limits)
     _check_still(start, goal)
-    x = combine(plan.basis(), plan.values(plan.step))
+    x = plan.least(plan.step)
     step = _least_step(plan, x, limits)
     if "position" in limits.given:  # others are kept by the step
         check_decided(plan, limits, step)
@@ -110,11 +108,7 @@ def minimum_time(
 
 
 def check_duration(limits: Limits, points: Tensor) -> None:
-    """Refuse what has no least duration.
-
-    Raises:
-        ArgumentError: no joint, or no limit on a derivative.
-    """
+    """Refuse what has no least duration."""
     if not points.shape[-1]:
         raise ArgumentError(
             "Without joints there is no least duration.",
@@ -140,7 +134,7 @@ def _is_zero(value: object) -> bool:
     if not isinstance(value, Tensor):
         return value == 0
     known = concrete(value)
-    return known is not None and not bool((known != 0).any())
+    return known is not None and not bool(known.any())
 
 
 def _check_still(*ends: State) -> None:
@@ -165,10 +159,10 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
     rounding = _ROUNDING * plan.points.detach().abs().amax((-2, -1))[..., None, None]
     candidates = []
     for kind in row_kinds(plan, limits):
-        power = POWERS[limit_of(kind)]
-        ends = aim_of(plan, limits, limit_of(kind), _SPARE if power else 0.0)
+        power = POWERS[ROWS[kind].limit]
+        ends = aim_of(plan, limits, ROWS[kind].limit, _SPARE if power else 0.0)
         lower, upper = (end.unsqueeze(-1) for end in ends)
-        value = row_values(kind, x)
+        value = (row_forms((kind,), x.device) @ x).squeeze(-2)
         if not power:
             free = plan.decided((kind,)).free
             _check_place(value, lower, upper, free)
@@ -182,14 +176,13 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
         root = torch.where(peak > 0, peak, 1.0) ** (1 / power)
         candidates.append(torch.where(peak > 0, root, 0.0))
     step = torch.stack(torch.broadcast_tensors(*candidates)).amax(0)
-    known = concrete(step)
-    if known is not None and not bool((known > 0).all()):
+    if somewhere(~(step > 0)):
         raise ArgumentError(
             "A motion stands still, or needs nothing of what is limited: every duration would do.",
             given="points that are all alike, or on a line with a limit on its jerk",
             expected="a limit that a short motion exceeds, such as one on velocity",
         )
-    if known is not None and not bool(known.isfinite().all()):
+    if somewhere(step.isinf()):
         raise ArgumentError(
             "The motion of least jerk keeps the limits at no duration.",
             given="a range that leaves zero out, or that ends there with a motion that goes beyond",

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_points, concrete, wide_dtype
+from pullback.trajectory._checks import check_points, concrete, plain, wide_dtype
 from pullback.trajectory._motion import Motion
-from pullback.trajectory._numbers import plain
 from pullback.trajectory._seconds import normalise_duration, normalise_times
 from pullback.trajectory._state import PARTS, State, check_state, state_part
 from pullback.trajectory.kernels.states import Conditions, LeastMotion
@@ -29,30 +29,20 @@ _BESIDE = 1.1
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is asked of a least motion, checked, in float64 and per step.
+    """What is asked of a least motion, checked, in float64 and per step."""
 
-    Arguments:
-        points: ``[..., count, dof]``, relative to the first.
-        origin: ``[..., 1, dof]``, the first point.
-        step: ``[...]`` seconds between samples.
-        conditions: positions, then derivatives at the ends.
-        places: ``[..., count]``, when the points are met, in steps.
-        begin: ``[...]`` seconds, the time of the first point, where times were given.
-        ends: end (``"start"`` or ``"goal"``), kind and value ``[..., 1, dof]`` in seconds, in the
-            order of the rows.
-    """
-
-    points: Tensor
-    origin: Tensor
-    step: Tensor
-    conditions: Conditions
-    places: Tensor
-    begin: Tensor | None
+    points: Tensor  # [..., count, dof], relative to the first
+    origin: Tensor  # [..., 1, dof], the first point
+    step: Tensor  # [...] seconds between samples
+    conditions: Conditions  # positions, then derivatives at the ends
+    places: Tensor  # [..., count], when the points are met, in steps
+    begin: Tensor | None  # [...] seconds, the time of the first point, where times were given
+    # "start" or "goal", kind and value [..., 1, dof] in seconds, in the order of the rows.
     ends: tuple[tuple[str, str, Tensor], ...]
     order: int
     samples: int
     dtype: torch.dtype
-    known: dict[tuple[str, ...], Decided] = field(default_factory=dict, init=False, repr=False)
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def decided(self, kinds: tuple[str, ...]) -> Decided:
         """The rows of these kinds that the conditions decide, found once."""
@@ -61,7 +51,14 @@ class Plan:
             self.known[kinds] = decide_rows(self.conditions, self.samples, given, kinds)
         return self.known[kinds]
 
-    def basis(self) -> Tensor:
+    def least(self, step: Tensor) -> Tensor:
+        """The least motion that meets its conditions, in steps: ``[..., dof, 4, samples]``."""
+        if "basis" not in self.known:
+            self.known["basis"] = self._basis()
+        basis: Tensor = self.known["basis"]
+        return (self.values(step).mT @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
+
+    def _basis(self) -> Tensor:
         """The least motion that meets each condition with 1 and the others with 0, in steps.
 
         ``[..., conditions, 4, samples]``: position, velocity, acceleration and jerk.
@@ -96,12 +93,7 @@ def make_plan(
     samples: int,
     order: int,
 ) -> Plan:
-    """Check the arguments of a least motion.
-
-    Raises:
-        ArgumentError: as `minimum_jerk` says.
-        ArgumentTypeError: as `minimum_jerk` says.
-    """
+    """Check the arguments of a least motion."""
     times, samples = plain(times), plain(samples)
     check_points(points, what="points", least=2)
     count = points.shape[-2]

@@ -1,7 +1,8 @@
 """`Preconditioner`: make the user's own cost of a trajectory easy for an optimiser."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,8 +10,13 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, check_floating, check_named_device
-from pullback.trajectory._numbers import is_number, plain
+from pullback.trajectory._checks import (
+    check_choice,
+    check_floating,
+    check_named_device,
+    is_number,
+    plain,
+)
 from pullback.trajectory._seconds import MOST_SECONDS
 from pullback.trajectory.kernels import banded
 
@@ -115,8 +121,7 @@ class Preconditioner:
 
     def multiply(self, x: Tensor) -> Tensor:
         """The metric times ``x [..., horizon, dof]``: the gradient of half its square."""
-        self._check_shape(x)
-        return self._multiply(x.to(torch.float64)).to(self.dtype)
+        return self._run(self._multiply, x)
 
     def _multiply(self, exact: Tensor) -> Tensor:
         before, after = (self.order * end for end in self._ends)
@@ -152,20 +157,15 @@ class Preconditioner:
 
     def invert(self, gradient: Tensor) -> Tensor:
         """The inverse metric times a gradient ``[..., horizon, dof]``: a smooth direction."""
-        self._check_shape(gradient)
-        return self._invert(gradient.to(torch.float64)).to(self.dtype)
+        return self._run(self._invert, gradient)
 
     def positions(self, variables: Tensor) -> Tensor:
         """From variables ``[..., horizon, dof]``, in which the metric is the identity."""
-        self._check_shape(variables)
-        exact = variables.to(torch.float64)
-        return banded.solve(self._factor, exact).to(self.dtype)
+        return self._run(partial(banded.solve, self._factor), variables)
 
     def variables(self, positions: Tensor) -> Tensor:
         """From positions ``[..., horizon, dof]`` to variables; the inverse of `positions`."""
-        self._check_shape(positions)
-        exact = positions.to(torch.float64)
-        return banded.multiply(self._factor, exact).to(self.dtype)
+        return self._run(partial(banded.multiply, self._factor), positions)
 
     def step(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Replace the gradient of each parameter ``[..., horizon, dof]`` by the smooth direction.
@@ -181,7 +181,7 @@ class Preconditioner:
             if parameter.grad is not None:
                 parameter.grad = self.invert(parameter.grad)
 
-    def _check_shape(self, x: Tensor) -> None:
+    def _run(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         check_floating("trajectory", x, "[..., horizon, dof]", 2)
         if x.shape[-2] != self.horizon:
             raise ArgumentError(
@@ -195,6 +195,7 @@ class Preconditioner:
                 given=f"{x.dtype} on {x.device}",
                 expected=f"{self.dtype} on {self._factor.device}",
             )
+        return function(x.to(torch.float64)).to(self.dtype)
 
 
 def _differences(x: Tensor, order: int, before: int, after: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The rows of a limited motion: what is kept within a range, as parts of that range."""
 
 import math
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.trajectory._checks import concrete
+from pullback.internal.torch import innermost
+from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
+from pullback.trajectory.plans._decided import row_forms
 from pullback.trajectory.plans._plan import POWERS, Plan
 
 __all__ = [
@@ -19,10 +22,8 @@ __all__ = [
     "check_given",
     "check_room",
     "keep_limits",
-    "limit_of",
     "miss_limits",
     "row_kinds",
-    "row_values",
 ]
 
 # The control points of each step, beside its samples.
@@ -30,8 +31,6 @@ _BETWEEN = ("ahead", "behind")
 
 # The velocity at ends that are free, beside the control points within the motion.
 _AT_END = "end velocity"
-# Where a row is, from its sample on, in steps.
-_MIDDLES = {"velocity": 0.5, "jerk": 0.5, "ahead": 0.5, "behind": -0.5}
 # Of the size of what is added up.
 _ROUNDING = 1e-13
 # Of half the width of a range, or so many times an end where that is less: zero stays zero.
@@ -51,16 +50,6 @@ def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
     given = [end for end, part, _ in plan.ends if part == "velocity"]
     at_end = (_AT_END,) if "velocity" in limits.given and len(given) < 2 else ()
     return limits.given + between + at_end
-
-
-def limit_of(kind: str) -> str:
-    """The limit that a kind of row keeps."""
-    return "position" if kind in _BETWEEN else "velocity" if kind == _AT_END else kind
-
-
-def row_values(kind: str, x: Tensor) -> Tensor:
-    """What a kind of row limits of a motion ``[..., 4, samples]``, in steps: ``[..., samples]``."""
-    return torch.tensor(ROWS[kind], dtype=x.dtype, device=x.device) @ x
 
 
 def aim_of(
@@ -101,25 +90,25 @@ class _Program(NamedTuple):
     value: Tensor
     level: Tensor
     scale: Tensor
+    alpha: Tensor
+    place: Tensor
+    names: str
 
 
 def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
     kinds = row_kinds(plan, limits)
     free = plan.decided(kinds).free.unsqueeze(-3)
-    ends = ([], [])
-    for kind in kinds:
-        unit = step.unsqueeze(-1) ** POWERS[limit_of(kind)]
-        for found, end in zip(ends, aim_of(plan, limits, limit_of(kind)), strict=True):
-            found.append(end * unit)
-    lower, upper = (
-        torch.stack(torch.broadcast_tensors(*end), dim=-1).unsqueeze(-1) for end in ends
-    )
-    value = torch.stack([row_values(kind, x) for kind in kinds], dim=-2)
+    ends = zip(*(aim_of(plan, limits, ROWS[kind].limit) for kind in kinds), strict=True)
+    unit = _units(kinds, step)[..., None, :, None]
+    lower, upper = (_stacked(end).mT.unsqueeze(-1) * unit for end in ends)
+    value = row_forms(kinds, x.device) @ x
     half, middle = (upper - lower) / 2, (upper + lower) / 2
     scale = torch.where(free, 1 / half, 0.0)
     fixed = _decided_level(plan, limits, step).mT.unsqueeze(-1)
     level = torch.where(free, (value - middle) * scale, fixed)
-    return _Program(kinds, lower, upper, value, level.detach(), scale.detach())
+    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
+    level, scale, names = level.detach(), scale.detach(), ",".join(kinds)
+    return _Program(kinds, lower, upper, value, level, scale, alpha, place, names)
 
 
 def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,8 +117,7 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
     While compiling nobody can look at the second value, so the operator itself raises.
     """
     program = _program(plan, x, limits, step)
-    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    names = ",".join(program.kinds)
+    alpha, place, names = program.alpha, program.place, program.names
     energy = _energy(plan, program, x, step).detach()
     strict = torch.compiler.is_compiling()
     active, kink, found, inside = find_rows(
@@ -149,7 +137,6 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
 
 def miss_limits(
     plan: Plan,
-    x: Tensor,
     limits: Limits,
     step: Tensor,
     precision: float | None = None,
@@ -161,10 +148,9 @@ def miss_limits(
     To a relative precision, or until it is known whether that is more or less than one, or than one
     over ``narrower``.
     """
-    program = _program(plan, x, limits, step)
-    alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    level, scale, names = program.level, program.scale, ",".join(program.kinds)
-    low, high = bound_rows(narrower * level, narrower * scale, place, alpha, names, precision)
+    program = _program(plan, plan.least(step), limits, step)
+    level, scale = narrower * program.level, narrower * program.scale
+    low, high = bound_rows(level, scale, program.place, program.alpha, program.names, precision)
     return low / narrower, high / narrower
 
 
@@ -187,7 +173,7 @@ def _energy(plan: Plan, program: _Program, x: Tensor, step: Tensor) -> Tensor:
     beyond = (program.level.abs() - 1).clamp(min=0).amax(-1, keepdim=True)
     beyond = (beyond * (program.upper - program.lower) / 2).squeeze(-1)
     for number, kind in enumerate(program.kinds):
-        lower = max(order - POWERS[limit_of(kind)], 0)
+        lower = max(order - POWERS[ROWS[kind].limit], 0)
         energy = torch.maximum(energy, _smooth_energy(lower, steps, beyond[..., number]))
     return energy
 
@@ -204,20 +190,29 @@ def _decided_excess(plan: Plan, limits: Limits, step: Tensor) -> tuple[Tensor, T
     """
     kinds = row_kinds(plan, limits)
     decided, values = plan.decided(kinds), plan.values(step).unsqueeze(-3)
-    ends: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for kind in map(limit_of, kinds):
+    ends = []
+    for kind in (ROWS[kind].limit for kind in kinds):
         lower, upper = range_of(limits, kind, plan.points)
         slack = _slack(lower, upper)
         origin = plan.origin.squeeze(-2) if kind == "position" else 0.0
-        ends[0].append(lower - slack - origin)
-        ends[1].append(upper + slack - origin)
-    lower, upper = (torch.stack(torch.broadcast_tensors(*parts), dim=-2) for parts in ends)
-    powers = torch.tensor([POWERS[limit_of(kind)] for kind in kinds], device=step.device)
-    unit = (step.unsqueeze(-1) ** powers)[..., None, None]
+        ends.append((lower - slack - origin, upper + slack - origin))
+    lower, upper = map(_stacked, zip(*ends, strict=True))
+    unit = _units(kinds, step)[..., None, None]
     value = decided.weights @ values / unit
     rounding = _ROUNDING * (decided.weights.abs() @ values.abs()) / unit
     beyond = torch.maximum(value - upper.unsqueeze(-2), lower.unsqueeze(-2) - value) - rounding
     return torch.where(decided.known.unsqueeze(-1), beyond, -torch.inf), upper - lower
+
+
+def _stacked(parts: Iterable[Tensor]) -> Tensor:
+    """Of each kind ``[..., dof]``, together ``[..., kinds, dof]``."""
+    return torch.stack(torch.broadcast_tensors(*parts), dim=-2)
+
+
+def _units(kinds: tuple[str, ...], step: Tensor) -> Tensor:
+    """What a kind is in steps, of what it is in seconds: ``[..., kinds]``."""
+    powers = torch.tensor([POWERS[ROWS[kind].limit] for kind in kinds], device=step.device)
+    return step.unsqueeze(-1) ** powers
 
 
 def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
@@ -228,11 +223,7 @@ def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
 
 
 def check_given(plan: Plan, limits: Limits) -> None:
-    """Refuse points and ends beyond their limits: no duration would mend them.
-
-    Raises:
-        ArgumentError: something that is given exceeds its limit.
-    """
+    """Refuse points and ends beyond their limits: no duration would mend them."""
     for end, kind, value in plan.ends:
         if kind in limits.given:
             _check_range(f"{kind} of the {end}", kind, value, limits, plan)
@@ -241,16 +232,12 @@ def check_given(plan: Plan, limits: Limits) -> None:
 
 
 def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
-    """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere.
-
-    Raises:
-        ArgumentError: it does.
-    """
+    """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere."""
     kinds = row_kinds(plan, limits)
     excess, _ = _decided_excess(plan, limits, step)
     index = plan.decided(kinds).index
-    middles = [_MIDDLES.get(kind, 0.0) for kind in kinds]
-    place = index + torch.tensor(middles, device=index.device).unsqueeze(-1)
+    middles = torch.tensor([ROWS[kind].middle for kind in kinds], device=index.device)
+    place = index + middles.unsqueeze(-1)
     excess = excess[..., : index.shape[-1], :]  # `check_given` looks at the others
     both = torch.stack(torch.broadcast_tensors(excess, place.unsqueeze(-1)), dim=-1)
     for number, kind in enumerate(kinds):
@@ -259,11 +246,12 @@ def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
             continue
         most, where = known.flatten(0, -2)[known[..., 0].argmax()].tolist()
         end, apart = min(("start", where), ("goal", plan.samples - 1 - where), key=itemgetter(1))
+        limit = ROWS[kind].limit
         raise ArgumentError(
-            f"The {limit_of(kind)} within {_steps(apart)} of the {end}, which is decided by what "
+            f"The {limit} within {_steps(apart)} of the {end}, which is decided by what "
             "is given there, exceeds its limit.",
             given=f"{most:.6g} beyond the limit",
-            mend=f"Take more samples, raise the limit on {limit_of(kind)} or give less.",
+            mend=f"Take more samples, raise the limit on {limit} or give less.",
         )
 
 
@@ -272,17 +260,12 @@ def _steps(count: float) -> str:
 
 
 def check_room(plan: Plan, limits: Limits) -> None:
-    """Refuse points where a motion could only just touch its limit between samples.
-
-    Raises:
-        ArgumentError: a point that is no end lies on the limit.
-    """
+    """Refuse points where a motion could only just touch its limit between samples."""
     if not limits.between or "position" not in limits.given:
         return
     inner = (plan.points + plan.origin)[..., 1:-1, :]
     lower, upper = (end.unsqueeze(-2) for end in range_of(limits, "position", plan.points))
-    room = concrete(torch.minimum(upper - inner, inner - lower) - 1e-6 * (upper - lower))
-    if room is not None and room.numel() and bool((room <= 0).any()):
+    if somewhere(torch.minimum(upper - inner, inner - lower) <= 1e-6 * (upper - lower)):
         raise ArgumentError(
             "A point lies on the limit of the position, which is to be kept between samples.",
             given="a point between the ends, where a motion could only just touch its limit: that "
@@ -299,10 +282,10 @@ def _slack(lower: Tensor, upper: Tensor) -> Tensor:
 
 def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan) -> None:
     lower, upper = (end.unsqueeze(-2) for end in range_of(limits, kind, plan.points))
-    excess = concrete(torch.maximum(value - upper, lower - value) - _slack(lower, upper))
-    if excess is not None and bool((excess > 0).any()):
+    excess = torch.maximum(value - upper, lower - value) - _slack(lower, upper)
+    if somewhere(excess > 0):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",
-            given=f"up to {float(excess.max()):.6g} beyond the limit",
+            given=f"up to {float(innermost(excess).max()):.6g} beyond the limit",
             mend=f"Raise the limit on {kind}, or lower the {what}.",
         )

@@ -28,13 +28,7 @@ _numbers = itertools.count()
 
 
 def apply_transform(module: Module, backend: Any) -> Module:
-    """Return a copy of a module whose forward is traced into one graph and given to a backend.
-
-    Raises:
-        ArgumentTypeError: no module.
-        UnsupportedError: the module is tracked or compiled, or a part of it has a function set as
-            its forward; or, when run, torch.compile traced nothing, or a checkpoint.
-    """
+    """Return a copy of a module whose forward is traced into one graph and given to a backend."""
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(
             "Only modules can be transformed.",

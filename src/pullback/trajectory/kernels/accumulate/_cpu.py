@@ -151,16 +151,13 @@ def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, fi
 
 def apply(
     control: Tensor, initial: Tensor, steps: Tensor, code: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """`pullback.trajectory.kernels.accumulate._reference.apply` on the CPU."""
     (batch, horizon, dof), (order,) = control.shape, code
     dtype, wanted = steps.dtype, control.dtype
     levels = [steps.new_empty(batch, horizon + 1, dof) for _ in range(4)]
     _run_over_batch(in_memory(control, dtype), in_memory(initial, dtype), steps, levels, order)
-    position, velocity, acceleration, jerk = levels
-    if dtype is not wanted:
-        return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
-    return position, velocity, acceleration, jerk
+    return tuple(levels if dtype is wanted else [level.to(wanted) for level in levels])
 
 
 def apply_adjoint(
@@ -173,9 +170,7 @@ def apply_adjoint(
     initial = steps.new_empty(batch, order, dof)
     levels = [in_memory(cotangent, dtype) for cotangent in cotangents]
     _run_over_batch(control, initial, steps, levels, order, forward=False)
-    if dtype is not wanted:
-        return control.to(wanted), initial.to(wanted)
-    return control, initial
+    return control.to(wanted), initial.to(wanted)
 
 
 def _run_over_batch(

@@ -1,14 +1,60 @@
-"""The chain of sums in plain torch: the oracle, for any device and dtype.
+"""The chain of sums in plain torch: the oracle, for any device and dtype, and its coefficients.
 
 States ``z_0 .. z_(order - 1)`` (position first) follow a control ``u = z_order`` that is held over
-each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``. The highest state is a running sum
-of the control, the next one a running sum of that: no loop over time is needed.
+each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``, with coefficients of
+
+    exact                  e_k = dt^k / k!   the Taylor series, which ends: the control is constant
+    semi_implicit_euler    e_k = dt^k        each state is advanced by the new one above it
+    euler                  e_1 = dt          each state is advanced by the old one above it
+
+The highest state is a running sum of the control, the next one a running sum of that: no loop over
+time is needed.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["apply", "apply_adjoint", "sizes", "weights_adjoint"]
+from pullback.internal.kernels._backend import keep_results
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "apply",
+    "apply_adjoint",
+    "sizes",
+    "step_table",
+    "uniform_table",
+    "weights_adjoint",
+]
+
+Method = Literal["exact", "semi_implicit_euler", "euler"]
+
+METHODS: tuple[Method, ...] = ("exact", "semi_implicit_euler", "euler")
+
+_FACTORS: dict[str, tuple[float, float, float]] = {
+    "exact": (1.0, 1 / 2, 1 / 6),
+    "semi_implicit_euler": (1.0, 1.0, 1.0),
+    "euler": (1.0, 0.0, 0.0),
+}
+
+
+def step_table(method: Method, order: int, dt: Tensor) -> Tensor:
+    """Return ``e_1 .. e_order`` in float64, ``[..., order]``, for steps ``[...]`` in seconds."""
+    dt = dt.to(torch.float64)
+    powers = torch.stack([dt, dt * dt, dt * dt * dt][:order], dim=-1)
+    factors = torch.tensor(_FACTORS[method][:order], dtype=torch.float64, device=dt.device)
+    return powers * factors
+
+
+@keep_results
+def uniform_table(
+    method: Method, order: int, dt: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """`step_table` for steps that all take one number of seconds, ``[1, 1, order]``, rounded."""
+    seconds = torch.full((1, 1), dt, dtype=torch.float64, device=device)
+    return step_table(method, order, seconds).to(dtype)
 
 
 def _total(parts: list[Tensor]) -> Tensor:
@@ -33,13 +79,9 @@ def apply(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return position, velocity, acceleration and jerk, ``[batch, steps + 1, dof]``.
 
-    The control's own order repeats its last value at the last sample; orders above are zero.
-
-    Arguments:
-        control: ``[batch, steps, dof]``.
-        initial: ``[batch, order, dof]`` states at sample 0, position first.
-        steps: ``[1 or batch, steps or 1, order]`` coefficients e_k.
-        code: the order, 1, 2 or 3, what the control is a derivative of.
+    The control's own order repeats its last value at the last sample; orders above are zero. Of
+    ``control [batch, steps, dof]``, of ``initial [batch, order, dof]`` states at sample 0, position
+    first, and of coefficients e_k, ``steps [1 or batch, steps or 1, order]``.
     """
     (order,), dtype = code, steps.dtype
     held = control.to(dtype)

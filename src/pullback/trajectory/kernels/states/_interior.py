@@ -31,15 +31,12 @@ SIGN = np.array([1.0, -1.0])[:, None, None, None]
 
 
 class Point(NamedTuple):
-    """``x [4, samples, batch]``, ``y [few, batch]``, rows, and both sides ``[2, kinds, ...]``.
+    """A motion and its multipliers, on their way."""
 
-    Rows are ``G x [kinds, samples, batch]``.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    rows: np.ndarray
-    slack: np.ndarray
+    x: np.ndarray  # [4, samples, batch]
+    y: np.ndarray  # [few, batch]
+    rows: np.ndarray  # G x [kinds, samples, batch]
+    slack: np.ndarray  # of both sides [2, kinds, samples, batch]
     push: np.ndarray
 
     def at(self, some: np.ndarray) -> "Point":

@@ -38,26 +38,16 @@ _BESIDE = 2
 
 
 class Program(NamedTuple):
-    """What motions are to do, ``batch`` joints of them.
+    """What motions are to do, ``batch`` joints of them."""
 
-    Arguments:
-        scale: ``[kinds, samples, batch]``, one over half the width of a range, zero where nothing
-            is limited.
-        form: ``[kinds, 4]``, what a kind of row is of a state and a jerk.
-        alpha: ``[few, 4, batch]``, what each condition is of a state and a jerk.
-        place: ``[few, batch]``, at which sample.
-        cost: ``[3, batch]`` of squared acceleration, acceleration times jerk and squared jerk.
-        order: of the cost, 2 or 3.
-        kernels: the module with the recursion.
-    """
-
+    # [kinds, samples, batch], one over half the width of a range, zero where nothing is limited.
     scale: np.ndarray
-    form: np.ndarray
-    alpha: np.ndarray
-    place: np.ndarray
-    cost: np.ndarray
-    order: int
-    kernels: Any
+    form: np.ndarray  # [kinds, 4], what a kind of row is of a state and a jerk
+    alpha: np.ndarray  # [few, 4, batch], what each condition is of a state and a jerk
+    place: np.ndarray  # [few, batch], at which sample
+    cost: np.ndarray  # [3, batch], of acceleration^2, acceleration times jerk, and jerk^2
+    order: int  # of the cost, 2 or 3
+    kernels: Any  # the module with the recursion
 
     @property
     def h(self) -> float:

@@ -26,13 +26,8 @@ def _dynamics(h: float) -> tuple[np.ndarray, np.ndarray]:
 def factorise(blocks: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
     """The gains of each step and one over its pivot ``[4, samples, batch]``, and the last ``M``.
 
-    Arguments:
-        blocks: ``[10, samples, batch]``, the upper triangles of ``H``, row by row.
-        h: the step.
-
-    Returns:
-        the gains, and ``M [6, batch]``, the upper triangle. A pivot that is not positive belongs to
-        a matrix that is not definite.
+    From the upper triangles of ``H [10, samples, batch]``, row by row, to that of ``M [6, batch]``.
+    A pivot that is not positive belongs to a matrix that is not definite.
     """
     _, samples, batch = blocks.shape
     first, second = _PAIRS
@@ -74,12 +69,8 @@ def sweep(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The states and jerks that forces ``q + A' pull`` ask for, and what conditions are of them.
 
-    Arguments:
-        gains: of `factorise`.
-        inverse: ``[3, 3, batch]``, that of the last ``M``.
-        q: ``[columns, 4, samples, batch]``, to which the pull is added.
-        conditions: ``alpha [few, 4, batch]``, ``place [few, batch]``, ``pull [columns, few, ...]``.
-        h: the step.
+    Of the gains, ``inverse [3, 3, batch]`` of the last ``M``, ``q [columns, 4, samples, batch]``,
+    to which the pull is added, and ``alpha``, ``place`` and ``pull [columns, few, batch]``.
     """
     alpha, place, pulls = conditions
     add_pull(alpha, place, q, pulls)

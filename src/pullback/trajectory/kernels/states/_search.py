@@ -27,8 +27,9 @@ __all__ = ["Found", "bound", "search"]
 
 _ROUNDS, _TOGETHER = 24, 8
 # The products of a slack and its multiplier at which active rows are told, as a part of the largest
-# multiplier: a first one for nearly all motions, and one that tells rows beside one another.
-_GAPS = 1e-9, 1e-12
+# multiplier: a first one for nearly all motions, one that is small enough to prove that what it is
+# met by is the least motion, and one that tells rows beside one another.
+_GAPS = 1e-9, 1e-10, 1e-12
 # What a row may exceed its limit by, as a part of it, and how near to it a row is met: with a
 # multiplier below a part of the largest one, or of the cost, that is a kink.
 _EXCESS = 5e-13
@@ -37,21 +38,14 @@ _WEAK = 1e-9
 
 
 class Found(NamedTuple):
-    """What is known of each joint.
+    """What is known of each joint."""
 
-    Arguments:
-        active: ``[kinds, samples, batch]``, 1 where the upper end of a range is met and pushes, -1
-            where the lower one does.
-        kink: ``[batch]``, whether a row is met that does not push, so that the least change of what
-            is given makes it active or not.
-        found: ``[batch]``, whether a motion within the limits was found and proven the least one.
-        x: ``[4, samples, batch]``, the motion itself where it is not met by its active rows to
-            rounding, as they depend on one another; elsewhere NaN.
-    """
-
+    # [kinds, samples, batch], 1 where the upper end of a range is met and pushes, -1 the lower one.
     active: np.ndarray
+    # [batch], whether a row is met that does not push: the least change makes it active or not.
     kink: np.ndarray
-    found: np.ndarray
+    found: np.ndarray  # [batch], whether a motion within limits was found and proven the least
+    # [4, samples, batch], the motion itself where its active rows depend on one another, else NaN.
     x: np.ndarray
 
 
@@ -86,7 +80,7 @@ def search(program: Program, level: np.ndarray) -> Found:
 def _least(program: Program, level: np.ndarray, point: Point) -> Found:
     """What is found from interior points on, with ever smaller gaps: each tells rows more surely.
 
-    What the rows of the last gap do not hold either is the interior point, if it is proven.
+    What the rows do not hold is the interior point of the last gap reached, if it is proven.
     """
     active, batch = np.zeros(level.shape, np.int8), level.shape[-1]
     kink, found, x = np.ones(batch, bool), np.zeros(batch, bool), np.full(point.x.shape, np.nan)
@@ -104,10 +98,9 @@ def _least(program: Program, level: np.ndarray, point: Point) -> Found:
         if not narrow(reached):
             break
         active[..., left], kink[left], met = _settle(program, level, _pushing(point))
-        found[left] = is_least(program, level, met)
+        found[left], x[..., left] = is_least(program, level, met), np.nan
         if not narrow(~found[left]):
             break
-    else:
         found[left] = inside = is_least(program, level, point)
         x[..., left[inside]] = point.x[..., inside]
     return Found(active, kink, found, x)

@@ -334,7 +334,7 @@ def _shape(
 
 def apply(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """`pullback.trajectory.kernels.stencil._reference.apply` on the CPU."""
     dtype, wanted = weights.dtype, x.dtype
     x, conditions, new = in_memory(x, dtype), in_memory(conditions, dtype), torch.empty_like
@@ -342,10 +342,7 @@ def apply(
     levels = tuple([output.data_ptr() for output in outputs])
     given = {"given": x.data_ptr(), "known": conditions.data_ptr(), "levels": levels}
     _run(_forward, x.shape, weights, geometry, given, levels)
-    if dtype is not wanted:
-        position, velocity, acceleration, jerk = outputs
-        return position.to(wanted), velocity.to(wanted), acceleration.to(wanted), jerk.to(wanted)
-    return outputs
+    return outputs if dtype is wanted else tuple(part.to(wanted) for part in outputs)
 
 
 def apply_adjoint(
@@ -353,18 +350,15 @@ def apply_adjoint(
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply_adjoint` on the CPU."""
     wanted, dtype = cotangents[0].dtype, weights.dtype
-    given = [in_memory(cotangent, dtype) for cotangent in cotangents]
-    batch, _, dof = given[0].shape
-    gradient = torch.empty_like(given[0])
+    lines = [in_memory(cotangent, dtype) for cotangent in cotangents]
+    batch, _, dof = lines[0].shape
+    gradient = torch.empty_like(lines[0])
     values = gradient.new_empty(batch, weights.shape[3] - geometry[1], dof)
     written = {"gradient": gradient.data_ptr(), "of_known": values.data_ptr()}
-    levels = tuple([cotangent.data_ptr() for cotangent in given])
-    _run(
-        _adjoint, gradient.shape, weights, geometry, written | {"levels": levels}, written.values()
-    )
-    if dtype is not wanted:
-        return gradient.to(wanted), values.to(wanted)
-    return gradient, values
+    levels = tuple([line.data_ptr() for line in lines])
+    given = written | {"levels": levels}
+    _run(_adjoint, gradient.shape, weights, geometry, given, written.values())
+    return gradient.to(wanted), values.to(wanted)
 
 
 def _run(

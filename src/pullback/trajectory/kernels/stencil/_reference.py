@@ -46,13 +46,10 @@ def sizes(weights: Tensor, geometry: tuple[int, ...]) -> tuple[int, int]:
 def apply(
     x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return positions with their ends replaced, and the three derivatives, ``[batch, h, dof]``.
+    """Return positions with their ends replaced, and the three derivatives.
 
-    Arguments:
-        x: ``[batch, horizon, dof]`` positions.
-        conditions: ``[batch, conditions, dof]`` boundary values.
-        weights: ``[1 or batch, rows, 3, width + conditions]``.
-        geometry: `Layout.geometry`.
+    Of positions ``x [batch, horizon, dof]``, boundary values ``[batch, conditions, dof]`` and
+    weights ``[1 or batch, rows, 3, width + conditions]``.
     """
     width = geometry[1]
     position = _replace_ends(x, conditions, geometry).to(weights.dtype)

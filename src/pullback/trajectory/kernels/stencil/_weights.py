@@ -1,4 +1,7 @@
-"""The weights of a stencil as a differentiable function of the time steps.
+"""Which samples and boundary values each derivative is computed from, and by which weights.
+
+A derivative of order ``k`` at a sample is the ``k``-th derivative of the polynomial through a few
+*conditions*: sampled positions near it and, at the ends, given velocities, accelerations and jerks.
 
 A weight of the ``k``-th derivative on a condition of order ``m`` scales as ``dt ** (m - k)``. For
 equal steps the rest is a rational constant, found once. The inside rows come from divided
@@ -11,20 +14,119 @@ Mathematics of Computation 51 (1988); divided differences as in any text on inte
 
 import functools
 import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pullback.internal.kernels._kernel import register_kernel
-from pullback.trajectory.kernels.stencil._layout import (
-    ORDERS,
-    Condition,
-    Layout,
-    Side,
-    choose_conditions,
-)
 
-__all__ = ["nonuniform_table", "uniform_table"]
+__all__ = ["SCHEMES", "Layout", "Scheme", "nonuniform_table", "uniform_table"]
+
+Scheme = Literal["backward", "central"]
+Side = Literal["left", "inside", "right"]
+Condition = tuple[int, int]
+"""A sample relative to the row's anchor, and the order of the derivative that is known there."""
+
+SCHEMES: tuple[Scheme, ...] = ("backward", "central")
+# Samples before a row and in its window; rows at either end with weights of their own.
+_SIZES = {"backward": (3, 4, 3, 1), "central": (2, 5, 2, 2)}
+ORDERS = (1, 2, 3)
+
+
+class Geometry(NamedTuple):
+    """What a kernel needs of a `Layout`.
+
+    ``head`` and ``tail`` are the columns of the boundary values that replace the first and the last
+    sample; -1 where none does.
+    """
+
+    before: int
+    width: int
+    left: int
+    right: int
+    head: int
+    tail: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The geometry of a stencil over a horizon, and the orders of what is given at its ends.
+
+    Row ``h`` reads the window of ``width`` samples that begins ``before`` samples before it,
+    moved inwards at the ends. Rows ``0 .. left - 1`` and the last ``right`` rows have weights of
+    their own.
+    """
+
+    scheme: Scheme
+    start: tuple[int, ...]
+    goal: tuple[int, ...]
+
+    @property
+    def conditions(self) -> int:
+        """How many boundary values there are."""
+        return len(self.start) + len(self.goal)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The integers that a kernel needs."""
+        head = 0 if 0 in self.start else -1
+        tail = len(self.start) if 0 in self.goal else -1
+        return Geometry(*_SIZES[self.scheme], head, tail)
+
+    @property
+    def code(self) -> str:
+        """The geometry as a word: an argument without a structure that each call would walk."""
+        return ",".join(map(str, self.geometry))
+
+    def column(self, side: Side, sample: int, order: int) -> int:
+        """Return the column of a row's weights that a condition belongs to.
+
+        Samples count from 0 on the left, from the last (0, -1, ...) on the right, and inside from
+        the row itself; the order is 0 for a position, else that of the boundary value.
+        """
+        if order == 0:
+            before, width = self.geometry[:2]
+            return sample + {"left": 0, "inside": before, "right": width - 1}[side]
+        given = self.start.index(order) if side == "left" else self.goal.index(order)
+        return self.geometry.width + given + len(self.start) * (side == "right")
+
+
+def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:
+    """Return the conditions for the derivative of an order at a row.
+
+    Backward: the ``order + 1`` newest; velocity is exact on lines, acceleration on parabolas,
+    jerk on cubics. Central: symmetric inside; at an end as many as make velocity exact on
+    parabolas, acceleration on cubics and jerk on quartics, as they are inside. Samples are counted
+    from the side, as in `Layout.column`, and rows inwards from the end (0 inside).
+    """
+    given = layout.goal if side == "right" else layout.start
+    if side != "inside" and row == 0 and order in given:
+        return [(0, order)]
+    if layout.scheme == "backward":
+        return _backward(given, side, row, order)
+    if side == "inside":
+        reach = 2 if order == 3 else 1
+        return [(sample, 0) for sample in range(-reach, reach + 1)]
+    sign = -1 if side == "right" else 1
+    # The samples around the row come first, then what is given, then samples further inside.
+    near = [0] if row == 0 else [0, 1, 2]
+    far = range(len(near), layout.geometry.width)
+    known = [(0, known) for known in given if 0 < known <= order + 1]
+    candidates = [(sign * sample, 0) for sample in near]
+    candidates += known + [(sign * sample, 0) for sample in far]
+    return candidates[: order + 2]
+
+
+def _backward(given: tuple[int, ...], side: Side, row: int, order: int) -> list[Condition]:
+    if side != "left":
+        return [(-sample, 0) for sample in range(order + 1)]
+    past = [(sample, 0) for sample in range(row, -1, -1)]
+    known = [(0, known) for known in given if 0 < known <= order]
+    future = [(sample, 0) for sample in range(row + 1, 4)]
+    return (past + known + future)[: order + 1]
+
 
 # The least common denominator of all weights for equal steps.
 _PARTS = 924
@@ -62,9 +164,8 @@ def nonuniform_table(layout: Layout, dt: Tensor, dtype: torch.dtype) -> Tensor:
 
 @functools.cache
 def _uniform_constants(layout: Layout) -> tuple[float, ...]:
-    one = torch.ones(
-        1, layout.geometry.left + layout.geometry.right, dtype=torch.float64, device="cpu"
-    )
+    steps = layout.geometry.left + layout.geometry.right
+    one = torch.ones(1, steps, dtype=torch.float64, device="cpu")
     # Steps of one second over the least horizon with an inside row. What the solves round is
     # 1e-14, and the exact rationals are that many parts of a whole.
     near = nonuniform_table(layout, one, torch.float64) * _PARTS
@@ -132,29 +233,24 @@ def _central_rows(dt: Tensor) -> Tensor:
 
 def _end_rows(layout: Layout, side: Side, count: int, dt: Tensor) -> Tensor:
     """Weights of the first or last rows, ``[trajectories, count, 3, columns]``, by small solves."""
-    edge = (
-        dt[:, : layout.geometry.width - 1]
-        if side == "left"
-        else dt[:, -(layout.geometry.width - 1) :]
-    )
+    width = layout.geometry.width
+    edge = dt[:, : width - 1] if side == "left" else dt[:, 1 - width :]
     # Times in units of the mean step near the end keep the systems well scaled.
     unit = edge.mean(-1, keepdim=True)
     times = torch.nn.functional.pad((edge / unit).cumsum(-1), (1, 0))
-    anchor = 0 if side == "left" else layout.geometry.width - 1
+    anchor = 0 if side == "left" else width - 1
     rows = []
     for row in range(count) if side == "left" else reversed(range(count)):
-        now = times[:, row] if side == "left" else times[:, layout.geometry.width - 1 - row]
+        now = times[:, row] if side == "left" else times[:, width - 1 - row]
         for order in ORDERS:
             chosen = choose_conditions(layout, side, row, order)
             weights = _solve_for_weights(chosen, times - now[:, None], anchor, order)
             orders = torch.tensor([known - order for _, known in chosen], device=dt.device)
             columns = [layout.column(side, sample, known) for sample, known in chosen]
-            spread = torch.nn.functional.one_hot(
-                torch.tensor(columns, device=dt.device), layout.geometry.width + layout.conditions
-            ).to(dt.dtype)
+            places, many = torch.tensor(columns, device=dt.device), width + layout.conditions
+            spread = torch.nn.functional.one_hot(places, many).to(dt.dtype)
             rows.append((weights * unit**orders) @ spread)
-    shape = (dt.shape[0], count, len(ORDERS), layout.geometry.width + layout.conditions)
-    return torch.stack(rows, dim=1).reshape(shape)
+    return torch.stack(rows, dim=1).reshape(dt.shape[0], count, len(ORDERS), -1)
 
 
 def _solve_for_weights(chosen: list[Condition], times: Tensor, anchor: int, order: int) -> Tensor:

@@ -1,15 +1,28 @@
-"""Find the tensors in whatever a module returns, and put others in their place."""
+"""What a module returns: the tensors in it, others in their place, and what computes later."""
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 
 from pullback.errors import UnsupportedError
 
-__all__ = ["replace_tensors", "tensors_in"]
+__all__ = ["deferred_in", "is_floating", "replace_tensors", "tensors_in"]
+
+
+def is_floating(value: Any) -> bool:
+    """Whether something is a tensor of real or complex numbers."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -17,23 +30,11 @@ def tensors_in(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]
 
     Yields:
         The path, such as ``"[0].hidden[key]"``, and the tensor.
-
-    Example:
-        >>> [path for path, _ in tensors_in({"a": (torch.ones(1), None)})]
-        ['[a][0]']
     """
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point() or output.is_complex():
-            yield path, output
-    elif isinstance(output, Mapping):
-        for label, value in _labelled(output, path):
-            yield from tensors_in(value, label)
-    elif isinstance(output, (tuple, list)):
-        for index, value in enumerate(output):
-            yield from tensors_in(value, f"{path}[{index}]")
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for field in dataclasses.fields(output):
-            yield from tensors_in(getattr(output, field.name, None), f"{path}.{field.name}")
+    if is_floating(output):
+        yield path, output
+    for _, label, value in _parts(output, path):
+        yield from tensors_in(value, label)
 
 
 def replace_tensors(
@@ -43,39 +44,44 @@ def replace_tensors(
 
     Returns:
         A new object of the same type, or the same object if there is nothing to replace in it.
-
-    Raises:
-        UnsupportedError: a mapping of somebody's own that cannot be made from its items.
     """
-    if isinstance(output, torch.Tensor):
-        wanted = output.is_floating_point() or output.is_complex()
-        return replace(path, output) if wanted else output
+    if is_floating(output):
+        return replace(path, output)
+    parts = {
+        key: replace_tensors(value, replace, label) for key, label, value in _parts(output, path)
+    }
     if isinstance(output, Mapping):
-        parts = [replace_tensors(value, replace, label) for label, value in _labelled(output, path)]
-        return _mapping_like(output, dict(zip(output, parts, strict=True)))
+        return _mapping_like(output, parts)
     if isinstance(output, (tuple, list)):
-        parts = [
-            replace_tensors(value, replace, f"{path}[{index}]")
-            for index, value in enumerate(output)
+        return _sequence_like(output, list(parts.values()))
+    return _dataclass_like(output, parts) if parts else output
+
+
+def deferred_in(output: Any) -> Any:
+    """What computes later in an output: a generator, coroutine, function or module; or ``None``."""
+    if isinstance(output, type):
+        return None
+    if callable(output) or isinstance(output, Iterator | AsyncIterator | Awaitable):
+        return output
+    is_set = isinstance(output, AbstractSet)
+    parts = output if is_set else [value for _, _, value in _parts(output, "")]
+    return next((found for found in map(deferred_in, parts) if found is not None), None)
+
+
+def _parts(output: Any, path: str) -> list[tuple[Any, str, Any]]:
+    """The key, path and value of each part of a container, in which ``1`` and ``"1"`` differ."""
+    if isinstance(output, Mapping):
+        texts = [str(key) for key in output]
+        return [
+            (key, f"{path}[{text if texts.count(text) == 1 else repr(key)}]", value)
+            for text, (key, value) in zip(texts, output.items(), strict=True)
         ]
-        return _sequence_like(output, parts)
+    if isinstance(output, (tuple, list)):
+        return [(index, f"{path}[{index}]", value) for index, value in enumerate(output)]
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        fields = {
-            field.name: replace_tensors(
-                getattr(output, field.name, None), replace, f"{path}.{field.name}"
-            )
-            for field in dataclasses.fields(output)
-            if hasattr(output, field.name)
-        }
-        return _dataclass_like(output, fields)
-    return output
-
-
-def _labelled(output: Mapping[Any, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """The path of each value of a mapping, in which ``1`` and ``"1"`` are told apart."""
-    spelled = [str(key) for key in output]
-    for text, (key, value) in zip(spelled, output.items(), strict=True):
-        yield f"{path}[{text if spelled.count(text) == 1 else repr(key)}]", value
+        names = [field.name for field in dataclasses.fields(output) if hasattr(output, field.name)]
+        return [(name, f"{path}.{name}", getattr(output, name)) for name in names]
+    return []
 
 
 def _mapping_like(output: Any, items: dict[Any, Any]) -> Any:
