@@ -16,7 +16,7 @@ from pullback.internal._setting import setting
 from pullback.tape._application import Application
 from pullback.tape._concurrency import drive
 from pullback.tape._definition import Definition
-from pullback.tape._function import aapply
+from pullback.tape._function import finished
 from pullback.tape._layout import batch_in, find, replace
 from pullback.tape._registry import space_of
 from pullback.tape._spaces import Unstack, stack
@@ -93,7 +93,7 @@ class Batched(Variable):
     @staticmethod
     async def each(definition: Definition, args: tuple[Any, ...]) -> Any:
         """Apply a Function to all items."""
-        info, rows = _rows(args)
+        info, rows = Batched.rows(args)
         refused = info.randomness == "error" and (info.chosen or definition.random is True)
         if definition.random and refused:
             raise UnsupportedError(
@@ -105,14 +105,18 @@ class Batched(Variable):
         return _combined(await _by_item(definition, info, rows), info)
 
     @staticmethod
-    def rows(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """The arguments for each item."""
-        return _rows(args)[1]
+    def rows(args: tuple[Any, ...]) -> tuple[VmapInfo, list[tuple[Any, ...]]]:
+        """The innermost batch, and the arguments for each of its items."""
+        inputs, _ = find(args)
+        infos = [value.info for value in inputs if isinstance(value, Batched)]
+        info = max(infos, key=lambda each: each.level)
+        columns = [_items_of(value, info) or [value] * info.batch_size for value in inputs]
+        return info, [replace(args, row) for row in zip(*columns, strict=True)]
 
     @staticmethod
     def lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a verb for each item."""
-        info, rows = _rows(args)
+        info, rows = Batched.rows(args)
         return _combined([verb(*row) for row in rows], info)
 
 
@@ -224,15 +228,6 @@ def _ragged(sizes: list[int]) -> UnsupportedError:
     )  # fmt: skip
 
 
-def _rows(args: tuple[Any, ...]) -> tuple[VmapInfo, list[tuple[Any, ...]]]:
-    """The innermost batch among some arguments, and the arguments for each of its items."""
-    inputs, _ = find(args)
-    infos = [value.info for value in inputs if isinstance(value, Batched)]
-    info = max(infos, key=lambda each: each.level)
-    columns = [_items_of(value, info) or [value] * info.batch_size for value in inputs]
-    return info, [replace(args, row) for row in zip(*columns, strict=True)]
-
-
 def _combined(results: list[Any], info: VmapInfo) -> Any:
     """One batch of the results of each item."""
     first = results[0]
@@ -295,7 +290,7 @@ async def _by_item(definition: Definition, info: VmapInfo, rows: list[tuple[Any,
     """Run the Function for each item: those that wait at once, of identical ones the first."""
     applications = [Application(definition, row) for row in rows]
     if any(batch_in(each.inputs) is not None for each in applications):
-        return [await aapply(definition, row) for row in rows]
+        return [await finished(each) for each in applications]
     runners: dict[Any, int] = {}  # by the key of an item, the number of the first such item
     firsts = [
         runners.setdefault(_key(each, number, info), number)
