@@ -161,7 +161,7 @@ def lm_judge_evaluator(
 
     def ask(**values: tape.Variable) -> Any:
         conversation, variables = read_conversation(messages, values, unused=True, every=True)
-        place = conversation.count + list(values).index("prediction")
+        place = len(conversation.templates) + list(values).index("prediction")
         others = tuple(n for n in range(len(variables)) if n != place)
         told = () if data_of(eval_mode) else others
         verdict = lambda each: ask_judge(lm, conversation.messages, each, 0, options)  # noqa: E731
