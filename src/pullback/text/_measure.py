@@ -1,7 +1,5 @@
 """Samples through a pipeline: their scores, what was said of each parameter; `Measure`."""
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from pullback.text._evaluation import Evaluation, finite, mean
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
+from pullback.text.lm._json import digest_of
 
 __all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
 
@@ -238,8 +237,7 @@ class Measure:
 
     def digest(self) -> str:
         """What tells the texts of the module apart."""
-        text = json.dumps(self.module.state_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return digest_of(self.module.state_dict())
 
     def _score(self, state: str, number: int) -> None:
         found = []

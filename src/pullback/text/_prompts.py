@@ -1,6 +1,5 @@
 """Templates, the prompts that this room itself sends, and how answers to them are read."""
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
-from pullback.text.lm._json import canonical
+from pullback.text.lm._json import digest_of
 
 __all__ = ["Template", "prompt", "use_prompts"]
 
@@ -62,7 +61,7 @@ def fence_of(values: Mapping[str, str]) -> str:
     It is made of all of them, so it is another for each request, the same in any process, and a
     text that names it would have another: nothing in the data can speak as the prompt does.
     """
-    return hashlib.sha256(canonical(dict(values)).encode()).hexdigest()[:12]
+    return digest_of(dict(values))[:12]
 
 
 def fields_of(template: str) -> tuple[str, ...]:

@@ -85,11 +85,11 @@ class Account:
     def __init__(
         self,
         *,
-        calls: float | None = None,
-        tokens: float | None = None,
-        cost: float | None = None,
-        seconds: float | None = None,
-        proposals: float | None = None,
+        calls: Amount | None = None,
+        tokens: Amount | None = None,
+        cost: Amount | None = None,
+        seconds: Amount | None = None,
+        proposals: Amount | None = None,
     ) -> None:
         given = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals,
                  "seconds": seconds}  # fmt: skip
@@ -97,10 +97,6 @@ class Account:
         if not self.limits:
             raise ArgumentError("A budget limits something.", given="no limit",
                                 expected=", ".join(given))  # fmt: skip
-        for name, limit in self.limits.items():
-            if not math.isfinite(limit) or limit < 0:
-                raise ArgumentError("A limit of a budget is a number, not negative.",
-                                    given=f"{name}={limit!r}")  # fmt: skip
         self._limits = {
             name: math.floor(limit * PICO) if name == "cost" else int(limit)
             for name, limit in self.limits.items() if name != "seconds"

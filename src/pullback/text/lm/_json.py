@@ -1,5 +1,6 @@
 """JSON that can be compared, JSON that a model wrote, and the schemas that it is read by."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +9,10 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._extras import require
 from pullback.internal._text import shortened
 
-__all__ = ["canonical", "check_schema", "json_schema", "parse_json", "parse_object", "read_answer"]
+__all__ = [
+    "canonical", "check_schema", "digest_of", "json_schema", "parse_json", "parse_object",
+    "read_answer",
+]  # fmt: skip
 
 
 SEARCHED = 20_000  # characters, for JSON among words
@@ -17,6 +21,11 @@ SEARCHED = 20_000  # characters, for JSON among words
 def canonical(value: Any) -> str:
     """The one JSON text of a value: ASCII, keys sorted, no spaces, no NaN; equal in any process."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of the one JSON text of a value."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:

@@ -1,7 +1,6 @@
 """`Request`: all that decides what a model answers; and the messages that it is made of."""
 
 import base64
-import hashlib
 import mimetypes
 import os
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
 from pullback.internal._text import shown
-from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
+from pullback.text.lm._json import canonical, check_schema, digest_of, json_schema, parse_json
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
 
@@ -384,5 +383,4 @@ class Request:
 
     def digest(self, model: str) -> str:
         """SHA-256 of the request and the model's name: the same in any process."""
-        text = canonical({"model": model, "request": self.to_dict()})
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of({"model": model, "request": self.to_dict()})

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._arguments import Count, Natural, checked
+from pullback.errors import ArgumentTypeError, BudgetError
+from pullback.internal._arguments import Count, Natural, checked, reading
 from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
@@ -295,20 +295,19 @@ class _Run:
     def load(self, path: Path) -> None:
         before = self.module.state_dict()
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            best = state["best"]
-            self.best = None if best is None else (float(best[0]), dict(best[1]))
-            if self.best is not None:  # all of it must fit, for it is taken at the end
-                self.module.load_state_dict(self.best[1])
-            self.module.load_state_dict(state["module"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.epoch, self.since = int(state["epoch"]), int(state["since"])
-            self.result.history = list(state["history"])
-        except BaseException as error:
+            with reading("checkpoint", f"{path}"):
+                state = json.loads(path.read_text(encoding="utf-8"))
+                best = state["best"]
+                self.best = None if best is None else (float(best[0]), dict(best[1]))
+                if self.best is not None:  # all of it must fit, for it is taken at the end
+                    self.module.load_state_dict(self.best[1])
+                self.module.load_state_dict(state["module"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.epoch, self.since = int(state["epoch"]), int(state["since"])
+                self.result.history = list(state["history"])
+        except BaseException:
             self.module.load_state_dict(before)
-            if not isinstance(error, Exception) or isinstance(error, PullbackError):
-                raise
-            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
+            raise
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
