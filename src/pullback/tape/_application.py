@@ -19,12 +19,7 @@ __all__ = ["Application"]
 
 
 class Application(Node):
-    """One application of a Function.
-
-    Arguments:
-        definition: its rules.
-        args: the arguments, in the order of forward.
-    """
+    """One application of a Function, to arguments in the order of its forward."""
 
     # args, context, inputs, stamps and watch are there until the end of forward only.
     __slots__ = (

@@ -135,12 +135,8 @@ async def drive(
     """Run steps as soon as all that they wait for is finished.
 
     Everything but the awaited calls happens in this task, so nothing needs a lock; steps that are
-    ready at the same time begin in the order of their numbers.
-
-    Arguments:
-        steps: their numbers, and for which others each waits.
-        begin: begins a step; gives None if it is finished, or a coroutine function to await.
-        finish: takes what that gave.
+    ready at the same time begin in the order of their numbers. To begin one gives None if it is
+    finished then, or a coroutine function to await; what that gave is what finishes it.
     """
     done: asyncio.Queue[tuple[int, asyncio.Task[Any]]] = asyncio.Queue()
     running: set[asyncio.Task[Any]] = set()

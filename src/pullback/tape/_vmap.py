@@ -29,12 +29,10 @@ Dims = Literal[0] | tuple[Literal[0] | None, ...] | None
 
 
 class VmapInfo(NamedTuple):
-    """What a vmap rule is told.
+    """What a vmap rule is told: how many items, and the randomness that `vmap` was given.
 
     Arguments:
-        batch_size: the number of items.
-        randomness: ``"error"``, ``"different"`` or ``"same"``, as `vmap` was given.
-        chosen: whether it was given, and is not the default.
+        chosen: whether that was given, and is not the default.
         level: how many calls of `vmap` this one is inside of, itself counted.
     """
 

@@ -118,7 +118,7 @@ def read_conversation(
 
 def _turn(message: Any, texts: list[Variable]) -> Message:
     if isinstance(message, Message):
-        return replace(message, content=[_block(block, texts) for block in message.content])
+        return replace(message, content=tuple([_block(each, texts) for each in message.content]))
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise ArgumentTypeError(
             "This is no message.", given=repr(message)[:80],

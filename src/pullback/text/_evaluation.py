@@ -47,14 +47,10 @@ def mean(scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """How one text is scored, by a function or by a model.
+    """How one text is scored, by a function or by a model: a coroutine function of a `Judge`.
 
-    Arguments:
-        verdict: given the Variables, the score and what is said of it; a coroutine function of a
-            `Judge`.
-        success: whether a score needs no improvement.
-        prediction: which of the Variables is scored.
-        criteria: which of them are told what is said of the explanation.
+    Of the Variables one is the prediction that is scored; what is said of the explanation is said
+    to the criteria.
     """
 
     verdict: Callable[[Sequence[Variable]], Any]
@@ -235,11 +231,7 @@ def judge_by(
 
 
 def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
-    """Refuse a batch without a prediction, or without one target for each, or one for all.
-
-    Raises:
-        ArgumentError: it is such a batch.
-    """
+    """Refuse a batch without a prediction, or without one target for each, or one for all."""
     size = len(wanted) if isinstance(wanted, list | tuple) else 1
     if not data or not (single or (isinstance(wanted, list | tuple) and size == len(data))):
         raise ArgumentError(
@@ -249,11 +241,7 @@ def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
 
 
 def finite(value: Any, what: str) -> float:
-    """The number, if it is one.
-
-    Raises:
-        ArgumentTypeError: it is none, or not finite.
-    """
+    """The number; what is none, or not finite, is refused."""
     if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
         return float(value)
     raise ArgumentTypeError(

@@ -52,13 +52,7 @@ class Scored:
 
 @dataclass
 class Trace:
-    """A sample that was scored, and the feedback of it, which is asked for when it is read.
-
-    Arguments:
-        scored: what it gave.
-        roots: where feedback starts from.
-        notes: what is said there, where a step has failed.
-    """
+    """A sample that was scored, and where its feedback, if it is read, starts from."""
 
     scored: Scored
     roots: list[Variable] = field(default_factory=list)

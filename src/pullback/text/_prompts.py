@@ -65,11 +65,7 @@ def fence_of(values: Mapping[str, str]) -> str:
 
 
 def fields_of(template: str) -> tuple[str, ...]:
-    """The names of the fields of a template, each once, in order.
-
-    Raises:
-        ArgumentError: a brace stands alone, or a field is no plain name.
-    """
+    """The names of the fields of a template, each once, in order; a brace alone is refused."""
     return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
 
@@ -269,11 +265,7 @@ def between_tags(answer: str, tag: str) -> str:
 
 
 def pattern_of(pattern: str) -> re.Pattern[str]:
-    """A regular expression.
-
-    Raises:
-        ArgumentError: it is none.
-    """
+    """A regular expression; what is none is refused."""
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -42,13 +42,10 @@ class Spending:
 
 @dataclass(eq=False)
 class _Held:
-    """The most that one call may spend.
+    """The most that one call may spend; ``there`` is done when that is held, or fails.
 
-    Arguments:
-        amounts: what is to be held.
-        within: what is held for the calls that wait for this one: a model may ask another.
-        request: what the call asks, by which it is known further on its way, once.
-        there: done when it is held; or fails, where there is no room for it.
+    It is within what is held for the calls that wait for it: a model may ask another. By its
+    request it is known further on its way, once.
     """
 
     amounts: Counter[str]

@@ -101,11 +101,7 @@ def _validator(schema: dict[str, Any]) -> Any:
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
-    """The JSON schema of a pydantic model, or the schema itself.
-
-    Raises:
-        ArgumentTypeError: it is neither.
-    """
+    """The JSON schema of a pydantic model, or the schema itself; what is neither is refused."""
     if isinstance(schema, Mapping):
         return dict(schema)
     if hasattr(schema, "model_json_schema"):
@@ -117,11 +113,7 @@ def json_schema(schema: Any) -> dict[str, Any]:
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse what is no schema, before anything is paid for.
-
-    Raises:
-        ArgumentError: a dictionary that is no valid JSON schema, or another type.
-    """
+    """Refuse what is no valid JSON schema or pydantic model, before anything is paid for."""
     whole = json_schema(schema)
     if isinstance(schema, Mapping):
         try:

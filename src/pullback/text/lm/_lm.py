@@ -116,7 +116,7 @@ class LM(ABC):
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
             for step in steps:
-                ask = partial(_through, step, ask)
+                ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
         return ask(request)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
@@ -212,10 +212,6 @@ async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
     *_, completion = [chunk.completion async for chunk in chunks]
     assert completion is not None  # the last chunk has it
     return completion
-
-
-def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
-    return step(request, ask)
 
 
 @checked

@@ -275,11 +275,7 @@ class Message:
 
 
 def read_messages(messages: Any) -> tuple[Message, ...]:
-    """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix of them.
-
-    Raises:
-        ArgumentError: there is none, or something else is among them.
-    """
+    """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix."""
     if isinstance(messages, str | Message | Mapping):
         messages = [messages]
     if not isinstance(messages, Iterable):

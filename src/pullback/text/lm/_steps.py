@@ -234,13 +234,10 @@ class Budget(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask where there is room; a stream that is left counts as its most."""
-        if self.account.covers(request):  # a budget further out is of the same account
-            async for chunk in ask(request):
-                yield chunk
-            return
-        request = self._limited(request)
+        is_held = self.account.covers(request)  # a budget further out is of the same account
+        request = request if is_held else self._limited(request)
         most = most_of(request.to_dict(), self.price)
-        async with self.account.holding(most, request) as spent:
+        async with nullcontext([]) if is_held else self.account.holding(most, request) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
                     spent.append(self._used(chunk.completion, most))

@@ -134,9 +134,7 @@ class Validated(Optimizer):
             ArgumentTypeError: the measure gave no score for each item; the texts are unchanged.
         """
         with tolerating():
-            return self._done(self._step())
-
-    def _done(self, outcome: Outcome) -> Outcome:
+            outcome = self._step()
         self.outcomes.append(outcome)
         return outcome
 

@@ -229,11 +229,7 @@ class DataLoader:
 
 
 def collate(samples: list[Any]) -> Any:
-    """A batch of samples: Variables become one of a list, tuples and dicts are gone through.
-
-    Raises:
-        ArgumentTypeError: the samples differ in structure.
-    """
+    """A batch of samples: Variables become one of a list, tuples and dicts are gone through."""
     first = samples[0]
     if any(type(sample) is not type(first) for sample in samples):
         raise ArgumentTypeError(

@@ -317,11 +317,7 @@ def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
-    """A step that a module has written.
-
-    Raises:
-        ArgumentTypeError: it has not.
-    """
+    """A step that a module has written; one that it has not is refused."""
     step = getattr(module, name, None)
     if not callable(step):
         raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
