@@ -211,11 +211,7 @@ def _pushed(
 
 
 def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
-    """The tangents of the outputs of a node, from its backward alone.
-
-    Raises:
-        UnsupportedError: its backward is not linear, or that cannot be seen.
-    """
+    """The tangents of the outputs of a node, from its backward alone; that must be linear."""
     spaces = [output.space if output.differentiable else None for output in node.outputs]
     if isinstance(node, Application):
         _refuse_by_kind(node, spaces)

@@ -52,11 +52,7 @@ class Conversation:
         return tuple(n in telling for n in range(len(self.templates) + len(self.fields)))
 
     def messages(self, variables: Sequence[Variable]) -> list[Message]:
-        """The messages to send, the fields of their texts filled in.
-
-        Raises:
-            ArgumentError: a field has no value, or a value no field.
-        """
+        """The messages to send, the fields of their texts filled in."""
         data = list(map(written, variables))
         values = dict(zip(self.fields, data[len(self.templates) :], strict=True))
         texts = list(zip(data, self.templates, strict=False))
@@ -97,9 +93,6 @@ def read_conversation(
     """The form of a conversation, and its Variables; the arguments are those of `chat`.
 
     Every text is a template, and not only each `Template`, where afnio's are read.
-
-    Raises:
-        ArgumentError: there is no message, or it is none.
     """
     if isinstance(messages, str | Variable):
         messages = [{"role": "user", "content": messages}]

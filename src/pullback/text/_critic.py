@@ -309,11 +309,7 @@ def _numbered(parts: Sequence[Variable]) -> str:
 
 
 def read_feedback(answer: str, count: int) -> list[str]:
-    """What a critic's answer says to each of so many parts, in any order; empty for nothing.
-
-    Raises:
-        ReplyError: a part is missing, there twice, or unknown.
-    """
+    """What a critic's answer says to each of so many parts, each of which it must speak of once."""
     found: dict[str, str] = {}
     for number, text in _PART.findall(answer):
         if number in found:

@@ -326,8 +326,7 @@ def judge(
 def read_verdict(answer: str) -> tuple[float, str]:
     """The score and explanation in a judge's answer, whatever is said around them.
 
-    Raises:
-        ReplyError: it has none, others, or two that differ: one may be what the text says.
+    Two that differ are refused: one may be what the text says.
     """
     verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")

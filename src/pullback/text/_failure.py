@@ -171,8 +171,7 @@ def forgiven() -> Iterator[list[Failure]]:
 def attempted() -> Iterator[list[Failure]]:
     """One answer that a model is asked for: what is raised inside is its failure, the only entry.
 
-    Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
-    counts once. Where nothing is tolerated outside, everything raises as ever.
+    Inside, nothing else is tolerated, so that a part of the answer that fails counts once, as it.
     """
     now = _tolerance.get()
     with forgiven() as failed, hearing(), setting(_tolerance, None):

@@ -84,9 +84,6 @@ def traced(run: Callable[[], Any]) -> Trace:
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
     A model that fails scores 0, up to the failures that are tolerated here.
-
-    Raises:
-        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
     """
     found: Any = None
     with tolerating(), forgiven() as failed:

@@ -56,10 +56,9 @@ class Template(Variable):
 
 
 def fence_of(values: Mapping[str, str]) -> str:
-    """A mark that none of these texts can hold, for the tags around them.
+    """A mark that none of these texts can hold, for the tags around them, the same in any process.
 
-    It is made of all of them, so it is another for each request, the same in any process, and a
-    text that names it would have another: nothing in the data can speak as the prompt does.
+    It is made of all of them, so that a text which names it would have another.
     """
     return digest_of(dict(values))[:12]
 
@@ -72,10 +71,8 @@ def fields_of(template: str) -> tuple[str, ...]:
 def fill(template: str, values: Mapping[str, str]) -> str:
     """A template with its fields filled in; braces in the values stay as they are.
 
-    A field is a plain name in braces: no attribute, index or format can be reached through it.
-
-    Raises:
-        ArgumentError: a field has no value, a value has no field, or the template is malformed.
+    No attribute, index or format of a value can be reached through a field. Each field has a value,
+    and each value a field.
     """
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
@@ -207,13 +204,7 @@ def _read(text: str, name: str) -> Prompt:
 
 
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
-    """The messages of the parts of a prompt; each takes the values that it has fields for.
-
-    Its field ``{fence}`` marks the tags around them: see `fence_of`.
-
-    Raises:
-        ArgumentError: a part has a field without a value.
-    """
+    """The messages of the parts of a prompt, each with the values that it has fields for."""
     values = {**values, FENCE: fence_of(values)}
     return [
         {
@@ -231,11 +222,7 @@ async def ask(
     retries: int = 2,
     **options: Any,
 ) -> T:
-    """Ask a model until its answer can be read, and say what was wrong each time.
-
-    Raises:
-        ReplyError: by `read`, of the last of one and so many `retries`.
-    """
+    """Ask until the answer can be read, and say what was wrong each time; or raise the last."""
     asked = messages
     while True:
         answer = (await lm.acomplete(asked, **options)).text
@@ -250,11 +237,7 @@ async def ask(
 
 
 def between_tags(answer: str, tag: str) -> str:
-    """The text between ``<TAG>`` and ``</TAG>``, which must be there once.
-
-    Raises:
-        ReplyError: it is not there, or more than once.
-    """
+    """The text between ``<TAG>`` and ``</TAG>``, which must be there once."""
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", answer, re.DOTALL)
     if len(found) != 1:
         raise ReplyError(

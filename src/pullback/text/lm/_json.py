@@ -29,11 +29,7 @@ def digest_of(value: Any) -> str:
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
-    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off.
-
-    Raises:
-        ReplyError: it is no JSON, or of another kind; the message says what it was to be.
-    """
+    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
@@ -51,11 +47,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
 
 
 def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Read the one JSON object with these keys that a model wrote, alone or among other words.
-
-    Raises:
-        ReplyError: there is none, or there are two that differ.
-    """
+    """Read the one JSON object with these keys that a model wrote, alone or among other words."""
     try:
         return parse_json(text, what, kind=dict)
     except ReplyError:
@@ -123,11 +115,7 @@ def check_schema(schema: Any) -> None:
 
 
 def read_answer(text: str, schema: Any) -> Any:
-    """An answer read by its schema: an instance of the pydantic model, or plain JSON.
-
-    Raises:
-        ReplyError: it is no JSON, or breaks the schema; the message says where.
-    """
+    """An answer that follows its schema: an instance of the pydantic model, or plain JSON."""
     value = parse_json(text, "its answer")
     if isinstance(schema, Mapping):
         errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
