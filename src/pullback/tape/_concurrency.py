@@ -119,14 +119,10 @@ async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> 
             return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
-_pools: list[concurrent.futures.ThreadPoolExecutor] = []
-
-
+@functools.cache
 def _threads() -> concurrent.futures.Executor:
     """Threads enough for every place of the widest limit; idle ones cost nothing but memory."""
-    if not _pools:
-        _pools.append(concurrent.futures.ThreadPoolExecutor(1024, "pullback-tape"))
-    return _pools[0]
+    return concurrent.futures.ThreadPoolExecutor(1024, "pullback-tape")
 
 
 async def drive(
@@ -228,7 +224,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 def _forget() -> None:
     """After a fork no other thread runs in the child."""
     _loops.clear()
-    _pools.clear()
+    _threads.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

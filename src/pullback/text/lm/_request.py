@@ -117,12 +117,8 @@ class Tool:
 
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's dictionary of this tool."""
-        function = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": dict(self.parameters),
-        }
-        return {"type": "function", "function": function}
+        return {"type": "function",
+                "function": {**vars(self), "parameters": dict(self.parameters)}}  # fmt: skip
 
 
 @checked
@@ -276,24 +272,22 @@ class Message:
 
 def read_messages(messages: Any) -> tuple[Message, ...]:
     """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix."""
-    if isinstance(messages, str | Message | Mapping):
-        messages = [messages]
-    if not isinstance(messages, Iterable):
-        raise ArgumentTypeError("Messages are expected.", given=type(messages).__name__,
-                                expected="a str, a Message, or a list of messages")  # fmt: skip
-    found = []
-    for message in messages:
-        if isinstance(message, str):
-            message = Message("user", message)  # noqa: PLW2901 - the forms become one
-        elif isinstance(message, Mapping):
-            message = Message.from_dict(message)  # noqa: PLW2901
-        elif not isinstance(message, Message):
-            raise ArgumentTypeError("This is no message.", given=repr(message)[:200],
-                                    expected="a Message, a str or a dictionary")  # fmt: skip
-        found.append(message)
+    alone = isinstance(messages, str | Message | Mapping) or not isinstance(messages, Iterable)
+    found = tuple(map(_read_message, [messages] if alone else messages))
     if not found:
         raise ArgumentError("There is no message to answer.", given="[]")
-    return tuple(found)
+    return found
+
+
+def _read_message(value: Any) -> Message:
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, str):
+        return Message("user", value)
+    if isinstance(value, Mapping):
+        return Message.from_dict(value)
+    raise ArgumentTypeError("This is no message.", given=shown(value, 200),
+                            expected="a Message, a str or a dictionary")  # fmt: skip
 
 
 _HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
