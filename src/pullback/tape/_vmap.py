@@ -10,7 +10,13 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DefinitionError,
+    PullbackError,
+    UnsupportedError,
+)
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.tape._application import Application
@@ -175,10 +181,12 @@ def vmap(
     return batched
 
 
-def _for_each(name: str, dims: Dims, values: Sequence[Any]) -> Sequence[Any]:
+def _for_each(
+    name: str, dims: Dims, values: Sequence[Any], error: type[PullbackError] = ArgumentError
+) -> Sequence[Any]:
     found = dims if isinstance(dims, tuple | list) else (dims,) * len(values)
     if len(found) != len(values):
-        raise ArgumentError(
+        raise error(
             f"There is not one of the {name} for each value.",
             given=f"{name}={dims!r}", expected=f"{len(values)} of them",
         )  # fmt: skip
@@ -262,12 +270,7 @@ async def _by_rule(definition: Definition, info: VmapInfo, args: tuple[Any, ...]
     outputs, out_dims = answer
     if not isinstance(outputs, tuple):
         return _split(definition, info, outputs, out_dims)
-    wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(outputs)
-    if len(wanted) != len(outputs):
-        raise DefinitionError(
-            f"The vmap rule of {definition.name} returned not one out_dim an output.",
-            given=f"{len(wanted)} for {len(outputs)} outputs",
-        )
+    wanted = _for_each(f"out_dims of {definition.name}.vmap", out_dims, outputs, DefinitionError)
     return tuple(_split(definition, info, *pair) for pair in zip(outputs, wanted, strict=True))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -38,11 +39,6 @@ class Evaluation(NamedTuple):
 def is_full(score: float) -> bool:
     """Whether a score is 1, so that there is nothing to improve."""
     return score >= 1.0
-
-
-def mean(scores: Sequence[float]) -> float:
-    """The mean of the scores."""
-    return math.fsum(scores) / len(scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +121,7 @@ class Total(Operation):
 
 @checked
 def exact_match(
-    prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = mean
+    prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = fmean
 ) -> Evaluation:
     """Score 1 where a prediction equals its target, else 0.
 
@@ -157,7 +153,7 @@ def deterministic(
     purpose: str,
     *,
     success: Callable[[float], bool] = is_full,
-    reduction: Callable[[Sequence[float]], Any] = mean,
+    reduction: Callable[[Sequence[float]], Any] = fmean,
 ) -> Evaluation:
     """Score by a function of one prediction and its target.
 
@@ -320,7 +316,7 @@ def judge(
     plain = [
         Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
     ]
-    return Evaluation(Total.apply(mean, *scores), join("\n", plain))
+    return Evaluation(Total.apply(fmean, *scores), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:

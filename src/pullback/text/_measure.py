@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape._concurrency import within
-from pullback.text._evaluation import Evaluation, finite, mean
+from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
@@ -187,7 +188,7 @@ class Measure:
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
-        return mean(self.scores())
+        return fmean(self.scores())
 
     def scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each sample, or of those with these numbers, with the texts as they are.
@@ -242,4 +243,4 @@ class Measure:
     def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
             self.failures += sum(bool(scored.failure) for scored in found)
-            self._scores[state, number] = mean([each.score for each in found])
+            self._scores[state, number] = fmean([each.score for each in found])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, lru_cache
-from importlib import resources
 from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
@@ -119,13 +118,12 @@ _replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prom
 @cache
 def _shipped() -> dict[str, Prompt]:
     """The shipped prompts by their names: read once, for each call of a critic needs one."""
-    folder = resources.files("pullback.text") / "prompts"
-    files = sorted(
-        (entry.name.removesuffix(".txt"), entry)
-        for entry in folder.iterdir()
-        if entry.name.endswith(".txt")
-    )
-    return {name: _read(entry.read_text(encoding="utf-8"), name) for name, entry in files}
+    return _read_all(Path(__file__).with_name("prompts"))
+
+
+def _read_all(folder: Path) -> dict[str, Prompt]:
+    paths = sorted(folder.glob("*.txt"))
+    return {path.stem: _read(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
 @checked
@@ -168,15 +166,14 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
     found = dict(_replaced.get() or _shipped())
-    for path in sorted(root.glob("*.txt")):
-        replaced = _read(path.read_text(encoding="utf-8"), path.name)
-        wanted, given = fields_in(prompt(path.stem)), fields_in(replaced)
+    for name, replaced in _read_all(root).items():
+        wanted, given = fields_in(prompt(name)), fields_in(replaced)
         if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
-                f"The prompt {path.name} has other fields than the one that it replaces.",
+                f"The prompt {name} has other fields than the one that it replaces.",
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),
             )  # fmt: skip
-        found[path.stem] = replaced
+        found[name] = replaced
     return setting(_replaced, found)
 
 

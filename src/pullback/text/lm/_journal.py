@@ -98,8 +98,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """Make a file that gets its name when it is complete: one that is not is damaged."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            owned = os.O_CREAT | os.O_EXCL | os.O_RDWR
-            os.close(os.open(part, owned, 0o600))  # for its owner alone
+            part.touch(0o600, exist_ok=False)  # for its owner alone
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                 connection.executescript(_SCHEMA.format(mark=self._mark))
             try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from pullback.internal._arguments import Count, Natural, checked, reading
 from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
-from pullback.text._evaluation import Evaluation, mean
+from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
 from pullback.text._measure import traced
 from pullback.text._module import Module, write_json
@@ -313,7 +314,7 @@ class _Run:
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric over the steps that have it."""
     names = dict.fromkeys(name for each in steps for name in each)
-    return {name: mean([each[name] for each in steps if name in each]) for name in names}
+    return {name: fmean([each[name] for each in steps if name in each]) for name in names}
 
 
 def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
@@ -347,8 +348,8 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
         if returned is None:
             more = None
             return 0.0
-        more = dict(returned) if isinstance(returned, dict) else {}
-        loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+        more = dict(returned) if isinstance(returned, dict) else {"loss": returned}
+        loss = more.pop("loss", None)
         if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
             raise ArgumentTypeError(
                 "A step gave no evaluation.", given=repr(returned)[:80],
