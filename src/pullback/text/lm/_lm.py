@@ -236,17 +236,7 @@ class Wrapper(LM):
     wraps = True
 
     def __init__(self, inner: LM) -> None:
-        self.inner = inner
-
-    @property
-    def model(self) -> str:  # type: ignore[bad-override]
-        """The name of the model inside."""
-        return self.inner.model
-
-    @property
-    def price(self) -> Price | None:  # type: ignore[bad-override]
-        """The price of the model inside."""
-        return self.inner.price
+        self.inner, self.model, self.price = inner, inner.model, inner.price
 
     def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """The chunks of an answer, the last one with the whole.
