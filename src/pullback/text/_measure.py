@@ -223,7 +223,6 @@ class Measure:
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
         found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
-        self.evaluations += len(again)
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 
@@ -234,13 +233,12 @@ class Measure:
     def _score(self, state: str, number: int) -> None:
         found = []
         for repeat in range(self.repeats):
-            with self._lock:
-                self.evaluations += 1
             with within(("measure", number, repeat)):
                 found.append(score_sample(self.metric, self.module, self.samples[number]))
         self._keep(state, number, found)
 
     def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
+            self.evaluations += len(found)
             self.failures += sum(bool(scored.failure) for scored in found)
             self._scores[state, number] = fmean([each.score for each in found])
