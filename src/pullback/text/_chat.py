@@ -33,14 +33,14 @@ class Slot(Text):
 class Conversation:
     """The form of a conversation: its messages, with a `Slot` in place of each text.
 
-    Its Variables are the texts, of which some are templates, then the values of these fields; a
-    value may have no field if it may be unused.
+    Its Variables are the texts, of which some are templates, then the values of these fields; of
+    one that is lax a value may have no field.
     """
 
     turns: tuple[Message, ...]
     templates: tuple[bool, ...]
     fields: tuple[str, ...]
-    unused: bool = False
+    lax: bool = False
 
     @property
     def instructions(self) -> tuple[bool, ...]:
@@ -58,7 +58,7 @@ class Conversation:
         texts = list(zip(data, self.templates, strict=False))
         used = {name for text, is_template in texts if is_template for name in fields_of(text)}
         unused = [name for name in values if name not in used]
-        if unused and not self.unused:
+        if unused and not self.lax:
             raise ArgumentError(
                 f"No message has a field for the input {unused[0]!r}, so it would tell nothing.",
                 given=", ".join(values), expected=", ".join(sorted(used)) or "no inputs",
@@ -84,15 +84,11 @@ class Conversation:
 
 
 def read_conversation(
-    messages: Any,
-    inputs: Mapping[str, Any] | None,
-    unused: bool = False,
-    *,
-    every: bool = False,
+    messages: Any, inputs: Mapping[str, Any] | None, *, lax: bool = False
 ) -> tuple[Conversation, list[Variable]]:
     """The form of a conversation, and its Variables; the arguments are those of `chat`.
 
-    Every text is a template, and not only each `Template`, where afnio's are read.
+    Of afnio's, which are lax, every text is a template, and not only each `Template`.
     """
     if isinstance(messages, str | Variable):
         messages = [{"role": "user", "content": messages}]
@@ -103,10 +99,10 @@ def read_conversation(
         )  # fmt: skip
     texts: list[Variable] = []
     turns = tuple([_turn(message, texts) for message in messages])
-    templates = tuple([every or isinstance(each, Template) for each in texts])
+    templates = tuple([lax or isinstance(each, Template) for each in texts])
     values = inputs or {}
     given = [v if isinstance(v, Variable) else Variable(v) for v in values.values()]
-    return Conversation(turns, templates, tuple(values), unused), [*texts, *given]
+    return Conversation(turns, templates, tuple(values), lax), [*texts, *given]
 
 
 def _turn(message: Any, texts: list[Variable]) -> Message:
