@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import Amount, Count, checked
+from pullback.internal._arguments import Count, checked
 from pullback.internal._text import shown
 from pullback.tape import Variable
 
@@ -141,15 +141,17 @@ class WeightedRandomSampler(_Seeded):
 
     def __init__(
         self,
-        weights: Sequence[Amount],
+        weights: Sequence[float],
         num_samples: Count,
         replacement: bool = True,
         seed: int | None = None,
     ) -> None:
         self.weights = [float(weight) for weight in weights]
         positive = sum(weight > 0 for weight in self.weights)
-        if not positive:
-            raise ArgumentError("Some of the weights are positive.", given=shown(weights))
+        known = all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
+        if not (known and positive):
+            raise ArgumentError("Weights are numbers from 0, some of them positive.",
+                                given=shown(weights))  # fmt: skip
         super().__init__(num_samples, positive, replacement, seed)
 
     def _draw(self, dice: random.Random) -> list[int]:
