@@ -10,7 +10,6 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
-from pullback.tape._layout import leaves
 from pullback.text.lm import current_run, scrub
 from pullback.text.lm._lm import hearing
 
@@ -50,7 +49,10 @@ class Failure(str):
 
 def failure_in(data: Any) -> Failure | None:
     """The first failure in a value of any structure, or None."""
-    return next((each for each in leaves(data) if isinstance(each, Failure)), None)
+    if isinstance(data, list | tuple | dict):
+        entries = data.values() if isinstance(data, dict) else data
+        return next((found for each in entries if (found := failure_in(each)) is not None), None)
+    return data if isinstance(data, Failure) else None
 
 
 @checked
