@@ -86,8 +86,16 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not (self._in_memory or self.path.exists()):
             self._make()
+        salvaged = False  # whether it was damaged, and what could be read is now in a new file
         with self._errors():
-            salvaged = self._connect()
+            try:
+                self._open()
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if shared or _is_busy(error):
+                    raise
+                self._salvage()
+                self._open()
+                salvaged = True
             try:
                 self.damaged = self._drop_damaged(salvaged)
             except BaseException:
@@ -113,18 +121,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             ) from None
         finally:
             part.unlink(missing_ok=True)
-
-    def _connect(self) -> bool:
-        """Open the file; whether it was damaged, and what could be read is now in a new one."""
-        try:
-            self._open()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if self._shared or _is_busy(error):
-                raise
-            self._salvage()
-            self._open()
-            return True
-        return False
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
