@@ -32,6 +32,7 @@ __all__ = [
     "call_within_limit",
     "concurrency",
     "drive",
+    "loop_of",
     "place",
     "run",
     "runs",
@@ -165,7 +166,7 @@ _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
 
-def _loop_of(name: int | str) -> asyncio.AbstractEventLoop:
+def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own, always the same one for a name: the portal to async.
 
     Those of whole numbers serve `run`; a client whose connections belong to a loop names another.
@@ -184,13 +185,11 @@ def runs(name: int | str) -> bool:
     return name in _loops
 
 
-def begin(
-    coroutine: Coroutine[Any, Any, T], name: str | None = None
-) -> concurrent.futures.Future[T]:
-    """Let a coroutine run beside this, in the loop that `run` would take, or in one of a name."""
+def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
     depth = _nested.get()
     with setting(_nested, depth + 1):  # which the task takes along
-        return asyncio.run_coroutine_threadsafe(coroutine, _loop_of(name or depth))
+        return asyncio.run_coroutine_threadsafe(coroutine, loop_of(depth))
 
 
 def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
