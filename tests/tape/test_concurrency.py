@@ -8,15 +8,12 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 import pytest
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError
 from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
-from pullback.tape._concurrency import run
 
 
 class Meter:
@@ -261,14 +258,3 @@ def test_numbers_are_the_same_bits_whatever_the_timing():
         return x.grad.data.hex()
 
     assert len({run(seed) for seed in range(5)}) == 1
-
-
-def test_a_coroutine_that_waits_for_a_thread_which_runs_another_does_not_wait_for_itself():
-    async def inner():
-        return 1
-
-    async def outer():
-        with ThreadPoolExecutor(1) as threads:
-            return threads.submit(copy_context().run, lambda: run(inner())).result(5)
-
-    assert run(outer()) == 1

@@ -159,9 +159,7 @@ async def drive(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-_nested: ContextVar[int] = ContextVar("pullback.tape.nested", default=0)
-"""In how many calls of `run` this is, whatever threads are between."""
-
+_thread = threading.local()
 _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
@@ -175,7 +173,7 @@ def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
         if name not in _loops:
             loop = _loops[name] = asyncio.new_event_loop()
             threading.Thread(
-                target=loop.run_forever, name=f"pullback-loop-{name}", daemon=True
+                target=_serve, args=(loop, name), name=f"pullback-loop-{name}", daemon=True
             ).start()
         return _loops[name]
 
@@ -185,11 +183,16 @@ def runs(name: int | str) -> bool:
     return name in _loops
 
 
+def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
+    if isinstance(name, int):
+        _thread.depth = name + 1
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
 def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
-    depth = _nested.get()
-    with setting(_nested, depth + 1):  # which the task takes along
-        return asyncio.run_coroutine_threadsafe(coroutine, loop_of(depth))
+    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_thread, "depth", 0)))
 
 
 def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:

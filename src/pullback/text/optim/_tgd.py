@@ -1,5 +1,6 @@
 """`TGD`: textual gradient descent; and what every new version of a text must satisfy."""
 
+import asyncio
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,6 @@ from pullback.internal._arguments import Count, Natural, Positive, check_counts,
 from pullback.internal._text import shown
 from pullback.tape import Variable, at
 from pullback.tape._concurrency import call_within_limit, run
-from pullback.text._measure import at_once
 from pullback.text._prompts import (
     Prompt,
     Template,
@@ -206,15 +206,21 @@ class TGD(Optimizer):
         work = [(number, *each) for number, each in enumerate(every) if each[0].grad]
         if not work:
             return
-        # As many threads as there are texts: how many of them ask at once, the tape's limit says.
-        asked = [lambda each=each: run(call_within_limit(self._ask, each)) for each in work]
         values = self.values()
-        for (number, parameter, _), value in zip(work, at_once(asked, len(work)), strict=True):
+        for (number, parameter, _), value in zip(work, run(self._propose(work)), strict=True):
             said = tuple(note.data for note in parameter.grad)
             self.versions[number][-1] = replace(self.versions[number][-1], feedback=said)
             values[number] = value
         self.set_values(values)
         self.steps += 1
+
+    async def _propose(self, work: list[Any]) -> list[str]:
+        tasks = [asyncio.ensure_future(call_within_limit(self._ask, each)) for each in work]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _ask(self, number: int, parameter: Variable, group: Mapping[str, Any]) -> str:
         constraints = list(group["constraints"])
