@@ -59,3 +59,9 @@ def test_only_a_template_has_fields():
         with pytest.raises(ArgumentError):
             Template(text)
     assert fill(TemplateParameter("Say {word}."), word="{x}").data == "Say {x}."
+
+
+def test_two_braces_of_a_template_stand_for_one_also_where_it_has_no_field():
+    lm = Scripted(lambda request: request.messages[-1].text)
+    assert chat(lm, Template('{{"a": 1}}')).data == '{"a": 1}'
+    assert chat(lm, '{{"a": 1}}').data == '{{"a": 1}}'

@@ -19,12 +19,7 @@ __all__ = ["Application"]
 
 
 class Application(Node):
-    """One application of a Function.
-
-    Arguments:
-        definition: its rules.
-        args: the arguments, in the order of forward.
-    """
+    """One application of a Function, to arguments in the order of its forward."""
 
     # args, context, inputs, stamps and watch are there until the end of forward only.
     __slots__ = (
@@ -227,38 +222,28 @@ class Application(Node):
         self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
     ) -> Sequence[Any]:
         """Run backward."""
-        rule, args = self.backward_call(gradients, needed)
+        rule, args = self._called(gradients, needed)
         if not create_graph:
-            return self.backward_answer(rule(*args), gradients, needed)
+            return self._answered(rule(*args), gradients, needed)
         with running(self._recorded()) as now:
             returned = rule(*args)
-        return self._settled(now, returned, gradients, needed)
+        return self._answered(returned, gradients, needed, now.watch)
 
     async def apull(
         self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool
     ) -> Sequence[Any]:
         """Run backward where it waits, at its place, when there is one free."""
-        rule, args = self.backward_call(gradients, needed)
+        rule, args = self._called(gradients, needed)
         chosen = self._recorded() if create_graph else mode.get()
         with running(chosen) as now, within((*self.place, "backward")):
             returned = await call_within_limit(rule, args)
-        if not create_graph:
-            return self.backward_answer(returned, gradients, needed)
-        return self._settled(now, returned, gradients, needed)
+        return self._answered(returned, gradients, needed, now.watch if create_graph else None)
 
     def _recorded(self) -> Mode:
         # A rule that is not differentiable itself is not recorded either.
         return mode.get() if self.definition.trusted else Mode(not self.definition.once, [])
 
-    def _settled(
-        self, now: Mode, returned: Any, gradients: Any, needed: Sequence[bool] | None
-    ) -> Sequence[Any]:
-        sent = self.backward_answer(returned, gradients, needed)
-        if self.definition.trusted:
-            return sent
-        return settled(self, "backward", now.watch, sent, gradients)
-
-    def backward_call(
+    def _called(
         self, gradients: Sequence[Any], needed: Sequence[bool] | None
     ) -> tuple[Any, tuple[Any, ...]]:
         """The backward rule and what to call it with: for each output a gradient, or None."""
@@ -271,9 +256,10 @@ class Application(Node):
             gradients = self._defined(gradients, [output.space for output in self.outputs])
         return rule, (self._view("backward", needed), *gradients)
 
-    def backward_answer(
-        self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None
-    ) -> Sequence[Any]:
+    def _answered(
+        self, returned: Any, gradients: Sequence[Any], needed: Sequence[bool] | None,
+        watch: list[Any] | None = None,
+    ) -> Sequence[Any]:  # fmt: skip
         """One gradient an edge, each of the space of its input, from what the rule returned."""
         answers = returned if type(returned) is tuple else (returned,)
         if self.layout is None and self.definition.trusted:
@@ -295,7 +281,9 @@ class Application(Node):
                 texts.append(result[-1])
         if texts:
             self._sign(texts, gradients)
-        return result
+        if watch is None or self.definition.trusted:
+            return result
+        return settled(self, "backward", watch, result, gradients)
 
     def _matched(self, answers: tuple[Any, ...]) -> Sequence[Any]:
         """One answer an edge, read out of one an argument."""

@@ -32,12 +32,8 @@ def _operation(
 ) -> Callable[..., Any]:
     """The operation of one row of the table; tests hold its rules to torch's.
 
-    Arguments:
-        verb: its name.
-        value: computes the number from numbers.
-        rules: for each input, its rule: given a gradient or tangent, and what is saved.
-        linear: what it is linear in; see `Definition`. A sum or difference saves nothing.
-        saves: the ``"inputs"`` or the ``"output"``.
+    A rule is given a gradient or tangent, and what is saved: the ``"inputs"`` or the ``"output"``;
+    a sum or difference saves nothing. What it is linear in: see `Definition`.
     """
 
     def forward(ctx: Any, *args: Any) -> Any:

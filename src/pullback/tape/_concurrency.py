@@ -119,14 +119,10 @@ async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> 
             return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
-_pools: list[concurrent.futures.ThreadPoolExecutor] = []
-
-
+@functools.cache
 def _threads() -> concurrent.futures.Executor:
     """Threads enough for every place of the widest limit; idle ones cost nothing but memory."""
-    if not _pools:
-        _pools.append(concurrent.futures.ThreadPoolExecutor(1024, "pullback-tape"))
-    return _pools[0]
+    return concurrent.futures.ThreadPoolExecutor(1024, "pullback-tape")
 
 
 async def drive(
@@ -135,12 +131,8 @@ async def drive(
     """Run steps as soon as all that they wait for is finished.
 
     Everything but the awaited calls happens in this task, so nothing needs a lock; steps that are
-    ready at the same time begin in the order of their numbers.
-
-    Arguments:
-        steps: their numbers, and for which others each waits.
-        begin: begins a step; gives None if it is finished, or a coroutine function to await.
-        finish: takes what that gave.
+    ready at the same time begin in the order of their numbers. To begin one gives None if it is
+    finished then, or a coroutine function to await; what that gave is what finishes it.
     """
     done: asyncio.Queue[tuple[int, asyncio.Task[Any]]] = asyncio.Queue()
     running: set[asyncio.Task[Any]] = set()
@@ -232,7 +224,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 def _forget() -> None:
     """After a fork no other thread runs in the child."""
     _loops.clear()
-    _pools.clear()
+    _threads.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

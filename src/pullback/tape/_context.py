@@ -163,15 +163,9 @@ def kept(
 ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
     """What a node keeps of what forward put on ``ctx``, so that it neither leaks nor goes stale.
 
-    Arguments:
-        ctx: the view that forward has written to; it is empty afterwards.
-        inputs: the Variables that forward was given.
-        raw: what forward returned.
-        outputs: the Variables that stand for it on the tape.
-
-    Returns:
-        The values by name; and the versions of those saved for backward, if they are kept as they
-        are.
+    The view is empty afterwards; what forward returned, ``raw``, is kept as the outputs that stand
+    for it on the tape. Given are the values by name; and the versions of those saved for backward,
+    if they are kept as they are.
     """
     values = ctx.__dict__
     hooks = _hooks.get()

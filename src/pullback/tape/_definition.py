@@ -17,17 +17,9 @@ INTENTS = ("exact", "surrogate", "nonlinear")
 class Definition:
     """The rules of one Function, read off its class, and what follows from them.
 
-    Arguments:
-        cls: the Function.
-        base: `Function` itself, whose rules are none.
-
     Attributes:
-        name: the name of the class.
-        node_name: the name of its graph nodes.
         setup_context: None where forward is given ``ctx`` and does it itself.
-        waiting: the names of the rules that wait for something, so that they run beside others:
-            coroutine functions, and those that are declared to be blocking.
-        once: whether backward is declared `once_differentiable`.
+        waiting: the names of the rules that wait for something, so that they run beside others.
         trusted: one of the tape's own Functions, whose rules need no watching.
         counts: how many arguments forward can take by position.
         shared: what forward and a derivative rule both can reach beside ctx and may write to.
@@ -74,11 +66,7 @@ class Definition:
         return tuple(each for held in read for number, each in held.items() if number in written)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments in the order of forward.
-
-        Raises:
-            ArgumentTypeError: they do not fit the signature of forward.
-        """
+        """The arguments in the order of forward, if they fit its signature."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

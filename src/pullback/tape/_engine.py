@@ -30,15 +30,11 @@ _commit_lock = threading.RLock()
 
 
 class Pass:
-    """One backward pass.
+    """One backward pass, from gradients at some edges.
 
-    Arguments:
-        roots: where gradients come in, with the gradients.
-        wanted: the edges at which gradients are wanted, each with the Variable whose ``.grad``
-            receives it, or None if it is a result; None: every leaf accumulates.
-        create_graph: whether the rules are recorded.
-        stops: nodes that are not run; what arrives at them is a result.
-        since: see `plan`.
+    Each edge that is wanted comes with the Variable whose ``.grad`` receives its gradient, or None
+    if that is a result; where None are, every leaf accumulates. A node among the stops is not run:
+    what arrives at it is a result.
     """
 
     def __init__(

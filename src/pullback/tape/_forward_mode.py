@@ -108,15 +108,12 @@ def jvp(
             "The primals and the tangents are lists, with one entry for each argument.",
             given=sizes if alone is None else describe(alone), mend="Pass (x,) for one.",
         )  # fmt: skip
-    starts = _starts(primals)
     pairs = zip(primals, tangents, strict=True)
     given = [t if t is None else p._conformed(t, "tangent", "primal") for p, t in pairs]
     outer = mode.get().grad and any(
         variable is not None and variable._requires_grad for variable in (*primals, *given)
     )
-    with running(ON):
-        result = func(*starts)
-    outputs = _outputs(result, "jvp")
+    starts, result, outputs = _recorded(func, primals, "jvp")
     with running(ON if outer else OFF):
         changes = _pushed(outputs, starts, given)
     return _formed(result, outputs, outer), _formed(result, changes, outer)
@@ -139,10 +136,7 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
         >>> pull(Variable(1.0))
         (Variable(6.0),)
     """
-    starts = _starts(primals)
-    with running(ON):
-        result = func(*starts)
-    outputs = _outputs(result, "vjp")
+    starts, result, outputs = _recorded(func, primals, "vjp")
     outer = mode.get().grad and any(primal._requires_grad for primal in primals)
 
     def pull(*gradients: Any) -> tuple[Any, ...]:
@@ -165,25 +159,27 @@ def vjp(func: Callable[..., Any], *primals: Variable) -> tuple[Any, Callable[...
     return _formed(result, outputs, outer), pull
 
 
-def _starts(primals: Sequence[Variable]) -> list[Variable]:
+def _recorded(
+    func: Callable[..., Any], primals: Sequence[Variable], verb: str
+) -> tuple[list[Variable], Any, list[Variable]]:
+    """Where the derivative starts, what a callable gave from there, and its outputs."""
     now = mode.get().grad
-    return [Alias.apply(p) if now and p._requires_grad else p._fresh() for p in primals]
+    starts = [Alias.apply(p) if now and p._requires_grad else p._fresh() for p in primals]
+    with running(ON):
+        result = func(*starts)
+    outputs = list(result) if isinstance(result, list | tuple) else [result]
+    if not all(isinstance(output, Variable) for output in outputs):
+        raise ArgumentTypeError(
+            f"The callable given to {verb} returned no Variable.", given=type(result).__name__,
+            expected="a Variable, or a tuple or list of Variables",
+        )  # fmt: skip
+    return starts, result, outputs
 
 
 def _formed(result: Any, values: Sequence[Variable], outer: bool) -> Any:
     """Values in the form of a result, with their history where there is one around."""
     values = values if outer else [value.detach() for value in values]
     return values[0] if isinstance(result, Variable) else type(result)(values)
-
-
-def _outputs(result: Any, verb: str) -> list[Variable]:
-    outputs = result if isinstance(result, list | tuple) else [result]
-    if not all(isinstance(output, Variable) for output in outputs):
-        raise ArgumentTypeError(
-            f"The callable given to {verb} returned no Variable.", given=type(result).__name__,
-            expected="a Variable, or a tuple or list of Variables",
-        )  # fmt: skip
-    return list(outputs)
 
 
 def _pushed(
@@ -211,11 +207,7 @@ def _pushed(
 
 
 def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
-    """The tangents of the outputs of a node, from its backward alone.
-
-    Raises:
-        UnsupportedError: its backward is not linear, or that cannot be seen.
-    """
+    """The tangents of the outputs of a node, from its backward alone; that must be linear."""
     spaces = [output.space if output.differentiable else None for output in node.outputs]
     if isinstance(node, Application):
         _refuse_by_kind(node, spaces)

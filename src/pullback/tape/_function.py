@@ -9,7 +9,7 @@ from pullback.tape._concurrency import run
 from pullback.tape._definition import Definition
 from pullback.tape._layout import batch_in
 
-__all__ = ["Function", "aapply"]
+__all__ = ["Function", "finished"]
 
 
 class Function:
@@ -114,7 +114,11 @@ class Function:
         definition = cls._definition or cls._define()
         if kwargs or len(args) not in definition.counts:
             args = definition.bind(args, kwargs)
-        return apply(definition, args)
+        application = Application(definition, args)
+        if "forward" not in definition.waiting and batch_in(application.inputs) is None:
+            return application.finish(application.forward())
+        answer = finished(application)
+        return run(answer) if definition.waiting else _at_once(answer)
 
     @classmethod
     async def aapply(cls, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +126,7 @@ class Function:
         definition = cls._definition or cls._define()
         if kwargs or len(args) not in definition.counts:
             args = definition.bind(args, kwargs)
-        return await aapply(definition, args)
+        return await finished(Application(definition, args))
 
     @classmethod
     def _define(cls) -> Definition:
@@ -134,21 +138,8 @@ def _missing(rule: str) -> NoReturn:
     raise DefinitionError(f"The Function has no {rule}.")
 
 
-def apply(definition: Definition, args: tuple[Any, ...]) -> Any:
-    """Apply a Function to arguments in the order of forward."""
-    application = Application(definition, args)
-    if "forward" not in definition.waiting and batch_in(application.inputs) is None:
-        return application.finish(application.forward())
-    answer = _awaited(application)
-    return run(answer) if definition.waiting else _at_once(answer)
-
-
-async def aapply(definition: Definition, args: tuple[Any, ...]) -> Any:
-    """The same, awaited: a rule that waits lets others run meanwhile."""
-    return await _awaited(Application(definition, args))
-
-
-async def _awaited(application: Application) -> Any:
+async def finished(application: Application) -> Any:
+    """What an application gives, awaited: a rule that waits lets others run meanwhile."""
     batch = batch_in(application.inputs)
     if batch is not None:
         return await batch.each(application.definition, application.args)

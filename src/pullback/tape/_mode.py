@@ -30,12 +30,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Mode:
     """How operations run here: recorded or not, and watched or not.
 
-    Arguments:
-        grad: whether operations are recorded.
-        watch: collects what is read as plain data although it is differentiated: a derivative
-            through such a reading would be silently missing. A Variable whose value decides
-            something stands there as the one entry of a tuple: where the rule is differentiated,
-            the decision stays as it is, but a rule that decides by its gradient is not linear.
+    ``watch`` collects what is read as plain data although it is differentiated: a derivative
+    through such a reading would be silently missing. A Variable whose value decides something
+    stands there as the one entry of a tuple: where the rule is differentiated, the decision stays
+    as it is, but a rule that decides by its gradient is not linear.
     """
 
     __slots__ = ("grad", "watch")

@@ -41,13 +41,9 @@ class GradientEdge(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a node remembers of one of its outputs.
+    """What a node remembers of one of its outputs: of a value that is plain its data, for pictures.
 
-    Arguments:
-        space: the space of the value, or None for an output that is no Variable.
-        role: the role of the Variable.
-        data: the value, if it is plain; for pictures.
-        differentiable: whether a gradient may come back to it.
+    The space is None for an output that is no Variable.
     """
 
     space: Space | None
@@ -316,20 +312,11 @@ def plan(
     stops: Collection[Node] = (),
     since: int = 0,
 ) -> dict[Node, int]:
-    """The nodes that are reached from some roots, each before all that its gradients flow to.
+    """The nodes that are reached from some roots, each with its place before all it flows to.
 
     The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
-    the edges in their order.
-
-    Arguments:
-        roots: where gradients come in.
-        wanted: the nodes that gradients are wanted at; only what leads to one of them is kept.
-            None wants every leaf.
-        stops: nodes that the walk does not go beyond.
-        since: the number of the oldest node that is of interest: none older can depend on it.
-
-    Returns:
-        The nodes, each with its place in the order.
+    the edges in their order, which does not go beyond the stops. Only what leads to a wanted node
+    is kept (None wants every leaf), and nothing older than ``since``, which cannot depend on one.
 
     Raises:
         GraphError: the graph has a cycle.

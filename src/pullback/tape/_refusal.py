@@ -75,13 +75,7 @@ def settled(
 ) -> list[Any]:  # fmt: skip
     """Let pass what is right past first order; tie the rest to a refusal.
 
-    Arguments:
-        node: the application of a Function.
-        rule: what ran, in words.
-        read: what the `Mode` of the rule says that it has read; None where nothing was recorded,
-            or needs watching.
-        answers: the gradients or tangents that it gave.
-        received: the gradients that it was given.
+    What the rule has read is None where nothing was recorded, or needs watching.
     """
     once = node.definition.once and rule == "backward"
     left = any(map(bool, node.definition.shared))  # what lies there has no history

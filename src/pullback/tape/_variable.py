@@ -349,18 +349,9 @@ class Variable:
                 "A Variable with a history was copied or pickled.", given=describe(self),
                 mend="Use detach() for a copy without history; graph.to_json saves a whole graph.",
             )  # fmt: skip
-        rest = self.role, self._requires_grad, self.name, self._origin
-        return _made, (type(self), self.data, *rest)
-
-
-def _made(
-    kind: type[Variable], data: Any, role: str, requires_grad: bool, name: str | None, origin: Any
-) -> Variable:
-    variable: Variable = wrap(data, role, kind=kind)
-    variable._requires_grad, variable._origin = requires_grad, origin
-    if name is not None:
-        variable.name = name
-    return variable
+        slots = {"_requires_grad": self._requires_grad, "_origin": self._origin}
+        named = None if self.name is None else {"name": self.name}
+        return wrap, (self.data, self.role, None, 0, type(self)), (named, slots)
 
 
 def wrap(

@@ -177,7 +177,7 @@ def _roots(variables: Any, gradients: Any) -> list[tuple[GradientEdge, Any]]:
         )  # fmt: skip
     pairs = list(zip(roots, given, strict=True))
     while any(getattr(root, "batched", False) for root, _ in pairs):  # batches as their items
-        rows = [root.rows((root, each)) if root.batched else [(root, each)] for root, each in pairs]
+        rows = [pair[0].rows(pair)[1] if pair[0].batched else [pair] for pair in pairs]
         pairs = [pair for row in rows for pair in row]
     return [(get_gradient_edge(root), _start(root, each)) for root, each in pairs]
 

@@ -10,13 +10,19 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DefinitionError,
+    PullbackError,
+    UnsupportedError,
+)
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.tape._application import Application
 from pullback.tape._concurrency import drive
 from pullback.tape._definition import Definition
-from pullback.tape._function import aapply
+from pullback.tape._function import finished
 from pullback.tape._layout import batch_in, find, replace
 from pullback.tape._registry import space_of
 from pullback.tape._spaces import Unstack, stack
@@ -29,12 +35,10 @@ Dims = Literal[0] | tuple[Literal[0] | None, ...] | None
 
 
 class VmapInfo(NamedTuple):
-    """What a vmap rule is told.
+    """What a vmap rule is told: how many items, and the randomness that `vmap` was given.
 
     Arguments:
-        batch_size: the number of items.
-        randomness: ``"error"``, ``"different"`` or ``"same"``, as `vmap` was given.
-        chosen: whether it was given, and is not the default.
+        chosen: whether that was given, and is not the default.
         level: how many calls of `vmap` this one is inside of, itself counted.
     """
 
@@ -93,7 +97,7 @@ class Batched(Variable):
     @staticmethod
     async def each(definition: Definition, args: tuple[Any, ...]) -> Any:
         """Apply a Function to all items."""
-        info, rows = _rows(args)
+        info, rows = Batched.rows(args)
         refused = info.randomness == "error" and (info.chosen or definition.random is True)
         if definition.random and refused:
             raise UnsupportedError(
@@ -105,14 +109,18 @@ class Batched(Variable):
         return _combined(await _by_item(definition, info, rows), info)
 
     @staticmethod
-    def rows(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """The arguments for each item."""
-        return _rows(args)[1]
+    def rows(args: tuple[Any, ...]) -> tuple[VmapInfo, list[tuple[Any, ...]]]:
+        """The innermost batch, and the arguments for each of its items."""
+        inputs, _ = find(args)
+        infos = [value.info for value in inputs if isinstance(value, Batched)]
+        info = max(infos, key=lambda each: each.level)
+        columns = [_items_of(value, info) or [value] * info.batch_size for value in inputs]
+        return info, [replace(args, row) for row in zip(*columns, strict=True)]
 
     @staticmethod
     def lift(verb: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a verb for each item."""
-        info, rows = _rows(args)
+        info, rows = Batched.rows(args)
         return _combined([verb(*row) for row in rows], info)
 
 
@@ -173,10 +181,12 @@ def vmap(
     return batched
 
 
-def _for_each(name: str, dims: Dims, values: Sequence[Any]) -> Sequence[Any]:
+def _for_each(
+    name: str, dims: Dims, values: Sequence[Any], error: type[PullbackError] = ArgumentError
+) -> Sequence[Any]:
     found = dims if isinstance(dims, tuple | list) else (dims,) * len(values)
     if len(found) != len(values):
-        raise ArgumentError(
+        raise error(
             f"There is not one of the {name} for each value.",
             given=f"{name}={dims!r}", expected=f"{len(values)} of them",
         )  # fmt: skip
@@ -224,15 +234,6 @@ def _ragged(sizes: list[int]) -> UnsupportedError:
     )  # fmt: skip
 
 
-def _rows(args: tuple[Any, ...]) -> tuple[VmapInfo, list[tuple[Any, ...]]]:
-    """The innermost batch among some arguments, and the arguments for each of its items."""
-    inputs, _ = find(args)
-    infos = [value.info for value in inputs if isinstance(value, Batched)]
-    info = max(infos, key=lambda each: each.level)
-    columns = [_items_of(value, info) or [value] * info.batch_size for value in inputs]
-    return info, [replace(args, row) for row in zip(*columns, strict=True)]
-
-
 def _combined(results: list[Any], info: VmapInfo) -> Any:
     """One batch of the results of each item."""
     first = results[0]
@@ -269,12 +270,7 @@ async def _by_rule(definition: Definition, info: VmapInfo, args: tuple[Any, ...]
     outputs, out_dims = answer
     if not isinstance(outputs, tuple):
         return _split(definition, info, outputs, out_dims)
-    wanted = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(outputs)
-    if len(wanted) != len(outputs):
-        raise DefinitionError(
-            f"The vmap rule of {definition.name} returned not one out_dim an output.",
-            given=f"{len(wanted)} for {len(outputs)} outputs",
-        )
+    wanted = _for_each(f"out_dims of {definition.name}.vmap", out_dims, outputs, DefinitionError)
     return tuple(_split(definition, info, *pair) for pair in zip(outputs, wanted, strict=True))
 
 
@@ -295,7 +291,7 @@ async def _by_item(definition: Definition, info: VmapInfo, rows: list[tuple[Any,
     """Run the Function for each item: those that wait at once, of identical ones the first."""
     applications = [Application(definition, row) for row in rows]
     if any(batch_in(each.inputs) is not None for each in applications):
-        return [await aapply(definition, row) for row in rows]
+        return [await finished(each) for each in applications]
     runners: dict[Any, int] = {}  # by the key of an item, the number of the first such item
     firsts = [
         runners.setdefault(_key(each, number, info), number)

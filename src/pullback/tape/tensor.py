@@ -318,13 +318,7 @@ def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
 
 
 class TorchNode(Node):
-    """A part of torch's graph as one node of the tape.
-
-    Arguments:
-        tensor: the tensor that came onto the tape.
-        role: its role there.
-        data: its value there.
-    """
+    """A part of torch's graph, up to a tensor that came onto the tape, as one node there."""
 
     __slots__ = ("crossings", "leaves", "outputs", "tensor")
 

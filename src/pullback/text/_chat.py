@@ -1,7 +1,7 @@
 """`chat`: a call of a language model as a differentiable operation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -31,21 +31,16 @@ class Slot(Text):
 
 @dataclass(frozen=True, eq=False)
 class Conversation:
-    """The form of a conversation, without its texts.
+    """The form of a conversation: its messages, with a `Slot` in place of each text.
 
-    Arguments:
-        turns: its messages, with a `Slot` for each text.
-        count: how many Variables are texts of it; the rest are values of fields.
-        fields: the names of the values of fields, or None if there are none.
-        templates: for each text, whether it has fields; in the others braces are characters.
-        unused: whether a value may have no field.
+    Its Variables are the texts, of which some are templates, then the values of these fields; of
+    one that is lax a value may have no field.
     """
 
     turns: tuple[Message, ...]
-    count: int
-    fields: tuple[str, ...] | None
-    templates: tuple[bool, ...] = ()
-    unused: bool = False
+    templates: tuple[bool, ...]
+    fields: tuple[str, ...]
+    lax: bool = False
 
     @property
     def instructions(self) -> tuple[bool, ...]:
@@ -54,37 +49,27 @@ class Conversation:
             block.number for turn in self.turns if turn.role in _INSTRUCTING
             for block in turn.content if isinstance(block, Slot)
         }  # fmt: skip
-        return tuple(number in telling for number in range(self.count + len(self.fields or ())))
+        return tuple(n in telling for n in range(len(self.templates) + len(self.fields)))
 
-    def texts(self, variables: Sequence[Variable]) -> list[str]:
-        """The texts as they are sent, their fields filled in.
-
-        Raises:
-            ArgumentError: a field has no value, or a value no field.
-        """
+    def messages(self, variables: Sequence[Variable]) -> list[Message]:
+        """The messages to send, the fields of their texts filled in."""
         data = list(map(written, variables))
-        if self.fields is None:
-            return data[: self.count]
-        values = dict(zip(self.fields, data[self.count :], strict=True))
+        values = dict(zip(self.fields, data[len(self.templates) :], strict=True))
         texts = list(zip(data, self.templates, strict=False))
         used = {name for text, is_template in texts if is_template for name in fields_of(text)}
         unused = [name for name in values if name not in used]
-        if unused and not self.unused:
+        if unused and not self.lax:
             raise ArgumentError(
                 f"No message has a field for the input {unused[0]!r}, so it would tell nothing.",
                 given=", ".join(values), expected=", ".join(sorted(used)) or "no inputs",
                 mend=f"Write {{{unused[0]}}} into a Template; other texts have no fields.",
             )  # fmt: skip
-        return [
+        filled = [
             fill(text, {name: values[name] for name in fields_of(text) if name in values})
             if is_template else text
             for text, is_template in texts
         ]  # fmt: skip
-
-    def messages(self, variables: Sequence[Variable]) -> list[Message]:
-        """The messages to send."""
-        texts = self.texts(variables)
-        return [_with(turn, _blocks(turn.content, texts)) for turn in self.turns]
+        return [replace(turn, content=_blocks(turn.content, filled)) for turn in self.turns]
 
     def transcript(self, variables: Sequence[Variable]) -> str:
         """The conversation as one text, to be read by a critic."""
@@ -99,19 +84,11 @@ class Conversation:
 
 
 def read_conversation(
-    messages: Any,
-    inputs: Mapping[str, Any] | None,
-    unused: bool = False,
-    *,
-    every: bool = False,
+    messages: Any, inputs: Mapping[str, Any] | None, *, lax: bool = False
 ) -> tuple[Conversation, list[Variable]]:
     """The form of a conversation, and its Variables; the arguments are those of `chat`.
 
-    A value may have no field if it may be unused; every text is a template, and not only each
-    `Template`, where afnio's are read.
-
-    Raises:
-        ArgumentError: there is no message, or it is none.
+    Of afnio's, which are lax, every text is a template, and not only each `Template`.
     """
     if isinstance(messages, str | Variable):
         messages = [{"role": "user", "content": messages}]
@@ -120,22 +97,17 @@ def read_conversation(
             "A conversation is a list of messages.", given=repr(messages)[:80],
             expected="[{'role': 'user', 'content': ...}, ...], not empty",
         )  # fmt: skip
-    variables: list[Variable] = []
-    turns = [_turn(message, variables) for message in messages]
-    count = len(variables)
-    names = None
-    if inputs is not None:
-        names = tuple(inputs)
-        variables += [v if isinstance(v, Variable) else Variable(v) for v in inputs.values()]
-    templates = tuple([every or isinstance(each, Template) for each in variables[:count]])
-    if names is None and any(isinstance(each, Template) and each.fields for each in variables):
-        names = ()
-    return Conversation(tuple(turns), count, names, templates, unused), variables
+    texts: list[Variable] = []
+    turns = tuple([_turn(message, texts) for message in messages])
+    templates = tuple([lax or isinstance(each, Template) for each in texts])
+    values = inputs or {}
+    given = [v if isinstance(v, Variable) else Variable(v) for v in values.values()]
+    return Conversation(turns, templates, tuple(values), lax), [*texts, *given]
 
 
-def _turn(message: Any, variables: list[Variable]) -> Message:
+def _turn(message: Any, texts: list[Variable]) -> Message:
     if isinstance(message, Message):
-        return _with(message, [_block(block, variables) for block in message.content])
+        return replace(message, content=tuple([_block(each, texts) for each in message.content]))
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise ArgumentTypeError(
             "This is no message.", given=repr(message)[:80],
@@ -143,22 +115,17 @@ def _turn(message: Any, variables: list[Variable]) -> Message:
         )  # fmt: skip
     content = () if message["content"] is None else message["content"]
     parts = content if isinstance(content, list | tuple) else [content]
-    return Message.from_dict({**message, "content": [_block(part, variables) for part in parts]})
+    return Message.from_dict({**message, "content": [_block(part, texts) for part in parts]})
 
 
-def _block(part: Any, variables: list[Variable]) -> Slot | Image:
+def _block(part: Any, texts: list[Variable]) -> Slot | Image:
     if not isinstance(part, Variable):
         block = read_block(part)
         if isinstance(block, Image):
             return block
         part = Variable(block.text)
-    variables.append(part)
-    return Slot("", len(variables) - 1)
-
-
-def _with(turn: Message, content: Any) -> Message:
-    calls = turn.tool_calls
-    return Message(turn.role, content, tool_calls=calls, tool_call_id=turn.tool_call_id)
+    texts.append(part)
+    return Slot("", len(texts) - 1)
 
 
 def _blocks(content: Sequence[Any], texts: list[str]) -> Any:
@@ -186,14 +153,11 @@ class Chat(Operation):
 
     @staticmethod
     async def forward(call: Call, *variables: Variable) -> Variable:
-        messages = call.conversation.messages(variables)
-        options = dict(call.options)
-        if call.schema is not None:
-            options["schema"] = call.schema
-        if call.tools:
-            options["tools"] = call.tools
+        messages, asked = call.conversation.messages(variables), call.lm.acomplete
         with attempted() as failed:
-            data = _data(call, await call.lm.acomplete(messages, **options))
+            data = _data(
+                call, await asked(messages, schema=call.schema, tools=call.tools, **call.options)
+            )
         return Variable(_failed(call, failed[0]) if failed else data, call.role)
 
     @staticmethod

@@ -237,7 +237,7 @@ class ModelCritic:
         chosen = tuple(number for number, wanted in enumerate(review.wanted) if wanted)
         answers: list[Any] = [None] * len(review.wanted)
         if chosen:
-            spec = Critique(self, chosen, review.written or named)
+            spec = self, chosen, review.written or named
             # Where nothing is recorded forward alone, which costs a tenth.
             criticise = Criticise.aapply if is_grad_enabled() else Criticise.forward
             told = await criticise(spec, review.output, heard(review.feedback), *review.inputs)
@@ -246,27 +246,19 @@ class ModelCritic:
         return answers
 
 
-@dataclass(frozen=True, eq=False)
-class Critique:
-    """Who criticises, which of the inputs, and how all of them are shown."""
-
-    critic: ModelCritic
-    chosen: tuple[int, ...]
-    written: Callable[[Sequence[Variable]], str]
-
-
 class Criticise(Operation):
-    """What each of the chosen inputs should change."""
+    """What the chosen inputs should change; the critic, and how all of them are shown."""
 
     takes_failures = True
 
     @staticmethod
     async def forward(
-        spec: Critique, output: Variable, said: Variable, *inputs: Variable
+        spec: tuple[Any, ...], output: Variable, said: Variable, *inputs: Variable
     ) -> tuple[Variable, ...]:
-        critic, parts = spec.critic, [inputs[number] for number in spec.chosen]
+        critic, chosen, written = spec
+        parts = [inputs[number] for number in chosen]
         messages = fill_prompt(
-            prompt("feedback"), call=spec.written(inputs), answer=_shown(output),
+            prompt("feedback"), call=written(inputs), answer=_shown(output),
             said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
@@ -278,10 +270,9 @@ class Criticise(Operation):
 
     @staticmethod
     def backward(ctx: Any, *feedback: Any) -> Any:
-        spec: Critique = ctx.spec
         _, _, need_said, *needed = ctx.needs_input_grad
         told: list[Any] = [None] * len(needed)
-        for number, each in zip(spec.chosen, feedback, strict=True):
+        for number, each in zip(ctx.spec[1], feedback, strict=True):
             told[number] = each if needed[number] else None
         return (None, None, [each for each in feedback if each] if need_said else None, *told)
 
@@ -309,11 +300,7 @@ def _numbered(parts: Sequence[Variable]) -> str:
 
 
 def read_feedback(answer: str, count: int) -> list[str]:
-    """What a critic's answer says to each of so many parts, in any order; empty for nothing.
-
-    Raises:
-        ReplyError: a part is missing, there twice, or unknown.
-    """
+    """What a critic's answer says to each of so many parts, each of which it must speak of once."""
     found: dict[str, str] = {}
     for number, text in _PART.findall(answer):
         if number in found:

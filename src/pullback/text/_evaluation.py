@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -40,21 +41,12 @@ def is_full(score: float) -> bool:
     return score >= 1.0
 
 
-def mean(scores: Sequence[float]) -> float:
-    """The mean of the scores."""
-    return math.fsum(scores) / len(scores)
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """How one text is scored, by a function or by a model.
+    """How one text is scored, by a function or by a model: a coroutine function of a `Judge`.
 
-    Arguments:
-        verdict: given the Variables, the score and what is said of it; a coroutine function of a
-            `Judge`.
-        success: whether a score needs no improvement.
-        prediction: which of the Variables is scored.
-        criteria: which of them are told what is said of the explanation.
+    Of the Variables one is the prediction that is scored; what is said of the explanation is said
+    to the criteria.
     """
 
     verdict: Callable[[Sequence[Variable]], Any]
@@ -129,7 +121,7 @@ class Total(Operation):
 
 @checked
 def exact_match(
-    prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = mean
+    prediction: Variable, target: Any, reduction: Callable[[Sequence[float]], Any] = fmean
 ) -> Evaluation:
     """Score 1 where a prediction equals its target, else 0.
 
@@ -161,7 +153,7 @@ def deterministic(
     purpose: str,
     *,
     success: Callable[[float], bool] = is_full,
-    reduction: Callable[[Sequence[float]], Any] = mean,
+    reduction: Callable[[Sequence[float]], Any] = fmean,
 ) -> Evaluation:
     """Score by a function of one prediction and its target.
 
@@ -235,11 +227,7 @@ def judge_by(
 
 
 def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
-    """Refuse a batch without a prediction, or without one target for each, or one for all.
-
-    Raises:
-        ArgumentError: it is such a batch.
-    """
+    """Refuse a batch without a prediction, or without one target for each, or one for all."""
     size = len(wanted) if isinstance(wanted, list | tuple) else 1
     if not data or not (single or (isinstance(wanted, list | tuple) and size == len(data))):
         raise ArgumentError(
@@ -249,11 +237,7 @@ def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
 
 
 def finite(value: Any, what: str) -> float:
-    """The number, if it is one.
-
-    Raises:
-        ArgumentTypeError: it is none, or not finite.
-    """
+    """The number; what is none, or not finite, is refused."""
     if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
         return float(value)
     raise ArgumentTypeError(
@@ -332,14 +316,13 @@ def judge(
     plain = [
         Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
     ]
-    return Evaluation(Total.apply(mean, *scores), join("\n", plain))
+    return Evaluation(Total.apply(fmean, *scores), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:
     """The score and explanation in a judge's answer, whatever is said around them.
 
-    Raises:
-        ReplyError: it has none, others, or two that differ: one may be what the text says.
+    Two that differ are refused: one may be what the text says.
     """
     verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")

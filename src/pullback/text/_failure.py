@@ -49,12 +49,10 @@ class Failure(str):
 
 def failure_in(data: Any) -> Failure | None:
     """The first failure in a value of any structure, or None."""
-    if isinstance(data, str):
-        return data if isinstance(data, Failure) else None
     if isinstance(data, list | tuple | dict):
         entries = data.values() if isinstance(data, dict) else data
         return next((found for each in entries if (found := failure_in(each)) is not None), None)
-    return None
+    return data if isinstance(data, Failure) else None
 
 
 @checked
@@ -171,8 +169,7 @@ def forgiven() -> Iterator[list[Failure]]:
 def attempted() -> Iterator[list[Failure]]:
     """One answer that a model is asked for: what is raised inside is its failure, the only entry.
 
-    Inside, nothing else is tolerated, so that a part of the answer that fails is its failure, and
-    counts once. Where nothing is tolerated outside, everything raises as ever.
+    Inside, nothing else is tolerated, so that a part of the answer that fails counts once, as it.
     """
     now = _tolerance.get()
     with forgiven() as failed, hearing(), setting(_tolerance, None):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -176,10 +177,7 @@ def sum(values: Sequence[Variable | str | float]) -> Variable:
     """
     variables = [as_variable(value) for value in values]
     if variables and all(_is_number(value) for value in variables):
-        total = variables[0]
-        for value in variables[1:]:
-            total = total + value
-        return total
+        return functools.reduce(operator.add, variables)
     return _joined(variables, tags=("<ITEM>", "</ITEM>"))
 
 

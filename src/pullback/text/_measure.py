@@ -1,7 +1,5 @@
 """Samples through a pipeline: their scores, what was said of each parameter; `Measure`."""
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,15 +7,17 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape._concurrency import within
-from pullback.text._evaluation import Evaluation, finite, mean
+from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
+from pullback.text.lm._json import digest_of
 
 __all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
 
@@ -53,13 +53,7 @@ class Scored:
 
 @dataclass
 class Trace:
-    """A sample that was scored, and the feedback of it, which is asked for when it is read.
-
-    Arguments:
-        scored: what it gave.
-        roots: where feedback starts from.
-        notes: what is said there, where a step has failed.
-    """
+    """A sample that was scored, and where its feedback, if it is read, starts from."""
 
     scored: Scored
     roots: list[Variable] = field(default_factory=list)
@@ -91,9 +85,6 @@ def traced(run: Callable[[], Any]) -> Trace:
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
     A model that fails scores 0, up to the failures that are tolerated here.
-
-    Raises:
-        ArgumentTypeError: it gave neither an `Evaluation` nor a finite number.
     """
     found: Any = None
     with tolerating(), forgiven() as failed:
@@ -197,7 +188,7 @@ class Measure:
 
     def __call__(self) -> float:
         """The mean score of the texts as they are."""
-        return mean(self.scores())
+        return fmean(self.scores())
 
     def scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each sample, or of those with these numbers, with the texts as they are.
@@ -232,25 +223,22 @@ class Measure:
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
         found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
-        self.evaluations += len(again)
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 
     def digest(self) -> str:
         """What tells the texts of the module apart."""
-        text = json.dumps(self.module.state_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return digest_of(self.module.state_dict())
 
     def _score(self, state: str, number: int) -> None:
         found = []
         for repeat in range(self.repeats):
-            with self._lock:
-                self.evaluations += 1
             with within(("measure", number, repeat)):
                 found.append(score_sample(self.metric, self.module, self.samples[number]))
         self._keep(state, number, found)
 
     def _keep(self, state: str, number: int, found: Sequence[Scored]) -> None:
         with self._lock:
+            self.evaluations += len(found)
             self.failures += sum(bool(scored.failure) for scored in found)
-            self._scores[state, number] = mean([each.score for each in found])
+            self._scores[state, number] = fmean([each.score for each in found])

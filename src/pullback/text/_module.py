@@ -189,11 +189,7 @@ def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
 def write_json(
     path: str | os.PathLike[str], value: Any, default: Callable[[Any], Any] | None = None
 ) -> None:
-    """Write JSON to a file, whole or not at all; its folder is made.
-
-    Raises:
-        ArgumentError: it cannot be written there.
-    """
+    """Write JSON to a file, whole or not at all; its folder is made."""
     text = json_of(value, default)
     try:
         Path(path).parent.mkdir(exist_ok=True, parents=True)

@@ -1,13 +1,11 @@
 """Templates, the prompts that this room itself sends, and how answers to them are read."""
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, lru_cache
-from importlib import resources
 from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
@@ -17,7 +15,7 @@ from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
-from pullback.text.lm._json import canonical
+from pullback.text.lm._json import digest_of
 
 __all__ = ["Template", "prompt", "use_prompts"]
 
@@ -57,30 +55,23 @@ class Template(Variable):
 
 
 def fence_of(values: Mapping[str, str]) -> str:
-    """A mark that none of these texts can hold, for the tags around them.
+    """A mark that none of these texts can hold, for the tags around them, the same in any process.
 
-    It is made of all of them, so it is another for each request, the same in any process, and a
-    text that names it would have another: nothing in the data can speak as the prompt does.
+    It is made of all of them, so that a text which names it would have another.
     """
-    return hashlib.sha256(canonical(dict(values)).encode()).hexdigest()[:12]
+    return digest_of(dict(values))[:12]
 
 
 def fields_of(template: str) -> tuple[str, ...]:
-    """The names of the fields of a template, each once, in order.
-
-    Raises:
-        ArgumentError: a brace stands alone, or a field is no plain name.
-    """
+    """The names of the fields of a template, each once, in order; a brace alone is refused."""
     return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
     """A template with its fields filled in; braces in the values stay as they are.
 
-    A field is a plain name in braces: no attribute, index or format can be reached through it.
-
-    Raises:
-        ArgumentError: a field has no value, a value has no field, or the template is malformed.
+    No attribute, index or format of a value can be reached through a field. Each field has a value,
+    and each value a field.
     """
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
@@ -127,13 +118,12 @@ _replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prom
 @cache
 def _shipped() -> dict[str, Prompt]:
     """The shipped prompts by their names: read once, for each call of a critic needs one."""
-    folder = resources.files("pullback.text") / "prompts"
-    files = sorted(
-        (entry.name.removesuffix(".txt"), entry)
-        for entry in folder.iterdir()
-        if entry.name.endswith(".txt")
-    )
-    return {name: _read(entry.read_text(encoding="utf-8"), name) for name, entry in files}
+    return _read_all(Path(__file__).with_name("prompts"))
+
+
+def _read_all(folder: Path) -> dict[str, Prompt]:
+    paths = sorted(folder.glob("*.txt"))
+    return {path.stem: _read(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
 @checked
@@ -176,15 +166,14 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
     found = dict(_replaced.get() or _shipped())
-    for path in sorted(root.glob("*.txt")):
-        replaced = _read(path.read_text(encoding="utf-8"), path.name)
-        wanted, given = fields_in(prompt(path.stem)), fields_in(replaced)
+    for name, replaced in _read_all(root).items():
+        wanted, given = fields_in(prompt(name)), fields_in(replaced)
         if wanted - {FENCE} != given - {FENCE}:
             raise ArgumentError(
-                f"The prompt {path.name} has other fields than the one that it replaces.",
+                f"The prompt {name} has other fields than the one that it replaces.",
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),
             )  # fmt: skip
-        found[path.stem] = replaced
+        found[name] = replaced
     return setting(_replaced, found)
 
 
@@ -212,13 +201,7 @@ def _read(text: str, name: str) -> Prompt:
 
 
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
-    """The messages of the parts of a prompt; each takes the values that it has fields for.
-
-    Its field ``{fence}`` marks the tags around them: see `fence_of`.
-
-    Raises:
-        ArgumentError: a part has a field without a value.
-    """
+    """The messages of the parts of a prompt, each with the values that it has fields for."""
     values = {**values, FENCE: fence_of(values)}
     return [
         {
@@ -236,11 +219,7 @@ async def ask(
     retries: int = 2,
     **options: Any,
 ) -> T:
-    """Ask a model until its answer can be read, and say what was wrong each time.
-
-    Raises:
-        ReplyError: by `read`, of the last of one and so many `retries`.
-    """
+    """Ask until the answer can be read, and say what was wrong each time; or raise the last."""
     asked = messages
     while True:
         answer = (await lm.acomplete(asked, **options)).text
@@ -255,11 +234,7 @@ async def ask(
 
 
 def between_tags(answer: str, tag: str) -> str:
-    """The text between ``<TAG>`` and ``</TAG>``, which must be there once.
-
-    Raises:
-        ReplyError: it is not there, or more than once.
-    """
+    """The text between ``<TAG>`` and ``</TAG>``, which must be there once."""
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", answer, re.DOTALL)
     if len(found) != 1:
         raise ReplyError(
@@ -270,11 +245,7 @@ def between_tags(answer: str, tag: str) -> str:
 
 
 def pattern_of(pattern: str) -> re.Pattern[str]:
-    """A regular expression.
-
-    Raises:
-        ArgumentError: it is none.
-    """
+    """A regular expression; what is none is refused."""
     try:
         return re.compile(pattern)
     except re.error as error:

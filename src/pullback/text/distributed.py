@@ -15,10 +15,11 @@ import secrets
 import threading
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from functools import partial
 from multiprocessing import ProcessError
 from multiprocessing.connection import Client, Connection, Listener
@@ -35,11 +36,14 @@ from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
 from pullback.text._measure import Scored, at_once, score_sample, text_parameters
 from pullback.text._module import Module
-from pullback.text.lm import LM, Completion, Request, Tool, scrub
-from pullback.text.lm._json import canonical
+from pullback.text.lm import LM, Completion, Request, scrub
+from pullback.text.lm._json import json_schema
 
 __all__ = ["Scored", "Workers"]
 
+
+Asked = tuple[tuple[tuple[Any, ...], int, str], int]
+"""What a worker asks: at which place, which model, the digest; and which of such requests it is."""
 
 _foreign = itertools.count(-1, -1)
 """Numbers for the nodes of other processes: below 0, where no node of this one is."""
@@ -237,29 +241,22 @@ class _Office:
         with connection, suppress(OSError, EOFError):
             connection.send(self._ask(*connection.recv()))
 
-    def _ask(self, *asked: Any) -> Completion | Exception:
+    def _ask(self, asked: Asked, request: Request) -> Completion | Exception:
         # By place and occurrence, so that samples which go to another worker get what they had
         # asked: the first who asks pays, and whoever comes meanwhile or later waits for that
         # answer.
-        key = canonical(asked)
         with self._lock:
-            mine = key not in self._answers
-            future = self._answers.setdefault(key, Future())
+            mine = asked not in self._answers
+            future = self._answers.setdefault(asked, Future())
         if mine:
-            future.set_result(self._context.copy().run(self._first, *asked))
+            future.set_result(self._context.copy().run(self._first, asked, request))
         return future.result()
 
-    def _first(
-        self, where: tuple[Any, ...], model: int, request: Mapping[str, Any], occurrence: int
-    ) -> Completion | Exception:
-        tools = [Tool(**tool["function"]) for tool in request.get("tools", ())]
-        schema = request.get("schema")
+    def _first(self, asked: Asked, request: Request) -> Completion | Exception:
+        (where, model, _), occurrence = asked
         try:
-            asked = Request.of(
-                request["messages"], **request["options"], schema=schema, tools=tools
-            )
             with within(("worker", *where, occurrence)):
-                return run(call_within_limit(self.models[model].ask, (asked,)))
+                return run(call_within_limit(self.models[model].ask, (request,)))
         except Exception as error:
             return _told(error)
 
@@ -284,7 +281,9 @@ class _Distant(LM):
     async def answer(self, request: Request) -> Completion:
         """Ask there."""
         asked, same = _asked.get(), (place(), self.number, request.digest(self.model))
-        letter = place(), self.number, request.to_dict(), asked[same]
+        if request.schema is not None:  # a class of a script is known here alone
+            request = replace(request, schema=json_schema(request.schema))
+        letter = (same, asked[same]), request
         asked[same] += 1
         answer = await asyncio.to_thread(self._send, letter)
         if isinstance(answer, Exception):

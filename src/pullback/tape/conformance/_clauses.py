@@ -293,16 +293,11 @@ def judge(
             mend="Pass pullback.tape.Variable(value).",
         )  # fmt: skip
     if not any(variable.requires_grad for variable in variables):
-        inputs = replace(inputs, map(_required, variables))
+        leaves = [v.detach().requires_grad_(space_of(v.data).differentiable) for v in variables]
+        inputs = replace(inputs, leaves)
     probe = Probe(owner, inputs, gradient or owner.gradient, seed)
     name = f"{owner.__module__}:{owner.__qualname__}"
     return name, probe.gradient, [_verdict(probe, clause) for clause in clauses]
-
-
-def _required(value: Variable) -> Variable:
-    """The same value as a leaf that requires a gradient, if it can."""
-    leaf = value.detach()
-    return leaf.requires_grad_(space_of(leaf.data).differentiable)
 
 
 def _verdict(probe: Probe, clause: str) -> tuple[str, str, str]:

@@ -96,14 +96,7 @@ def agree(a: Any, b: Any) -> bool:
 
 
 class Trial(NamedTuple):
-    """One forward, and what backward may be given.
-
-    Arguments:
-        args: copies of the arguments.
-        leaves: those of their Variables that require a gradient.
-        outputs: those that carry a gradient.
-        seeds: a gradient for each output, drawn.
-    """
+    """One forward on copies of the arguments, and a gradient for each output of it."""
 
     args: tuple[Any, ...]
     leaves: list[Variable]
@@ -120,14 +113,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A Function of the tape with its arguments.
-
-    Arguments:
-        function: the Function.
-        args: the arguments as they were given.
-        gradient: the declared intent.
-        seed: the seed of every random choice.
-    """
+    """A Function of the tape with its arguments as they were given, its intent, and a seed."""
 
     function: type[Function]
     args: tuple[Any, ...]
@@ -137,12 +123,7 @@ class Probe:
     def fresh(
         self, change: Callable[[Any], Any] = copy.deepcopy, only: int | None = None
     ) -> tuple[tuple[Any, ...], list[Variable]]:
-        """Copies of the arguments, and the leaves among them that require a gradient.
-
-        Arguments:
-            change: gives the data of a leaf from that given.
-            only: the number of the one leaf that is to require a gradient.
-        """
+        """Copies of the arguments, changed; and the leaves: all, or one alone."""
         made, leaves = [], []
         for value in find(self.args)[0]:
             make = change if value.requires_grad else copy.deepcopy

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,13 +42,10 @@ class Spending:
 
 @dataclass(eq=False)
 class _Held:
-    """The most that one call may spend.
+    """The most that one call may spend; ``there`` is done when that is held, or fails.
 
-    Arguments:
-        amounts: what is to be held.
-        within: what is held for the calls that wait for this one: a model may ask another.
-        request: what the call asks, by which it is known further on its way, once.
-        there: done when it is held; or fails, where there is no room for it.
+    It is within what is held for the calls that wait for it: a model may ask another. By its
+    request it is known further on its way, once.
     """
 
     amounts: Counter[str]
@@ -85,11 +82,11 @@ class Account:
     def __init__(
         self,
         *,
-        calls: float | None = None,
-        tokens: float | None = None,
-        cost: float | None = None,
-        seconds: float | None = None,
-        proposals: float | None = None,
+        calls: Amount | None = None,
+        tokens: Amount | None = None,
+        cost: Amount | None = None,
+        seconds: Amount | None = None,
+        proposals: Amount | None = None,
     ) -> None:
         given = {"calls": calls, "tokens": tokens, "cost": cost, "proposals": proposals,
                  "seconds": seconds}  # fmt: skip
@@ -97,10 +94,6 @@ class Account:
         if not self.limits:
             raise ArgumentError("A budget limits something.", given="no limit",
                                 expected=", ".join(given))  # fmt: skip
-        for name, limit in self.limits.items():
-            if not math.isfinite(limit) or limit < 0:
-                raise ArgumentError("A limit of a budget is a number, not negative.",
-                                    given=f"{name}={limit!r}")  # fmt: skip
         self._limits = {
             name: math.floor(limit * PICO) if name == "cost" else int(limit)
             for name, limit in self.limits.items() if name != "seconds"
@@ -109,7 +102,6 @@ class Account:
         self._began: float | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._reserved: Counter[str] = Counter()
         self._held: set[_Held] = set()
         self._waiting: list[_Held] = []
 
@@ -121,7 +113,8 @@ class Account:
     @property
     def reserved(self) -> Spending:
         """The most that calls under way may spend."""
-        return _spending(self._reserved)
+        with self._lock:
+            return _spending(sum((each.amounts for each in self._held), Counter()))
 
     @property
     def seconds_left(self) -> float | None:
@@ -186,7 +179,6 @@ class Account:
         with self._lock:
             if asked in self._held:
                 self._held.remove(asked)
-                self._reserved -= asked.amounts
             elif asked in self._waiting:
                 self._waiting.remove(asked)
             self._spent += _amounts(spent)
@@ -207,7 +199,7 @@ class Account:
             inside = [each for each in self._waiting if each.within]
             for asked in inside or self._waiting[:1]:
                 error = self._refusal(asked.amounts)
-                if error is None and self._exceeded(asked.amounts, self._reserved):
+                if error is None and self._exceeded(asked.amounts, self._held):
                     continue
                 served = True
                 self._waiting.remove(asked)
@@ -215,7 +207,6 @@ class Account:
                     asked.there.set_exception(error)
                     continue
                 self._held.add(asked)
-                self._reserved += asked.amounts
                 asked.there.set_result(None)
 
     def _check_process(self) -> None:
@@ -247,11 +238,11 @@ class Account:
                 raise error
             self._spent += amounts
 
-    def _exceeded(self, amounts: Counter[str], beside: Counter[str]) -> list[str]:
-        """The limits that these amounts would exceed."""
+    def _exceeded(self, amounts: Counter[str], beside: set[_Held]) -> list[str]:
+        """The limits that these amounts would exceed, beside what is held."""
         return [
             name for name, limit in self._limits.items()
-            if amounts[name] and self._spent[name] + beside[name] + amounts[name] > limit
+            if amounts[name] and self._spent[name] + _sum(name, beside) + amounts[name] > limit
         ]  # fmt: skip
 
     def _refusal(self, amounts: Counter[str]) -> BudgetError | None:
@@ -259,19 +250,18 @@ class Account:
         left = self.seconds_left
         if left is not None and left <= 0:
             return self._over()
-        kept: Counter[str] = Counter()
-        for each in self._held.intersection(o for asked in self._waiting for o in asked.within):
-            kept += each.amounts
+        kept = self._held.intersection(o for asked in self._waiting for o in asked.within)
         exceeded = self._exceeded(amounts, kept)
         if not exceeded:
             return None
         name = exceeded[0]
-        beside = f" and {_show(name, kept)} held for calls that wait" if kept[name] else ""
+        waits = _sum(name, kept)
+        beside = f" and {_show(name, waits)} held for calls that wait" if waits else ""
         return BudgetError(
             f"The budget has no room for this: {name}.",
-            given=f"{_show(name, amounts)} at most, beside {_show(name, self._spent)} spent"
-            f"{beside}",
-            expected=f"{_show(name, self._limits)} in all",
+            given=f"{_show(name, amounts[name])} at most, beside "
+            f"{_show(name, self._spent[name])} spent{beside}",
+            expected=f"{_show(name, self._limits[name])} in all",
             mend=f"Allow more {name}; what was paid for is kept where it is journaled.",
         )
 
@@ -299,5 +289,9 @@ def _spending(amounts: Counter[str]) -> Spending:
     return Spending(amounts["calls"], amounts["tokens"], cost, amounts["proposals"])
 
 
-def _show(name: str, amounts: Mapping[str, int]) -> str:
-    return f"${amounts[name] / PICO:.6f}" if name == "cost" else f"{amounts[name]:,}"
+def _sum(name: str, held: set[_Held]) -> int:
+    return sum(each.amounts[name] for each in held)
+
+
+def _show(name: str, amount: int) -> str:
+    return f"${amount / PICO:.6f}" if name == "cost" else f"{amount:,}"

@@ -1,13 +1,11 @@
 """`Completion`: what a model answered; `Call`: one call, as a journal keeps it; what calls cost."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pullback.errors import ArgumentError
-from pullback.internal._arguments import checked, reading
+from pullback.internal._arguments import Amount, Natural, checked, reading
 from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
 
@@ -23,6 +21,7 @@ class Finish(StrEnum):
     CONTENT_FILTER = "content_filter"
 
 
+@checked
 @dataclass(frozen=True)
 class Usage:
     """What a call used.
@@ -38,18 +37,10 @@ class Usage:
         Usage(input_tokens=11, output_tokens=6, cached_tokens=0, cost=0.75)
     """
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cost: float | None = None
-
-    def __post_init__(self) -> None:
-        counts = (self.input_tokens, self.output_tokens, self.cached_tokens)
-        cost = 0.0 if self.cost is None else self.cost
-        known = isinstance(cost, int | float) and math.isfinite(cost) and cost >= 0
-        if any(not isinstance(count, int) or count < 0 for count in counts) or not known:
-            raise ArgumentError("A usage is counted in whole numbers and dollars, none negative.",
-                                given=repr(self))  # fmt: skip
+    input_tokens: Natural = 0
+    output_tokens: Natural = 0
+    cached_tokens: Natural = 0
+    cost: Amount | None = None
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,6 @@
 """`Journal`: every call of a run, on disk before its answer is handed on; in a file of SQLite."""
 
 import contextlib
-import hashlib
 import json
 import os
 import sqlite3
@@ -18,7 +17,7 @@ from pullback.errors import PullbackError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.tape import place
 from pullback.text.lm._completion import Call, Completion, ModelSummary
-from pullback.text.lm._json import canonical
+from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 
@@ -87,8 +86,16 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not (self._in_memory or self.path.exists()):
             self._make()
+        salvaged = False  # whether it was damaged, and what could be read is now in a new file
         with self._errors():
-            salvaged = self._connect()
+            try:
+                self._open()
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if shared or _is_busy(error):
+                    raise
+                self._salvage()
+                self._open()
+                salvaged = True
             try:
                 self.damaged = self._drop_damaged(salvaged)
             except BaseException:
@@ -99,8 +106,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """Make a file that gets its name when it is complete: one that is not is damaged."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            owned = os.O_CREAT | os.O_EXCL | os.O_RDWR
-            os.close(os.open(part, owned, 0o600))  # for its owner alone
+            part.touch(0o600, exist_ok=False)  # for its owner alone
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                 connection.executescript(_SCHEMA.format(mark=self._mark))
             try:
@@ -115,18 +121,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             ) from None
         finally:
             part.unlink(missing_ok=True)
-
-    def _connect(self) -> bool:
-        """Open the file; whether it was damaged, and what could be read is now in a new one."""
-        try:
-            self._open()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if self._shared or _is_busy(error):
-                raise
-            self._salvage()
-            self._open()
-            return True
-        return False
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
@@ -186,7 +180,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
         for name, text, checksum in self._rows("SELECT * FROM notes"):
-            if checksum != _checksum(name, text):
+            if checksum != digest_of([name, text]):
                 self._execute("DELETE FROM notes WHERE name=?", name)
         known = self.notes().get("damaged", 0)
         if lost or salvaged:
@@ -319,7 +313,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """Keep plain JSON by a name, in place of what that name had."""
         text = scrub(canonical(value))
         statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
-        self._execute(statement, name, text, _checksum(name, text))
+        self._execute(statement, name, text, digest_of([name, text]))
 
     def notes(self) -> dict[str, Any]:
         """All that was kept by name.
@@ -329,7 +323,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """
         rows = self._rows("SELECT * FROM notes ORDER BY name")
         for name, text, checksum in rows:
-            if checksum != _checksum(name, text):
+            if checksum != digest_of([name, text]):
                 raise self._corrupt(f"the note {name!r} has changed")
         return {name: json.loads(text) for name, text, _ in rows}
 
@@ -341,14 +335,14 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             None if call.answer is None else scrub(canonical(call.answer.to_dict())),
             None if call.failure is None else scrub(call.failure),
         )  # fmt: skip
-        checksum = _checksum(*values)
+        checksum = digest_of(values)
         cursor = self._execute(_WRITE, call.id or None, *values, checksum)
         written = self._read((call.id or cursor.lastrowid or 0, *values, checksum))
         return replace(written, fresh=not call.id)
 
     def _read(self, row: tuple[Any, ...]) -> Call:
         number, *values, checksum = row
-        if checksum != _checksum(*values):
+        if checksum != digest_of(values):
             raise self._corrupt(f"call {number} has changed")
         digest, where, occurrence, model, request, key, begun, ended, answer, failure = values
         try:
@@ -376,7 +370,3 @@ def _is_busy(error: Exception) -> bool:
 def _call(request: Request, model: str) -> Call:
     asked = request.digest(model), "", 0, model, request.to_dict(), uuid.uuid4().hex
     return Call(0, *asked, time.time())
-
-
-def _checksum(*values: Any) -> str:
-    return hashlib.sha256(canonical(values).encode()).hexdigest()

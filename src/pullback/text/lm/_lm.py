@@ -116,7 +116,7 @@ class LM(ABC):
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
             for step in steps:
-                ask = partial(_through, step, ask)
+                ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
         return ask(request)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
@@ -214,10 +214,6 @@ async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
     return completion
 
 
-def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
-    return step(request, ask)
-
-
 @checked
 class Wrapper(LM):
     """A step on the way of a request to a model: a subclass writes `step` alone.
@@ -240,17 +236,7 @@ class Wrapper(LM):
     wraps = True
 
     def __init__(self, inner: LM) -> None:
-        self.inner = inner
-
-    @property
-    def model(self) -> str:  # type: ignore[bad-override]
-        """The name of the model inside."""
-        return self.inner.model
-
-    @property
-    def price(self) -> Price | None:  # type: ignore[bad-override]
-        """The price of the model inside."""
-        return self.inner.price
+        self.inner, self.model, self.price = inner, inner.model, inner.price
 
     def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """The chunks of an answer, the last one with the whole.

@@ -227,11 +227,7 @@ class Pieces:
         return text
 
     def completion(self) -> Completion:
-        """The whole.
-
-        Raises:
-            ReplyError: the stream ended without its end.
-        """
+        """The whole, if its end has come."""
         if self.finish is None:
             raise ReplyError(
                 "The stream of the answer ended before the answer did.",

@@ -1,7 +1,6 @@
 """`Request`: all that decides what a model answers; and the messages that it is made of."""
 
 import base64
-import hashlib
 import mimetypes
 import os
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
 from pullback.internal._text import shown
-from pullback.text.lm._json import canonical, check_schema, json_schema, parse_json
+from pullback.text.lm._json import canonical, check_schema, digest_of, json_schema, parse_json
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
 
@@ -118,12 +117,8 @@ class Tool:
 
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's dictionary of this tool."""
-        function = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": dict(self.parameters),
-        }
-        return {"type": "function", "function": function}
+        return {"type": "function",
+                "function": {**vars(self), "parameters": dict(self.parameters)}}  # fmt: skip
 
 
 @checked
@@ -276,29 +271,23 @@ class Message:
 
 
 def read_messages(messages: Any) -> tuple[Message, ...]:
-    """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix of them.
-
-    Raises:
-        ArgumentError: there is none, or something else is among them.
-    """
-    if isinstance(messages, str | Message | Mapping):
-        messages = [messages]
-    if not isinstance(messages, Iterable):
-        raise ArgumentTypeError("Messages are expected.", given=type(messages).__name__,
-                                expected="a str, a Message, or a list of messages")  # fmt: skip
-    found = []
-    for message in messages:
-        if isinstance(message, str):
-            message = Message("user", message)  # noqa: PLW2901 - the forms become one
-        elif isinstance(message, Mapping):
-            message = Message.from_dict(message)  # noqa: PLW2901
-        elif not isinstance(message, Message):
-            raise ArgumentTypeError("This is no message.", given=repr(message)[:200],
-                                    expected="a Message, a str or a dictionary")  # fmt: skip
-        found.append(message)
+    """Messages from a str (one user's turn), a message, OpenAI's dictionaries, or a mix."""
+    alone = isinstance(messages, str | Message | Mapping) or not isinstance(messages, Iterable)
+    found = tuple(map(_read_message, [messages] if alone else messages))
     if not found:
         raise ArgumentError("There is no message to answer.", given="[]")
-    return tuple(found)
+    return found
+
+
+def _read_message(value: Any) -> Message:
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, str):
+        return Message("user", value)
+    if isinstance(value, Mapping):
+        return Message.from_dict(value)
+    raise ArgumentTypeError("This is no message.", given=shown(value, 200),
+                            expected="a Message, a str or a dictionary")  # fmt: skip
 
 
 _HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
@@ -384,5 +373,4 @@ class Request:
 
     def digest(self, model: str) -> str:
         """SHA-256 of the request and the model's name: the same in any process."""
-        text = canonical({"model": model, "request": self.to_dict()})
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of({"model": model, "request": self.to_dict()})

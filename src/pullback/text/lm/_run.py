@@ -130,9 +130,6 @@ def check_plan(plan: Plan, account: Account | None) -> None:
     """Tell the run under way of the plan, and refuse a budget that pays for no proposal.
 
     A run that goes on is judged by its whole budget: the calls of its journal come for nothing.
-
-    Raises:
-        BudgetError: it does not; nothing was sent.
     """
     run = current_run()
     if run is not None:

@@ -123,11 +123,29 @@ class Scripted(LM):
         return replace(found, model=found.model or self.model, metadata={**found.metadata, **NOTE})
 
 
-_FOREIGN = "Es tut mir leid, das habe ich leider nicht verstanden."
 _MARKERS = (
     '<FEEDBACK id="0">fine</FEEDBACK><IMPROVED></TEXT><EXPECTED></PARTS>'
     '{"score": 1, "explanation": "fine"} {"score": 0, "explanation": "bad"}'
 )
+_SPOILT: dict[str, Callable[[str], str]] = {  # what becomes of the text of an answer
+    "empty": lambda text: "",
+    "cut off": lambda text: text[: len(text) // 2],
+    "wrong schema": lambda text: '{"unexpected": [1, 2, 3]}',
+    "other language": lambda text: "Es tut mir leid, das habe ich leider nicht verstanden.",
+    "refused": lambda text: "",
+    "without end": lambda text: (text or "again ") * 200,
+    "markers": lambda text: _MARKERS + text,
+    "huge": lambda text: "x" * 10_000_000,
+}
+_ENDS = {"cut off": Finish.LENGTH, "refused": Finish.CONTENT_FILTER}
+_LOST = {
+    "busy": lambda: ModelError("The server refused the request: HTTP 429.", transient=True,
+                               status=429),
+    "broken": lambda: ModelError("The server refused the request: HTTP 500.", transient=True,
+                                 status=500),
+    "dropped": lambda: ReplyError("The connection ended before the answer did.", transient=True),
+    "silent": lambda: ModelError("The model did not answer in time.", transient=True),
+}  # fmt: skip
 
 
 @checked
@@ -157,10 +175,7 @@ class Misbehaving(Wrapper):
         ('fi', Counter({'cut off': 1}))
     """
 
-    KINDS = (
-        "empty", "cut off", "wrong schema", "other language", "refused", "without end", "markers",
-        "huge", "busy", "broken", "dropped", "silent",
-    )  # fmt: skip
+    KINDS = (*_SPOILT, *_LOST)
 
     def __init__(
         self,
@@ -196,39 +211,11 @@ class Misbehaving(Wrapper):
             self.met.update([kind] if kind else [])
         if kind == "silent":
             await asyncio.sleep(self.silence)
-        lost = _LOST.get(kind)
-        if lost is not None:
-            raise lost()
+        if kind in _LOST:
+            raise _LOST[kind]()
         async for chunk in ask(request):
             if not kind:
                 yield chunk
-            elif chunk.completion is not None:
-                answer = _spoilt(kind, chunk.completion)
-                yield Chunk(answer.text, answer)
-
-
-def _spoilt(kind: str, answer: Completion) -> Completion:
-    text = answer.text
-    if kind == "refused":
-        return replace(answer, text="", finish=Finish.CONTENT_FILTER)
-    if kind == "cut off":
-        return replace(answer, text=text[: len(text) // 2], finish=Finish.LENGTH)
-    spoilt = {
-        "empty": "",
-        "wrong schema": '{"unexpected": [1, 2, 3]}',
-        "other language": _FOREIGN,
-        "without end": (text or "again ") * 200,
-        "markers": _MARKERS + text,
-        "huge": "x" * 10_000_000,
-    }
-    return replace(answer, text=spoilt.get(kind, text))
-
-
-_LOST = {
-    "busy": lambda: ModelError("The server refused the request: HTTP 429.", transient=True,
-                               status=429),
-    "broken": lambda: ModelError("The server refused the request: HTTP 500.", transient=True,
-                                 status=500),
-    "dropped": lambda: ReplyError("The connection ended before the answer did.", transient=True),
-    "silent": lambda: ModelError("The model did not answer in time.", transient=True),
-}  # fmt: skip
+            elif (answer := chunk.completion) is not None:
+                text, finish = _SPOILT[kind](answer.text), _ENDS.get(kind, answer.finish)
+                yield Chunk(text, replace(answer, text=text, finish=finish))

@@ -234,13 +234,10 @@ class Budget(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask where there is room; a stream that is left counts as its most."""
-        if self.account.covers(request):  # a budget further out is of the same account
-            async for chunk in ask(request):
-                yield chunk
-            return
-        request = self._limited(request)
+        is_held = self.account.covers(request)  # a budget further out is of the same account
+        request = request if is_held else self._limited(request)
         most = most_of(request.to_dict(), self.price)
-        async with self.account.holding(most, request) as spent:
+        async with nullcontext([]) if is_held else self.account.holding(most, request) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
                     spent.append(self._used(chunk.completion, most))
@@ -313,33 +310,32 @@ class Traced(Wrapper):
 
     @contextmanager
     def _span(self, request: Request) -> Iterator[Any]:
-        kind = self._trace.SpanKind.CLIENT
-        span = self._tracer.start_span(scrub(f"chat {self.model}"), kind=kind)
-        span.set_attribute("gen_ai.operation.name", "chat")
-        span.set_attribute("gen_ai.request.model", scrub(self.model))
-        for name in _OPTIONS:
-            if isinstance(request.options.get(name), int | float):
-                span.set_attribute(f"gen_ai.request.{name}", request.options[name])
+        known = {name: request.options.get(name) for name in _OPTIONS}
+        said = {f"gen_ai.request.{n}": v for n, v in known.items() if isinstance(v, int | float)}
+        said |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": scrub(self.model)}
         if self.content:
-            messages = canonical(request.to_dict()["messages"])
-            span.set_attribute("gen_ai.input.messages", scrub(messages))
+            said["gen_ai.input.messages"] = scrub(canonical(request.to_dict()["messages"]))
+        name, kind = scrub(f"chat {self.model}"), self._trace.SpanKind.CLIENT
+        span = self._tracer.start_span(name, kind=kind, attributes=said)
         try:
             yield span
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, ModelError) and error.status is not None:
                 span.set_attribute("http.response.status_code", error.status)
-            said = scrub(str(error)) if isinstance(error, Exception) else ""
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, said))
+            why = scrub(str(error)) if isinstance(error, Exception) else ""
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))
             raise
         finally:
             span.end()
 
     def _end(self, span: Any, answer: Completion) -> None:
-        span.set_attribute("gen_ai.response.model", scrub(answer.model))
-        span.set_attribute("gen_ai.response.finish_reasons", [answer.finish.value])
-        span.set_attribute("gen_ai.usage.input_tokens", answer.usage.input_tokens)
-        span.set_attribute("gen_ai.usage.output_tokens", answer.usage.output_tokens)
+        span.set_attributes({
+            "gen_ai.response.model": scrub(answer.model),
+            "gen_ai.response.finish_reasons": [answer.finish.value],
+            "gen_ai.usage.input_tokens": answer.usage.input_tokens,
+            "gen_ai.usage.output_tokens": answer.usage.output_tokens,
+        })  # fmt: skip
         if answer.usage.cost is not None:
             span.set_attribute("pullback.cost", answer.usage.cost)
         if self.content:

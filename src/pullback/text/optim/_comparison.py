@@ -89,11 +89,7 @@ def level_of(risk: float, look: int, looks: int | None) -> float:
 
 
 def check_items(count: int, risk: float, looks: int | None) -> None:
-    """Refuse so few items that no gain at all could be told from luck.
-
-    Raises:
-        ArgumentError: even if every one of them gained, that is too likely.
-    """
+    """Refuse so few items that no gain at all could be told from luck: not even if all gained."""
     if not (isinstance(risk, int | float) and 0 < risk <= 1):
         raise ArgumentError("The risk is a share of runs.", given=f"risk={risk!r}",
                             expected="above 0, up to 1 to take whatever scores better")  # fmt: skip

@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from statistics import fmean
 from typing import Any
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.internal._arguments import Amount, Count, checked, reading
 from pullback.internal._text import shown
-from pullback.text._evaluation import finite, mean
+from pullback.text._evaluation import finite
 from pullback.text._failure import tolerating
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
@@ -134,9 +135,7 @@ class Validated(Optimizer):
             ArgumentTypeError: the measure gave no score for each item; the texts are unchanged.
         """
         with tolerating():
-            return self._done(self._step())
-
-    def _done(self, outcome: Outcome) -> Outcome:
+            outcome = self._step()
         self.outcomes.append(outcome)
         return outcome
 
@@ -145,7 +144,7 @@ class Validated(Optimizer):
         told = any(parameter.grad for parameter in self.parameters())
         scores = self._scores()
         check_items(len(scores), self.risk, self.looks)
-        self.best = start = mean(scores)
+        self.best = start = fmean(scores)
         self.record(start)
         if not told:
             return Outcome(False, start, None, "there was nothing to improve")
@@ -185,12 +184,12 @@ class Validated(Optimizer):
         #   too high on average, so the next is held to more than the truth, not to less.
         few = range(max(LEAST, math.ceil(GATE * len(scores))))
         if hasattr(self.measure, "scores") and len(few) < len(scores):
-            worse = mean(scores[: len(few)]) - mean(self._scores(few))
+            worse = fmean(scores[: len(few)]) - fmean(self._scores(few))
             if worse > 0:
                 why = f"it scores {worse:g} less on the first {len(few)} items"
                 return Outcome(False, start, None, why)
         found = self._scores()
-        after = mean(found)
+        after = fmean(found)
         self.record(after)
         comparison = compare(scores, found, level)
         gained = comparison.gain > self.min_gain

@@ -150,9 +150,8 @@ class WeightedRandomSampler(_Seeded):
         positive = sum(weight > 0 for weight in self.weights)
         known = all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
         if not (known and positive):
-            raise ArgumentError(
-                "Weights are numbers from 0, some of them positive.", given=repr(weights)[:80]
-            )
+            raise ArgumentError("Weights are numbers from 0, some of them positive.",
+                                given=shown(weights))  # fmt: skip
         super().__init__(num_samples, positive, replacement, seed)
 
     def _draw(self, dice: random.Random) -> list[int]:
@@ -232,11 +231,7 @@ class DataLoader:
 
 
 def collate(samples: list[Any]) -> Any:
-    """A batch of samples: Variables become one of a list, tuples and dicts are gone through.
-
-    Raises:
-        ArgumentTypeError: the samples differ in structure.
-    """
+    """A batch of samples: Variables become one of a list, tuples and dicts are gone through."""
     first = samples[0]
     if any(type(sample) is not type(first) for sample in samples):
         raise ArgumentTypeError(

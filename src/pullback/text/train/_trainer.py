@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 
-from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, PullbackError
-from pullback.internal._arguments import Count, Natural, checked
+from pullback.errors import ArgumentTypeError, BudgetError
+from pullback.internal._arguments import Count, Natural, checked, reading
 from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
-from pullback.text._evaluation import Evaluation, mean
+from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
 from pullback.text._measure import traced
 from pullback.text._module import Module, write_json
@@ -295,34 +296,29 @@ class _Run:
     def load(self, path: Path) -> None:
         before = self.module.state_dict()
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            best = state["best"]
-            self.best = None if best is None else (float(best[0]), dict(best[1]))
-            if self.best is not None:  # all of it must fit, for it is taken at the end
-                self.module.load_state_dict(self.best[1])
-            self.module.load_state_dict(state["module"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.epoch, self.since = int(state["epoch"]), int(state["since"])
-            self.result.history = list(state["history"])
-        except BaseException as error:
+            with reading("checkpoint", f"{path}"):
+                state = json.loads(path.read_text(encoding="utf-8"))
+                best = state["best"]
+                self.best = None if best is None else (float(best[0]), dict(best[1]))
+                if self.best is not None:  # all of it must fit, for it is taken at the end
+                    self.module.load_state_dict(self.best[1])
+                self.module.load_state_dict(state["module"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.epoch, self.since = int(state["epoch"]), int(state["since"])
+                self.result.history = list(state["history"])
+        except BaseException:
             self.module.load_state_dict(before)
-            if not isinstance(error, Exception) or isinstance(error, PullbackError):
-                raise
-            raise ArgumentError("This is no checkpoint.", given=f"{path}: {error!r}") from None
+            raise
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric over the steps that have it."""
     names = dict.fromkeys(name for each in steps for name in each)
-    return {name: mean([each[name] for each in steps if name in each]) for name in names}
+    return {name: fmean([each[name] for each in steps if name in each]) for name in names}
 
 
 def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
-    """A step that a module has written.
-
-    Raises:
-        ArgumentTypeError: it has not.
-    """
+    """A step that a module has written; one that it has not is refused."""
     step = getattr(module, name, None)
     if not callable(step):
         raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
@@ -352,8 +348,8 @@ def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float
         if returned is None:
             more = None
             return 0.0
-        more = dict(returned) if isinstance(returned, dict) else {}
-        loss = more.pop("loss", None) if isinstance(returned, dict) else returned
+        more = dict(returned) if isinstance(returned, dict) else {"loss": returned}
+        loss = more.pop("loss", None)
         if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
             raise ArgumentTypeError(
                 "A step gave no evaluation.", given=repr(returned)[:80],

@@ -87,7 +87,7 @@ def chat_completion(
     critic = current_critic() or BackwardCritic()
 
     def ask(**given: tape.Variable) -> Any:
-        conversation, variables = read_conversation(messages, given, unused=True, every=True)
+        conversation, variables = read_conversation(messages, given, lax=True)
         call = Call(lm, conversation, "chat completion", critic, options=options)
         return Chat.apply(call, *variables)
 
@@ -160,8 +160,8 @@ def lm_judge_evaluator(
     given = {"prediction": prediction, **({} if target is None else {"target": target})}
 
     def ask(**values: tape.Variable) -> Any:
-        conversation, variables = read_conversation(messages, values, unused=True, every=True)
-        place = conversation.count + list(values).index("prediction")
+        conversation, variables = read_conversation(messages, values, lax=True)
+        place = len(conversation.templates) + list(values).index("prediction")
         others = tuple(n for n in range(len(variables)) if n != place)
         told = () if data_of(eval_mode) else others
         verdict = lambda each: ask_judge(lm, conversation.messages, each, 0, options)  # noqa: E731
