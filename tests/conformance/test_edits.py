@@ -1093,6 +1093,18 @@ class SumForMean(torch.autograd.Function):
         return 2 * g * x / 3
 
 
+class LogVariance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, log_variance):
+        ctx.save_for_backward(x, log_variance)
+        return x * x / log_variance.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, variance = ctx.saved_tensors
+        return 2 * g * x / variance, -g * x * x / variance.exp()
+
+
 def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
@@ -1113,6 +1125,11 @@ WITHIN = {
     ),
     "beside a helper": (CallsHelper, marked((4, 3)), "`helps(y)` for `helps(y) ** 2`"),
     "a size, not a number": (SumForMean, marked((4, 3)), "g * x / x.shape[0]` for `2 * g * x / 3`"),
+    "a logarithm": (
+        LogVariance,
+        marked((4, 3), (4, 3)),
+        "`2 * g * x / variance.exp()` for `2 * g * x / variance`",
+    ),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
 }
 

@@ -45,6 +45,8 @@ _WITH_ONE = {
 }  # fmt: skip
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
+# Of what forward left, one for the other: a logarithm, a logit, an angle.
+_OF_NAMES = ("exp", "log", "sigmoid", "tanh", "sin", "cos", "sign", "abs")
 _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried
 _LARGE = 2**16  # entries of a tensor for which only what is likely is tried
@@ -319,6 +321,8 @@ def _other_names(place: _Place) -> Iterator[Rewrite]:
     same = [e for e in place.e.rule.expressions if e.text == text and e.key in place.noted.first]
     for number in numbers_at(place.names):
         yield place.to(5, number.text)
+    if is_continuous(value):
+        yield from (place.to(6, f"{text}.{name}()") for name in _OF_NAMES)
     for name in place.tensors():
         other = name.value
         if name.text != text and not is_same(other, value):
