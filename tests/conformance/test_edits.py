@@ -1105,6 +1105,33 @@ class LogVariance(torch.autograd.Function):
         return 2 * g * x / variance, -g * x * x / variance.exp()
 
 
+class LeavesTheInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        root = (scale * x).abs().sqrt()
+        ctx.save_for_backward(x, scale)  # root, scale
+        return root
+
+    @staticmethod
+    def backward(ctx, g):
+        root, scale = ctx.saved_tensors
+        return g * scale / root / 2, None
+
+
+class ForgetsMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        dot = (g * y).sum(-1, keepdim=True)  # noqa: F841 (forgotten below)
+        return y * g
+
+
 def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
@@ -1130,6 +1157,12 @@ WITHIN = {
         marked((4, 3), (4, 3)),
         "`2 * g * x / variance.exp()` for `2 * g * x / variance`",
     ),
+    "what forward left": (
+        LeavesTheInput,
+        (torch.rand(4, 3).requires_grad_(), torch.tensor(1.7)),
+        "`root` for `x` at ",
+    ),
+    "a name that nobody reads": (ForgetsMean, marked((4, 3)), "`y * (g - dot)` for `y * g`"),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
 }
 

@@ -6,20 +6,16 @@ is written into the source, compiled, and judged as any Function is, at other po
 is printed has been run.
 """
 
-import itertools
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pullback.conformance._arguments import Arguments
 from pullback.conformance._changes import Difference, Pair
 from pullback.conformance._derivative import judge
-from pullback.conformance._mends import around, mended
 from pullback.conformance._probe import Probe
-from pullback.conformance._resize import larger
 from pullback.conformance._rewrites import Rewrite
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search
@@ -72,11 +68,9 @@ class _Repair:
         rule = self.search.rule
         if rule.does == "jvp":
             return True, True
-        undo = around(back=lambda method, ctx, *given: function(ctx, *given))
-        subject = mended(rule.probe.subject, [undo])
-        if subject is None:
+        there, sizes = rule.with_rule(function), rule.sizes
+        if there is None:
             return False, False
-        there, sizes = replace(rule.probe, subject=subject), self.sizes
         return self.is_right_at(there), sizes is None or self.is_right_at(there.at(sizes))
 
     def is_right_at(self, probe: Probe) -> bool:
@@ -84,17 +78,6 @@ class _Repair:
         with suppress(Exception):  # refused there
             return not judge(probe, self.search.only).is_wrong
         return False
-
-    @cached_property
-    def sizes(self) -> Arguments | None:
-        """Arguments of other sizes, where forward takes them."""
-        probe = self.search.rule.probe
-        with suppress(Exception):
-            found = larger(probe.inputs, probe.generator("larger"))
-            if found is not None:
-                probe.at(found).output_values()
-                return found
-        return None
 
     def words(self, owner: Written, texts: Mapping[Any, str], gap: float, *, whole: bool) -> Right:
         """An edit as it is told."""
@@ -117,15 +100,15 @@ def _line(text: str) -> str:
 
 
 def right_edit(
-    rule: Rule, only: int, difference: Difference, is_right: IsRight, until: float
+    rules: Sequence[Rule], only: int, difference: Difference, is_right: IsRight, until: float
 ) -> Right:
-    """Name the edit after which a rule is right.
+    """Name the edit after which a Function is right.
 
     Of an edit that leaves another answer wrong, which is that of another fault then, it says so;
     one that makes another answer wrong is none.
 
     Arguments:
-        rule: the rule that is wrong.
+        rules: those that may be wrong, the likeliest first.
         only: the position of the input whose gradient that is, or of the output whose tangent.
         difference: what was expected and got.
         is_right: tells whether a tensor is the answer at a position.
@@ -135,27 +118,39 @@ def right_edit(
         What is to be edited; empty where no edit that was tried makes the rule right.
     """
     pair = Pair.of(difference)
-    source = written(rule.method) if pair is not None and rule.is_had() else None
-    if pair is None or source is None:
+    if pair is None:
         return Right()
-    search = Search(rule, source, only, pair, is_right)
-    if not search.starts():
-        return Right()
-    repair, found = _Repair(search), [Right()]
-    nearest, nearly = search.nearly, None
-    for rewrite in itertools.chain(search.every(), search.fitted(until)):
+    nearest, nearly, found = math.inf, None, [Right()]
+    for search, rewrite in _edits(rules, only, pair, is_right, until):
         if time.process_time() > until or len(found) > _SEVERAL:
             break
         answers = search.answers(rewrite)
         gap = search.gap(answers)
         if answers is None or not search.keeps(answers):
             continue
-        if gap <= pair.difference.close:
-            right = repair.told(rewrite)
+        if gap <= difference.close:
+            right = _Repair(search).told(rewrite)
             if right.whole and right.general:
                 return right
             found += [right] * bool(right.said)
-        elif rewrite.rank < NAMELESS and gap < nearest:
-            nearest, nearly = gap, rewrite
+        elif rewrite.rank < NAMELESS and gap < min(nearest, search.nearly):
+            nearest, nearly = gap, (search, rewrite)
     best = max(found, key=lambda right: (bool(right.said), right.whole, right.general))
-    return best if best.said or nearly is None else repair.told(nearly, nearest)
+    if best.said or nearly is None:
+        return best
+    return _Repair(nearly[0]).told(nearly[1], nearest)
+
+
+def _edits(
+    rules: Sequence[Rule], only: int, pair: Pair, is_right: IsRight, until: float
+) -> Iterator[tuple[Search, Rewrite]]:
+    """The edits of all rules; what takes several factors at once, last."""
+    searches = []
+    for rule in rules:
+        source = written(rule.method) if rule.is_had() else None
+        search = Search(rule, source, only, pair, is_right) if source is not None else None
+        if search is not None and search.starts():
+            searches.append(search)
+            yield from ((search, rewrite) for rewrite in search.every())
+    for search in searches:
+        yield from ((search, rewrite) for rewrite in search.fitted(until))

@@ -80,8 +80,9 @@ class _Place:
         """What an operand was."""
         return self.noted.first.get(self.e.rule.key(node))
 
-    def to(self, rank: int, text: str) -> Rewrite:
-        return Rewrite(rank, {self.e: text})
+    def to(self, rank: int, text: str, name: str = "") -> Rewrite:
+        """An edit, likelier where it reads a name that nobody reads."""
+        return Rewrite(rank - 3 * (name in self.e.rule.unread), {self.e: text})
 
     def written(self, texts: Mapping[Any, str]) -> str:
         """Its text with other operands."""
@@ -327,7 +328,7 @@ def _other_names(place: _Place) -> Iterator[Rewrite]:
         other = name.value
         if name.text != text and not is_same(other, value):
             near = other.shape == value.shape and other.dtype == value.dtype
-            yield place.to(4 if near else 5, name.text)
+            yield place.to(4 if near else 5, name.text, name.text)
             if len(same) > 1 and same[0] is place.e:
                 yield Rewrite(5 - near, dict.fromkeys(same, name.text))
 
@@ -356,7 +357,8 @@ def _with_names(place: _Place) -> Iterator[Rewrite]:
         if other.ndim > 1 and _go_together(other.mT, value):
             views.append(f"{name.text}.mT")
         for form, rank in _WITH_ONE.items():
-            yield from (place.to(rank, form.format(factor, one, *ends)) for one in views)
+            for one in views:
+                yield place.to(rank, form.format(factor, one, *ends), name.text)
 
 
 def _alone(place: _Place) -> Iterator[Rewrite]:

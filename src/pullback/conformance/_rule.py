@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import larger
 from pullback.conformance._transforms import push
 
 __all__ = ["Rule"]
@@ -25,7 +27,7 @@ class Rule:
     weights: list[Any]  # the cotangents, or the tangents
     # what keeps the structure of each point, of its gradient too
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
-    does: str = "back"  # or ``jvp``
+    does: str = "back"  # or ``jvp``, or ``fill``: what fills the context
     called: str = "Backward"
     answered: str = "gradient"
     method: Callable[..., Any] | None = None  # as the author has it
@@ -37,17 +39,41 @@ class Rule:
 
     def is_had(self) -> bool:
         """Call the rule once, and keep what it was called with; whether it can be called again."""
-        undo = around(forward=self._forward, **{self.does: self._called})
-        subject = mended(self.probe.subject, [undo])
-        if subject is None:
+        called = {"fill": self._filled} if self.does == "fill" else {
+            "forward": self._forward, self.does: self._called
+        }  # fmt: skip
+        there = self.of(called)
+        if there is None:
             return False
         with suppress(Exception):  # of a rule that fails, what it was called with is had
-            there = replace(self.probe, subject=subject)
             if self.does == "jvp":
                 push(there, self.points, _copies(self.weights))
             else:
                 there.answers(there.leaves(self.points), _copies(self.weights))
         return self.method is not None
+
+    @cached_property
+    def sizes(self) -> Arguments | None:
+        """Arguments of other sizes, where forward takes them."""
+        with suppress(Exception):
+            found = larger(self.probe.inputs, self.probe.generator("larger"))
+            if found is not None:
+                self.probe.at(found).output_values()
+                return found
+        return None
+
+    def of(self, methods: Mapping[str, Callable[..., Any]]) -> Probe | None:
+        """The subject with methods that are called through others."""
+        subject = mended(self.probe.subject, [around(**methods)])
+        return None if subject is None else replace(self.probe, subject=subject)
+
+    def with_rule(self, function: Callable[..., Any]) -> Probe | None:
+        """The subject with another rule."""
+        return self.of({self.does: lambda method, *args, **kwargs: function(*args, **kwargs)})
+
+    def _filled(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        self.method = method
+        return method(*args, **kwargs)
 
     def _forward(self, method: Any, *args: Any) -> Any:
         self._taken = args
@@ -79,6 +105,8 @@ class Rule:
         self, function: Callable[..., Any] | None, left: Mapping[str, Any] = MappingProxyType({})
     ) -> list[torch.Tensor] | None:
         """The answers of another rule, or to what else is left for it; ``None`` if it fails."""
+        if self.does == "fill":
+            return self._answers(function)
         all_left = {**self.left, **left}
         names = list(all_left)
         values = dict(zip(names, _copies(all_left.values()), strict=True))
@@ -95,6 +123,15 @@ class Rule:
             pairs = zip(answers, zeros, self.within, strict=True)
             return [_kept(t, zero, keep) for t, zero, keep in pairs]
         except Exception:  # whatever does not take what is no operand of its own
+            return None
+
+    def _answers(self, function: Callable[..., Any] | None) -> list[torch.Tensor] | None:
+        """The gradients behind another rule that fills the context."""
+        there = self.with_rule(function) if function else self.probe
+        try:
+            found = there.backward(self.points, _copies(self.weights))  # type: ignore[union-attr]
+            return [keep(t) for keep, t in zip(self.within, found, strict=True)]
+        except Exception:  # whatever backward does not take
             return None
 
 

@@ -113,7 +113,7 @@ class Search:
     def every(self) -> list[Rewrite]:
         """All edits, the likeliest first."""
         found: list[tuple[int, Rewrite]] = []
-        for e in (e for source in self.source.rules for e in source.expressions):
+        for e in self.expressions:
             if e.key in self.noted.first:
                 against = self.reach(e)
                 if against is not None:
@@ -126,6 +126,12 @@ class Search:
         found += [(0, rewrite) for rewrite in self.turned_round()]
         found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
         return [rewrite for _, rewrite in found]
+
+    @cached_property
+    def expressions(self) -> Sequence[Expression]:
+        """Those that may be meant otherwise: of what fills a context, what it leaves there."""
+        every = [e for source in self.source.rules for e in source.expressions]
+        return [e for e in every if self.rule.does != "fill" or e.is_left]
 
     def twice(self, e: Expression) -> list[torch.Tensor] | None:
         """All answers where an expression is doubled; ``None`` where it cannot be."""
@@ -229,8 +235,7 @@ class Search:
     def fitted(self, until: float) -> Iterator[Rewrite]:
         """Factors and terms that are products of what is at hand."""
         tried: list[torch.Tensor] = []
-        every = (e for source in self.source.rules for e in source.expressions)
-        for e in (e for e in every if e.key in self.noted.first and e.is_whole):
+        for e in (e for e in self.expressions if e.key in self.noted.first and e.is_whole):
             value, needed = self.wanted(e, self.noted.first[e.key])
             if needed is None or time.process_time() > until:
                 continue

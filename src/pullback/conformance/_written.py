@@ -60,6 +60,15 @@ class Expression(NamedTuple):
         return sum_ or returned or isinstance(around, (ast.Assign, ast.AugAssign, ast.Return))
 
     @property
+    def is_left(self) -> bool:
+        """Whether its statement reaches the first argument, which is the context."""
+        node = self.node
+        while not isinstance(node, ast.stmt):
+            node = self.rule.parent[node]
+        names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        return self.rule.tree.args.args[0].arg in names
+
+    @property
     def is_looped(self) -> bool:
         """Whether a loop runs over it."""
         around = self.rule.parent[self.node]
@@ -150,11 +159,17 @@ class Written:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     @cached_property
-    def local(self) -> Collection[str]:
+    def local(self) -> set[str]:
         """The names that it binds."""
         bound = {n.arg for n in ast.walk(self.tree) if isinstance(n, ast.arg)}
         names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
         return bound | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+    @cached_property
+    def unread(self) -> Collection[str]:
+        """The names that it binds and does not read: one of them may be forgotten."""
+        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
+        return self.local - {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
@@ -374,12 +389,8 @@ def _helpers(function: FunctionType, tree: ast.AST, depth: int) -> Iterator[tupl
         if attribute:
             value = inspect.getattr_static(value, attribute, None) if value is not None else None
             value = value.__func__ if isinstance(value, staticmethod) else value
-        own = function.__module__.partition(".")[0]
-        if (
-            isinstance(value, FunctionType)
-            and value is not function
-            and value.__module__.partition(".")[0] == own
-        ):
+        own, module = function.__module__.partition(".")[0], getattr(value, "__module__", "")
+        if callable(value) and value is not function and f"{module}".partition(".")[0] == own:
             helper = written(value, depth - 1)
             if helper is not None:
                 yield path, helper

@@ -186,11 +186,11 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
 
 
 def _edit(at: Around, only: int, difference: Difference) -> Right:
-    at = replace(at, until=time.process_time() + 2 * _SECONDS)
+    at = replace(at, until=time.process_time() + 3 * _SECONDS)
     inputs = at.probe.inputs.with_points(at.points)
-    rule = Rule(at.probe, at.points, at.weights, at.steps)
+    rules = [Rule(at.probe, at.points, at.weights, at.steps, does) for does in ("back", "fill")]
     with suppress(Exception):  # another rule may raise, or answer, whatever there is
-        return right_edit(rule, only, difference, lambda k, t: _is_of(at, k, t, inputs), at.until)
+        return right_edit(rules, only, difference, lambda k, t: _is_of(at, k, t, inputs), at.until)
     return Right()
 
 
@@ -392,5 +392,5 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
             other = Pair.of(replace(hand, expected=expected[j], got=tangent))
             return other is not None and other.equal(other.got)
 
-        return right_edit(jvp, k, difference, is_right, until).said
+        return right_edit([jvp], k, difference, is_right, until).said
     return ""
