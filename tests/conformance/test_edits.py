@@ -743,7 +743,7 @@ NAMED = {
     "less than one": (
         Drop,
         (X, (X > 0).float(), 0.2),
-        ("`1.25 * g * ctx.saved_tensors[0]` for `g * ctx.saved_tensors[0]` at test_edits.py"),
+        "`ctx.save_for_backward(mask / (1 - p))` for `ctx.save_for_backward(mask)` at ",
     ),
     "compared": (
         MaskedMean,
@@ -840,7 +840,8 @@ NAMED = {
     "one less": (
         Standardises,
         (torch.randn(4, 7, generator=generator),),
-        "`g * g.shape[1] / (g.shape[1] - 1) * y` for `g * y` at test_edits.py",
+        "`(g * g.shape[1] / (g.shape[1] - 1) * y).mean(1, keepdim=True)` for "
+        "`(g * y).mean(1, keepdim=True)` at test_edits.py",
     ),
     "operand": (
         Bonds,
@@ -855,7 +856,7 @@ NAMED = {
     "another result": (
         GroupNorm,
         (torch.randn(4, 5, generator=generator), torch.rand(5, generator=generator)),
-        "`g * weight * y` for `g * y` at test_edits.py",
+        "`(g * weight * y).mean(-1, keepdim=True)` for `(g * y).mean(-1, keepdim=True)` at ",
     ),
     "factor of one use": (
         GatedUnit,
@@ -1160,7 +1161,7 @@ WITHIN = {
     "what forward left": (
         LeavesTheInput,
         (torch.rand(4, 3).requires_grad_(), torch.tensor(1.7)),
-        "`root` for `x` at ",
+        "ctx.save_for_backward(root, scale)` for `ctx.save_for_backward(x, scale)`",
     ),
     "a name that nobody reads": (ForgetsMean, marked((4, 3)), "`y * (g - dot)` for `y * g`"),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
@@ -1174,6 +1175,50 @@ def test_a_backward_that_fails_or_answers_none_is_repaired_too(name):
     bad = [finding for finding in report if finding.verdict in ("broken", "crashes")]
     assert said in bad[0].hint
     assert all(finding.cause == bad[0].clause for finding in bad[1:])
+
+
+class LowRank(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, a, b):
+        ctx.save_for_backward(x, a, b)
+        return x @ a @ b
+
+    @staticmethod
+    def backward(ctx, g):
+        x, a, b = ctx.saved_tensors
+        return 2 * g @ b.T @ a.T, x.T @ g @ b.T, (x @ a).T @ g  # 2: hidden while b is zero
+
+
+def test_weights_that_begin_at_zero_hide_nothing():
+    b = torch.zeros(2, 3, requires_grad=True)
+    finding = check(LowRank, *marked((4, 3), (3, 2)), b, clauses="derivative")["derivative"]
+    assert finding.verdict == "broken"
+    assert "args[0]" in finding.detail
+
+
+class Tversky(torch.autograd.Function):
+    """Beside two options that add up to one."""
+
+    @staticmethod
+    def forward(ctx, p, mask, alpha, beta):
+        ctx.save_for_backward(p, mask)
+        ctx.alpha, ctx.beta = alpha, beta
+        hit, other = (p * mask).sum(), (p * (1 - mask)).sum()
+        return hit / (hit + alpha * other + beta * ((1 - p) * mask).sum())
+
+    @staticmethod
+    def backward(ctx, g):
+        p, mask = ctx.saved_tensors
+        hit, other = (p * mask).sum(), (p * (1 - mask)).sum()
+        whole = hit + ctx.alpha * other + ctx.beta * ((1 - p) * mask).sum()
+        by_whole = mask + ctx.alpha * (1 - mask)  # - ctx.beta * mask
+        return g * (mask / whole - hit / whole**2 * by_whole), None, None, None
+
+
+def test_an_edit_that_is_right_with_some_options_alone_is_not_told():
+    p, mask = torch.rand(9, generator=generator).requires_grad_(), torch.arange(9.0) % 2
+    finding = check(Tversky, p, mask, 0.3, 0.7, clauses="derivative")["derivative"]
+    assert "ctx.beta" in finding.hint
 
 
 def test_a_size_that_is_the_factor_by_chance_is_not_named():
@@ -1284,6 +1329,54 @@ class Subtracts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return g, -g
+
+
+class KeepsWidth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        KeepsWidth.width = x.shape[-1]
+        return x.sum(-1) / KeepsWidth.width
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g / KeepsWidth.width)[:, None].expand(-1, 3)
+
+
+class KeepsRatio(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, length, width):
+        KeepsRatio.ratio = length / width
+        ctx.save_for_backward(x)
+        return torch.sin(KeepsRatio.ratio * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * KeepsRatio.ratio * torch.cos(KeepsRatio.ratio * x), None, None
+
+
+class KeepsRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        KeepsRows.ones = torch.ones_like(x)
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * KeepsRows.ones
+
+
+SHARED = {
+    "a size": ((KeepsWidth, X), "broken"),
+    "a ratio of options": ((KeepsRatio, X, 3.0, 2.0), "broken"),
+    "a tensor of that size": ((KeepsRows, X), "crashes"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_hangs_on_sizes_or_options_and_is_shared_by_calls_is_found(name):
+    case, verdict = SHARED[name]
+    assert check(*case, clauses="state")["state"].verdict == verdict
 
 
 def test_rows_that_rise_are_no_items_that_may_grow_alone():

@@ -4,6 +4,7 @@ Each mend names the words of the report that it follows, so that no advice is pr
 has tried.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +52,11 @@ def with_(base: type, **more: Any) -> type:
 
 def _part(value: Any) -> Any:
     return staticmethod(value) if callable(value) else value
+
+
+def without_source(rule):
+    """The same rule, in whose source no edit can be looked for."""
+    return functools.partial(rule)
 
 
 def half(ctx, cotangent):
@@ -600,14 +606,16 @@ class WholeEntropy(NegativeEntropy):
 
 
 MENDS = [
-    Mend("derivative", with_(Sine, backward=half), Sine, "Correct backward"),
+    Mend("derivative", with_(Sine, backward=half), Sine, "Write `2 * cotangent`"),
+    Mend("derivative", with_(Sine, backward=without_source(half)), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
          with_(Sine, backward=half, gradient="surrogate"), 'gradient = "surrogate"'),
     Mend("derivative", with_(Sine, backward=squeezed), Sine, "Name the dimension",
          lambda: (normal(1, 4),)),
     Mend("sizes", with_(Sine, backward=squeezed), Sine, "Name the dimension",
          lambda: (normal(3, 4),)),
-    Mend("linear", with_(Sine, backward=cut), Sine, "Make backward linear"),
+    Mend("linear", with_(Sine, backward=cut), Sine, "Write `ctx.saved_tensors[0].cos() * "),
+    Mend("linear", with_(Sine, backward=without_source(cut)), Sine, "Make backward linear"),
     Mend("linear", with_(Sine, backward=cut), with_(Sine, backward=cut, gradient="nonlinear"),
          'gradient = "nonlinear"'),
     Mend("double", SavesSlope, SavesInput, "differentiable operations"),

@@ -65,7 +65,7 @@ def _of_one_edit(failed: Iterable[Finding]) -> list[Finding]:
     first: dict[str, str] = {}
     found = []
     for finding in failed:
-        edit = finding.hint if finding.hint.startswith(EDIT) else ""
+        edit = finding.hint.partition(". ")[0] if finding.hint.startswith(EDIT) else ""
         clause = first.setdefault(edit, finding.clause)
         if edit and clause != finding.clause:
             found.append(replace(finding, cause=clause))

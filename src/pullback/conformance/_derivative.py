@@ -71,9 +71,15 @@ class Trial:
         return self.match != "unclear"
 
 
-def judge(probe: Probe, only: int | None = None, **options: Any) -> Trial:
-    """Compare backward with finite differences, of all inputs or of one, until that is settled."""
-    return decide(lambda number: try_derivative(probe, number, only), **options)
+def judge(probe: Probe, only: int | None = None, wanted: int = 2, **options: Any) -> Trial:
+    """Compare backward with finite differences, of all inputs or of one, until that is settled.
+
+    Zeros hide what they are multiplied by, as weights do that begin there: the derivative is right
+    beside them too then.
+    """
+    zeros = any(bool((point == 0).any()) for point in probe.inputs.points())
+    beside = zeros and wanted > 1
+    return decide(lambda number: try_derivative(probe, number, only), wanted + beside, **options)
 
 
 def decide(

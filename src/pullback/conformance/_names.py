@@ -8,7 +8,8 @@ import torch
 
 from pullback.conformance._changes import CLOSE, is_same
 from pullback.conformance._mends import Stand
-from pullback.conformance._written import Expression, Watch
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import Expression
 
 __all__ = ["Name", "is_number", "named_factors", "names_at", "numbers_at"]
 

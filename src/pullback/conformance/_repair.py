@@ -2,8 +2,8 @@
 
 The rule is called again and again with expressions replaced (`_search`), on the context that
 forward has left; what it answers is compared with the numbers expected. An edit that is right there
-is written into the source, compiled, and judged as any Function is, at other points and sizes: what
-is printed has been run.
+is written into the source, compiled, and judged as any Function is, at other points, sizes and
+options: what is printed has been run.
 """
 
 import math
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from pullback.conformance._changes import Difference, Pair
 from pullback.conformance._derivative import judge
+from pullback.conformance._place import Rewrite
 from pullback.conformance._probe import Probe
-from pullback.conformance._rewrites import Rewrite
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search
 from pullback.conformance._written import Written, written
@@ -34,7 +34,7 @@ class Right(NamedTuple):
     said: str = ""  # one sentence; empty where nothing was found
     mend: str = ""  # what to do
     whole: bool = False  # whether all answers are right then
-    general: bool = False  # whether that is so at other sizes too
+    general: bool = False  # whether that is so with other arguments too
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,25 @@ class _Repair:
         return Right()
 
     def judged(self, function: Callable[..., Any]) -> tuple[bool, bool]:
-        """Whether the Function with another rule has no wrong derivative, and at other sizes."""
+        """Whether the Function with another rule has no wrong derivative here, and elsewhere."""
         rule = self.search.rule
         if rule.does == "jvp":
             return True, True
-        there, sizes = rule.with_rule(function), rule.sizes
+        there = rule.with_rule(function)
         if there is None:
             return False, False
-        return self.is_right_at(there), sizes is None or self.is_right_at(there.at(sizes))
+        alone = [there.inputs.with_differentiable([k]) for k in there.inputs.differentiable]
+        general = all(map(self.is_right_at, map(there.at, rule.elsewhere)))
+        return self.is_right_at(there), general and all(self.runs(there.at(i)) for i in alone)
+
+    def runs(self, probe: Probe) -> bool:
+        """Whether backward runs where one input alone needs a gradient."""
+        with suppress(Exception):
+            leaves = probe.leaves()
+            outputs = probe.evaluate(leaves)
+            probe.pull(leaves, probe.cotangents(outputs), outputs)
+            return True
+        return False
 
     def is_right_at(self, probe: Probe) -> bool:
         """Whether the derivative is right with some arguments."""

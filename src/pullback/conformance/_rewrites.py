@@ -9,17 +9,18 @@ would stand.
 import ast
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import is_same
 from pullback.conformance._names import Name, is_number, numbers_at
-from pullback.conformance._written import Expression, Watch, names_in
+from pullback.conformance._place import Place, Rewrite, is_plain
+from pullback.conformance._tensor_rewrites import of_a_tensor
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import Expression, names_in
 
-__all__ = ["Rewrite", "is_plain", "rewrites"]
+__all__ = ["rewrites"]
 
 _ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _LOGICAL = {ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^"}
@@ -33,65 +34,8 @@ _FUNCTIONS = (
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
 )  # fmt: skip
-# Of a factor, what is read, the expression and an operand, with their ranks.
-_WITH_ONE = {
-    "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
-    "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
-    "{2} - {1}": 6, "{0} * {1}.conj()": 6,
-    # What a norm, a softmax or a projection takes away.
-    "{0} - {1} * ({1} * {0}).sum(-1, keepdim=True)": 6,
-    "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
-    "{2} - {1} * {3}.sum(-1, keepdim=True)": 6,
-}  # fmt: skip
-# Of an operand, a factor, and the expression.
-_ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
-# Of what forward left, one for the other: a logarithm, a logit, an angle.
-_OF_NAMES = ("exp", "log", "sigmoid", "tanh", "sin", "cos", "sign", "abs")
 _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried
-_LARGE = 2**16  # entries of a tensor for which only what is likely is tried
-
-
-class Rewrite(NamedTuple):
-    """Other expressions in the place of some."""
-
-    rank: int  # those of a lower rank are likelier
-    texts: Mapping[Expression, str]
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it may be another one: a device is lost for the process by a wrong index."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
-    return harmless and value.numel() > 0
-
-
-@dataclass(frozen=True)
-class _Place:
-    """An expression whose rewrites are listed."""
-
-    e: Expression
-    value: Any  # what it was
-    noted: Watch
-    names: Sequence[Name]
-
-    def known(self, node: ast.AST) -> Any:
-        """What an operand was."""
-        return self.noted.first.get(self.e.rule.key(node))
-
-    def to(self, rank: int, text: str, name: str = "") -> Rewrite:
-        """An edit, likelier where it reads a name that nobody reads."""
-        return Rewrite(rank - 3 * (name in self.e.rule.unread), {self.e: text})
-
-    def written(self, texts: Mapping[Any, str]) -> str:
-        """Its text with other operands."""
-        return self.e.rule.spliced(texts, self.e.node)
-
-    def tensors(self) -> Iterator[Name]:
-        for name in self.names:
-            if isinstance(name.value, torch.Tensor) and is_plain(name.value):
-                yield name
 
 
 def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Iterator[Rewrite]:
@@ -103,7 +47,7 @@ def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Ite
         names: what it may name.
     """
     value = noted.first[expression.key]
-    place = _Place(expression, value, noted, names)
+    place = Place(expression, value, noted, names)
     yield from _BY_NODE.get(type(expression.node), _nothing)(place)
     if value is None:
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
@@ -112,22 +56,10 @@ def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Ite
     elif is_number(value):
         yield from _numbers(place)
     elif is_plain(value):
-        yield from _of_a_tensor(place)
+        yield from of_a_tensor(place)
 
 
-def _of_a_tensor(place: _Place) -> Iterator[Rewrite]:
-    value = place.value
-    if isinstance(place.e.node, (ast.Name, ast.Attribute, ast.Subscript)):
-        yield from _other_names(place)
-    if value.dtype == torch.bool:
-        yield place.to(3, f"~{place.e.atom}")
-    elif is_continuous(value) and value.numel() <= _LARGE:
-        yield from _with_names(place)
-        yield from _alone(place)
-        yield from _arranged(place)
-
-
-def _reordered(place: _Place) -> Iterator[Rewrite]:
+def _reordered(place: Place) -> Iterator[Rewrite]:
     """Several values that are taken apart, two of them exchanged."""
     text, tensors = place.e.atom, [k for k, v in enumerate(place.value) if is_plain(v)]
     for one, other in itertools.combinations(tensors, 2):
@@ -136,28 +68,28 @@ def _reordered(place: _Place) -> Iterator[Rewrite]:
         yield place.to(2, f"{text}[::-1]" if len(parts) == 2 else ", ".join(parts))
 
 
-def _nothing(place: _Place) -> Iterator[Rewrite]:
+def _nothing(place: Place) -> Iterator[Rewrite]:
     yield from ()
 
 
-def _negated(place: _Place) -> Iterator[Rewrite]:
+def _negated(place: Place) -> Iterator[Rewrite]:
     if isinstance(place.e.node.op, ast.USub):
         yield place.to(1, place.e.rule.text(place.e.node.operand))
 
 
-def _flags(place: _Place) -> Iterator[Rewrite]:
+def _flags(place: Place) -> Iterator[Rewrite]:
     if type(place.value) is bool:
         yield place.to(1, f"{not place.value}")
 
 
-def _of_several(place: _Place) -> Iterator[Rewrite]:
+def _of_several(place: Place) -> Iterator[Rewrite]:
     node = place.e.node
     yield from _exchanged(
         place, [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.elts
     )
 
 
-def _operators(place: _Place) -> Iterator[Rewrite]:
+def _operators(place: Place) -> Iterator[Rewrite]:
     """Another operator, its operands exchanged, one of them alone."""
     node, rule = place.e.node, place.e.rule
     kind, left, right = type(node.op), rule.text(node.left), rule.text(node.right)
@@ -187,7 +119,7 @@ def _operators(place: _Place) -> Iterator[Rewrite]:
             yield place.to(2, left if other == 1 else place.written({node.right: text}))
 
 
-def _signed(place: _Place, left: Any, old: str, sign: str) -> str:
+def _signed(place: Place, left: Any, old: str, sign: str) -> str:
     """Its text with another operator: the first behind the left operand and what closes it."""
     text = place.e.text
     opened = place.written({left: "\0"}).index("\0")
@@ -195,7 +127,7 @@ def _signed(place: _Place, left: Any, old: str, sign: str) -> str:
     return text[:start] + text[start:].replace(old, sign, 1)
 
 
-def _compared(place: _Place) -> Iterator[Rewrite]:
+def _compared(place: Place) -> Iterator[Rewrite]:
     node = place.e.node
     if len(node.ops) > 1:
         return
@@ -205,7 +137,7 @@ def _compared(place: _Place) -> Iterator[Rewrite]:
             yield place.to(2, _signed(place, node.left, old, sign))
 
 
-def _exchanged(place: _Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
+def _exchanged(place: Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
     """Two operands exchanged."""
     text = place.e.rule.text
     for one, other in itertools.combinations(operands, 2):
@@ -214,7 +146,7 @@ def _exchanged(place: _Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
             yield place.to(2, place.written({one: text(other), other: text(one)}))
 
 
-def _calls(place: _Place) -> Iterator[Rewrite]:
+def _calls(place: Place) -> Iterator[Rewrite]:
     """Another function, its arguments exchanged, what it is called of alone."""
     node, rule, value = place.e.node, place.e.rule, place.value
     path, method = names_in(node.func), isinstance(node.func, ast.Attribute)
@@ -241,7 +173,7 @@ def _calls(place: _Place) -> Iterator[Rewrite]:
         )
 
 
-def _reduced(place: _Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
+def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
     """A sum or mean along other dimensions, or within the segments that an index names."""
     value, every = place.value, [*range(whole.ndim)][:_MOST]
     kept = value.ndim == whole.ndim
@@ -265,7 +197,7 @@ def _reduced(place: _Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
                 yield place.to(5, text)
 
 
-def _parts(place: _Place) -> Iterator[Rewrite]:
+def _parts(place: Place) -> Iterator[Rewrite]:
     """The whole, or as many entries from its other end."""
     node, value = place.e.node, place.value
     whole = place.known(node.value)
@@ -283,7 +215,7 @@ def _parts(place: _Place) -> Iterator[Rewrite]:
             yield place.to(4, f"{place.e.rule.text(node.value)}[{before}{part}]")
 
 
-def _numbers(place: _Place) -> Iterator[Rewrite]:
+def _numbers(place: Place) -> Iterator[Rewrite]:
     """Another number."""
     value, text = place.value, place.e.atom
     whole, node = type(value) is int, place.e.node
@@ -316,84 +248,7 @@ def _numbers(place: _Place) -> Iterator[Rewrite]:
     yield from (place.to(3, f"{n}") for n in near)
 
 
-def _other_names(place: _Place) -> Iterator[Rewrite]:
-    """Another tensor, there or wherever the same is read."""
-    value, text = place.value, place.e.text
-    same = [e for e in place.e.rule.expressions if e.text == text and e.key in place.noted.first]
-    for number in numbers_at(place.names):
-        yield place.to(5, number.text)
-    if is_continuous(value):
-        yield from (place.to(6, f"{text}.{name}()") for name in _OF_NAMES)
-    for name in place.tensors():
-        other = name.value
-        if name.text != text and not is_same(other, value):
-            near = other.shape == value.shape and other.dtype == value.dtype
-            yield place.to(4 if near else 5, name.text, name.text)
-            if len(same) > 1 and same[0] is place.e:
-                yield Rewrite(5 - near, dict.fromkeys(same, name.text))
-
-
-def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    try:
-        torch.broadcast_shapes(one.shape, other.shape)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _with_names(place: _Place) -> Iterator[Rewrite]:
-    """A factor or a term that is forgotten, or one too many."""
-    value, factor, ends = place.value, place.e.factor, (place.e.text, place.e.atom)
-    for number in (n for n in place.names if type(n.value) is float):
-        yield place.to(4, f"{factor} * {number.text}")
-        yield place.to(4, f"{factor} / {number.text}")
-    for name in place.tensors():
-        other = name.value
-        if not is_continuous(other) or other.is_complex() > value.is_complex():
-            continue
-        views = [name.text] * _go_together(other, value)
-        if other.ndim and _go_together(other[..., None], value) and not views:
-            views.append(f"{name.text}[..., None]")
-        if other.ndim > 1 and _go_together(other.mT, value):
-            views.append(f"{name.text}.mT")
-        for form, rank in _WITH_ONE.items():
-            for one in views:
-                yield place.to(rank, form.format(factor, one, *ends), name.text)
-
-
-def _alone(place: _Place) -> Iterator[Rewrite]:
-    """A function of the tensor alone, or another extent of it."""
-    atom, form = place.e.atom, (place.e.atom, place.e.factor, place.e.text)
-    yield from (place.to(5, how.format(*form)) for how in _ALONE)
-    for number in numbers_at(place.names):
-        if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
-            yield place.to(4, f"{atom} ** {number.text}")
-    for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
-        for reduction in _REDUCTIONS:
-            yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
-            yield place.to(5, f"{atom}.{reduction}({dim})")
-        yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
-
-
-def _arranged(place: _Place) -> Iterator[Rewrite]:
-    """The same numbers at other places, or their complex conjugates."""
-    value, atom = place.value, place.e.atom
-    for one, other in itertools.combinations(range(value.ndim), 2):
-        text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
-        yield place.to(3, text)
-    for dim in (d for d, size in enumerate(value.shape) if size > 1):
-        lead = ":, " * dim
-        yield place.to(5, f"{atom}.flip({dim})")
-        yield place.to(6, f"{atom}.roll(1, {dim})")
-        yield place.to(6, f"{atom}.roll(-1, {dim})")
-        zeros = f"torch.zeros_like({atom}[{lead}:1])"
-        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {dim})")
-        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
-    if value.is_complex():
-        yield place.to(3, f"{atom}.conj()")
-
-
-_BY_NODE: Mapping[type[ast.AST], Callable[[_Place], Iterator[Rewrite]]] = {
+_BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {
     ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
     ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
     ast.Constant: _flags,

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments
+from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import larger
 from pullback.conformance._transforms import push
+from pullback.conformance._vectors import normal
 
 __all__ = ["Rule"]
 
@@ -53,14 +54,18 @@ class Rule:
         return self.method is not None
 
     @cached_property
-    def sizes(self) -> Arguments | None:
-        """Arguments of other sizes, where forward takes them."""
+    def elsewhere(self) -> Sequence[Arguments]:
+        """Other arguments that forward takes: other sizes, options, and numbers all alike."""
+        given, generator = self.probe.inputs, self.probe.generator("elsewhere")
+        wide = [_varied(value, generator) for value in given.values]
+        found = [larger(given, generator), given.with_numbers(lambda n: 0.9 * n),
+                 given.with_values(wide)]  # fmt: skip
+        return [inputs for inputs in found if inputs is not None and self._is_taken(inputs)]
+
+    def _is_taken(self, inputs: Arguments) -> bool:
         with suppress(Exception):
-            found = larger(self.probe.inputs, self.probe.generator("larger"))
-            if found is not None:
-                self.probe.at(found).output_values()
-                return found
-        return None
+            return all(bool(y.isfinite().all()) for y in self.probe.at(inputs).output_values())
+        return False
 
     def of(self, methods: Mapping[str, Callable[..., Any]]) -> Probe | None:
         """The subject with methods that are called through others."""
@@ -133,6 +138,13 @@ class Rule:
             return [keep(t) for keep, t in zip(self.within, found, strict=True)]
         except Exception:  # whatever backward does not take
             return None
+
+
+def _varied(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that differ, where those given are all the same."""
+    if not is_continuous(value) or value.numel() < 2 or bool((value != value.reshape(-1)[0]).any()):
+        return value
+    return normal(value, generator)
 
 
 def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

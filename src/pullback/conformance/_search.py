@@ -17,10 +17,12 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
+from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
-from pullback.conformance._rewrites import Rewrite, is_plain, rewrites
+from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
-from pullback.conformance._written import Expression, Watch, Written
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import Expression, Written
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 

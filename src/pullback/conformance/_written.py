@@ -9,26 +9,23 @@ nothing is told.
 
 import ast
 import inspect
-import math
 import textwrap
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
+from pullback.conformance._watch import Watch
 from pullback.internal._syntax import parse
 
-__all__ = ["Expression", "Watch", "Written", "is_short", "names_in", "written"]
+__all__ = ["Expression", "Written", "is_short", "names_in", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 _HELPERS = 8  # functions of the author's that a rule calls
-_MOST = 2**17  # entries of a tensor of which a copy is kept
 _SEEN, _HERE = "__seen__", "__here__"
 _SHOWN = 60  # characters of an expression
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
@@ -87,52 +84,13 @@ class Expression(NamedTuple):
         return self.text if isinstance(op, (ast.Mult, ast.Div, ast.MatMult)) else self.atom
 
 
-@dataclass
-class Watch:
-    """What the expressions of a run answer, and what some of them are to answer instead."""
-
-    # what is written in the place of some
-    instead: Mapping[tuple[int, int], CodeType] = field(default_factory=dict)
-    until: float = math.inf  # when the run is over, in seconds of the process
-    noting: bool = False  # whether first values are kept
-    first: dict[tuple[int, int], Any] = field(default_factory=dict)
-    # the names of the statement that runs, of each rule
-    scope: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    scopes: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-
-    def seen(self, key: tuple[int, int], value: Any, names: dict[str, Any]) -> Any:
-        """An expression has been evaluated."""
-        if self.noting and key not in self.first:
-            self.first[key] = _copy(value)
-        if key in self.instead:
-            return eval(self.instead[key], names, dict(self.scope[key[0]]))  # noqa: S307 (names of the author's)
-        return value
-
-    def here(self, key: tuple[int, int], scope: Mapping[str, Any]) -> None:
-        """A statement is about to run."""
-        self.scope[key[0]] = scope
-        if time.process_time() > self.until:
-            raise TimeoutError("a loop that does not end")
-        if self.noting and key not in self.scopes:
-            self.scopes[key] = {name: _copy(value) for name, value in scope.items()}
-
-
-def _copy(value: Any) -> Any:
-    """What is computed next may write there; an array of numpy's as a tensor."""
-    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
-        with suppress(TypeError):  # of no numbers
-            return torch.tensor(value) if value.ndim else value.item()
-    if isinstance(value, torch.Tensor) and value.numel() <= _MOST:
-        return value.detach().clone()
-    return value
-
-
 @dataclass(frozen=True, eq=False)
 class Written:
     """A function of the author's and its source."""
 
     function: Any
     file: str
+    shown_file: str  # its name, and its folder's where it is not the rule's own
     line: int  # that of the first line, in the file
     indent: int  # characters that each line has lost
     source: str
@@ -187,7 +145,7 @@ class Written:
         line = self.source.splitlines()[node.lineno - 1]
         text = self.text(node).splitlines()[0]
         column = f", column {node.col_offset + self.indent + 1}" if line.count(text) > 1 else ""
-        return f"{Path(self.file).name}:{self.line + node.lineno - 1}{column}"
+        return f"{self.shown_file}:{self.line + node.lineno - 1}{column}"
 
     def watched(self, watch: Watch) -> Callable[..., Any]:
         """The rule, each expression of which tells its value."""
@@ -236,12 +194,19 @@ class Written:
 
     def shown(self, node: Any) -> Any:
         """The expression that is shown for a short one: the nearest around it that says more."""
-        while not is_short(self, node) and self._is_value(self.parent.get(node)):
+        while not is_short(self, node):
             around: Any = self.parent[node]
-            if around.lineno != around.end_lineno or len(self.text(around)) > _SHOWN:
+            if isinstance(around, (ast.keyword, ast.Slice)) or self._is_called(around):
+                around = self.parent[around]
+            known = isinstance(around, _Value) and around.lineno == around.end_lineno
+            if not known or len(self.text(around)) > _SHOWN:
                 break
             node = around
         return node
+
+    def _is_called(self, node: ast.AST) -> bool:
+        around = self.parent[node]
+        return isinstance(around, ast.Call) and around.func is node
 
     def _compiled(
         self, tree: Any, helpers: Mapping[str, Callable[..., Any]], extra: Mapping[str, Any]
@@ -353,12 +318,13 @@ def is_short(rule: Written, node: Any) -> bool:
     return len(text) > 5 and line.count(text) == 1
 
 
-def written(function: Any, depth: int = 2) -> Written | None:
+def written(function: Any, depth: int = 2, main: str = "") -> Written | None:
     """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
 
     Arguments:
         function: the rule; decorators that say what they wrap are left out.
         depth: how deep calls are followed.
+        main: the file of the rule that calls it, if any.
     """
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
@@ -376,11 +342,15 @@ def written(function: Any, depth: int = 2) -> Written | None:
     if not isinstance(tree, ast.FunctionDef):
         return None
     indent = len(raw.splitlines()[0]) - len(source.splitlines()[0])
-    helpers = dict(_helpers(function, tree, depth)) if depth else {}
-    return Written(function, str(file), max(line, 1), indent, source, tree, helpers)
+    main = main or str(file)
+    shown = file.name if main == str(file) else "/".join(file.parts[-2:])
+    helpers = dict(_helpers(function, tree, depth, main)) if depth else {}
+    return Written(function, str(file), shown, max(line, 1), indent, source, tree, helpers)
 
 
-def _helpers(function: FunctionType, tree: ast.AST, depth: int) -> Iterator[tuple[str, Written]]:
+def _helpers(
+    function: FunctionType, tree: ast.AST, depth: int, main: str
+) -> Iterator[tuple[str, Written]]:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
     for path in [p for p in paths if p.count(".") < 2][: _HELPERS * 4]:
@@ -391,6 +361,6 @@ def _helpers(function: FunctionType, tree: ast.AST, depth: int) -> Iterator[tupl
             value = value.__func__ if isinstance(value, staticmethod) else value
         own, module = function.__module__.partition(".")[0], getattr(value, "__module__", "")
         if callable(value) and value is not function and f"{module}".partition(".")[0] == own:
-            helper = written(value, depth - 1)
+            helper = written(value, depth - 1, main)
             if helper is not None:
                 yield path, helper

@@ -179,7 +179,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     mend = _edit(at, only, replace(sharp, got=finite))
     said = explain(sharp, EXACT)
     if not said:
-        said = explain(difference, FACTS if mend.said else RULES)
+        said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
         said = said if mend.said else f"{_neglected(at, only, answered)} {said}"
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend

@@ -444,3 +444,24 @@ def test_zeros_that_stand_for_what_was_not_asked_for_are_no_work_of_backward():
 
     finding = check(Each, normal(3), normal(3), gradient="surrogate", clauses="needs-input-grad")
     assert finding["needs-input-grad"].verdict is Verdict.HOLDS
+
+
+class Eigenvectors(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        values, vectors = torch.linalg.eigh(a)
+        ctx.save_for_backward(values, vectors)
+        return vectors
+
+    @staticmethod
+    def backward(ctx, g):
+        values, vectors = ctx.saved_tensors
+        gaps = values.unsqueeze(-2) - values.unsqueeze(-1)
+        gaps.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+        return vectors @ (vectors.mT @ g / gaps) @ vectors.mT
+
+
+def test_another_sign_of_an_eigenvector_in_float32_is_no_loss_of_precision():
+    drawn = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    finding = check(Eigenvectors, drawn + drawn.mT, clauses="dtype")["dtype"]
+    assert finding.verdict in ("holds", "lacking"), str(finding)

@@ -10,6 +10,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
 from pullback.conformance._probe import Probe
+from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
 from pullback.conformance._structure import bound_rows
 from pullback.conformance._wrong_derivative import wrong_derivative
@@ -21,13 +22,18 @@ __all__ = ["derivative"]
 _SEPARATELY = 8
 
 
+_ON_PURPOSE = (
+    'If it differs on purpose, declare gradient = "surrogate" on the class or pass '
+    'gradient="surrogate".'
+)
+
+
 @clause(
     promise="Backward is the transpose of the derivative of forward (intent `exact`).",
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
     breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
-    mend="Correct backward for this input. If it differs on purpose, declare gradient = "
-    '"surrogate" on the class or pass gradient="surrogate".',
+    mend=f"Correct backward for this input. {_ON_PURPOSE}",
 )
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
@@ -130,4 +136,6 @@ def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
     hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
     finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
+    if finding.hint.startswith(EDIT):
+        return replace(finding, hint=f"{finding.hint} {_ON_PURPOSE}")
     return replace(finding, hint=finding.hint or hint)

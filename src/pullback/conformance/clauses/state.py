@@ -1,5 +1,6 @@
 """`state`: live calls do not share state; threads do not either."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -8,9 +9,12 @@ from threading import Thread
 
 import torch
 
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
+from pullback.conformance._failure import describe
 from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import larger
 from pullback.report import Finding
 
 __all__ = ["state"]
@@ -23,12 +27,16 @@ _THREADS = 4
 _REPEATS = 5
 
 _SECOND = "a second live call"
+_HINT = "Keep what a call needs on its ctx, not on the class, a module or a global."
 # How scripts make a second call of the first.
 _OTHERS = (
     "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
     "next((o for x, o in zip(xs, others) if x is a), a), args)"
 )
-_NUMBERS = "args = tree_map(lambda a: 2 * a if type(a) is float else a, args)"
+_NUMBERS = (
+    "factors = iter([2.0, 1.5, 1.25] * len(args)); args = tree_map(lambda a: a * next(factors) "
+    "if type(a) is float else a, args)"
+)
 _INTEGERS = (
     "args = tree_map(lambda a: a if not torch.is_tensor(a) or any(a is x for x in xs) else "
     "~a if a.dtype is torch.bool else a if a.is_floating_point() else "
@@ -40,8 +48,8 @@ _INTEGERS = (
     promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
-    breach="when two calls are interleaved, nearby, at numbers of other signs and sizes, with "
-    "other options, indices and masks, then in four threads.",
+    breach="when two calls are interleaved, nearby, at numbers of other signs and magnitudes, with "
+    "other options, sizes, indices and masks, then in four threads.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Finding:
@@ -82,7 +90,7 @@ class _Calls:
         return there.unlike(
             got, self.alone[k],
             f"A gradient is wrong while {what} is under way: calls share state.",
-            hint="Keep what a call needs on its ctx, not on the class, a module or a global.",
+            hint=_HINT,
             given={"w": self.cotangents, "others": others},
             said="",  # numbers of two calls, which no relation holds between
             repro=[
@@ -113,21 +121,42 @@ def _faults(probe: Probe) -> Iterator[Finding | None]:
         live = [calls.begin(k) for k in (0, 1)]
         for k in order:
             yield calls.unlike(k, calls.end(*live[k]), _SECOND, points[1 - k])
-    brief, inputs = replace(probe, patience=min(probe.patience, _PATIENCE)), probe.inputs
+    yield from _disturbed(calls)
+    if not probe.draws:
+        yield from _threads(calls)
+
+
+def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
+    """What is wrong with a call during which another one runs that nobody wants anything of."""
+    probe, inputs, points = calls.probe, calls.probe.inputs, calls.points[0]
+    brief, sizes = replace(probe, patience=min(probe.patience, _PATIENCE)), None
+    with suppress(Exception):  # a tensor of another class
+        sizes = larger(inputs, probe.generator("other sizes"))
     for make, others, what, change in (
-        (lambda: inputs, [-_FAR * x for x in points[0]], _SECOND, _OTHERS),
-        (lambda: inputs, [_FAR * x for x in points[0]], _SECOND, _OTHERS),
-        (lambda: inputs.with_numbers(lambda number: 2 * number), points[0],
-         "a call with other numbers", _NUMBERS),
-        (lambda: inputs.with_values([*map(_other_integers, inputs.values)]), points[0],
+        (lambda: inputs, [-_FAR * x for x in points], _SECOND, _OTHERS),
+        (lambda: inputs, [_FAR * x for x in points], _SECOND, _OTHERS),
+        (lambda: _other_numbers(inputs), points, "a call with other numbers", _NUMBERS),
+        (lambda: inputs.with_values([*map(_other_integers, inputs.values)]), points,
          "a call with other integers", _INTEGERS),
+        (lambda: sizes or inputs, sizes.points() if sizes else points,
+         "a call with other sizes", _OTHERS),
     ):  # fmt: skip
         call = calls.begin(0)
         with suppress(Exception):  # outside of its domain, or without an end there
             brief.at(make()).evaluate(probe.leaves(others))
-        yield calls.unlike(0, calls.end(*call), what, others, change)
-    if not probe.draws:
-        yield from _threads(calls)
+        try:
+            got = calls.end(*call)
+        except Exception as error:  # what the other call has left is of another size
+            said = f"Backward fails while {what} is under way: calls share state. It says "
+            yield probe.crashes(said + describe(error), _HINT)
+            return
+        yield calls.unlike(0, got, what, others, change)
+
+
+def _other_numbers(inputs: Arguments) -> Arguments:
+    """Each by another factor: a ratio of two may be all that counts."""
+    factors = itertools.cycle((2.0, 1.5, 1.25))
+    return inputs.with_numbers(lambda number: number * next(factors))
 
 
 def _other_integers(value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,57 @@
+"""An expression of a rule whose rewrites are listed."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._names import Name
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import Expression
+
+__all__ = ["Place", "Rewrite", "is_plain"]
+
+
+class Rewrite(NamedTuple):
+    """Other expressions in the place of some."""
+
+    rank: int  # those of a lower rank are likelier
+    texts: Mapping[Expression, str]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it may be another one: a device is lost for the process by a wrong index."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
+    return harmless and value.numel() > 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """An expression whose rewrites are listed."""
+
+    e: Expression
+    value: Any  # what it was
+    noted: Watch
+    names: Sequence[Name]
+
+    def known(self, node: ast.AST) -> Any:
+        """What an operand was."""
+        return self.noted.first.get(self.e.rule.key(node))
+
+    def to(self, rank: int, text: str, name: str = "") -> Rewrite:
+        """An edit, likelier where it reads a name that nobody reads."""
+        return Rewrite(rank - 3 * (name in self.e.rule.unread), {self.e: text})
+
+    def written(self, texts: Mapping[Any, str]) -> str:
+        """Its text with other operands."""
+        return self.e.rule.spliced(texts, self.e.node)
+
+    def tensors(self) -> Iterator[Name]:
+        for name in self.names:
+            if isinstance(name.value, torch.Tensor) and is_plain(name.value):
+                yield name
