@@ -1133,6 +1133,19 @@ class ForgetsMean(torch.autograd.Function):
         return y * g
 
 
+class Pinball(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, error, share):
+        ctx.save_for_backward(error)
+        ctx.share = share
+        return torch.maximum(share * error, (share - 1) * error)
+
+    @staticmethod
+    def backward(ctx, g):
+        (error,) = ctx.saved_tensors
+        return g * torch.where(error > 0, ctx.share, -1), None  # ctx.share - 1
+
+
 def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
@@ -1164,6 +1177,11 @@ WITHIN = {
         "ctx.save_for_backward(root, scale)` for `ctx.save_for_backward(x, scale)`",
     ),
     "a name that nobody reads": (ForgetsMean, marked((4, 3)), "`y * (g - dot)` for `y * g`"),
+    "a number and an option": (
+        Pinball,
+        (*marked((9,)), 0.3),
+        "`torch.where(error > 0, ctx.share, -(1 - ctx.share))` for `torch.where(error > 0, ",
+    ),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
 }
 

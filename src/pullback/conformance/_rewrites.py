@@ -225,9 +225,10 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
             if not whole or constant or name.value == int(name.value):
                 named = constant and ".shape[" not in name.text
                 yield place.to(0 if named else 2, name.text)
-            if not whole:
+            if type(name.value) is float:
                 yield place.to(4, f"{name.text} ** 2")
                 yield place.to(4, f"(1 - {name.text})")
+                yield from (place.to(5, f"({text} {sign} {name.text})") for sign in "+-*/")
     if whole:
         near = [n for n in (-1, 0, 1, 2, 3, -2) if n != value]
         if not constant:
