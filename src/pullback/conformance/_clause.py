@@ -204,7 +204,7 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
         return probe.skipped(fault.said)
     if fault.verdict is Verdict.LACKING:
         return probe.lacking(fault.said, fault.hint)
-    edit = Right() if fault.plain else edit_of(probe)
+    edit = edit_of(probe) if fault.misfits else Right()
     said, hint = f"{fault.said} {edit.said}".strip(), edit.mend or fault.hint
     return probe.crashes(said, hint, fault.script)
 

@@ -41,6 +41,8 @@ class Fault:
     hint: str = ""  # how to mend it
     script: tuple[str, ...] = ()  # the lines that show it
     plain: bool = False  # whether it is plain forward that fails
+    # whether it may be that an operation has met what does not fit it, which an edit may mend
+    misfits: bool = False
 
 
 def classify(error: BaseException, *, transform: bool = True, written: bool = False) -> Verdict:

@@ -222,6 +222,7 @@ def _fault(probe: Probe) -> Fault | None:
 
 def _not_backward(probe: Probe, error: BaseException) -> Fault:
     """The fault of a plain backward that raises."""
+    misfits = isinstance(error, (RuntimeError, TypeError, ValueError, IndexError, AttributeError))
     if isinstance(error, SystemExit):
         error = RuntimeError(f"SystemExit: {error}")
     said, op = f"Plain backward does not run: {describe(error)}", probe.subject.operator
@@ -234,7 +235,7 @@ def _not_backward(probe: Probe, error: BaseException) -> Fault:
     script = ("print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()], "
               "allow_unused=True))")  # fmt: skip
     hint = "Make loss.backward() work first; then the other clauses can run."
-    return Fault(said, Verdict.CRASHES, hint, (script,))
+    return Fault(said, Verdict.CRASHES, hint, (script,), misfits=misfits)
 
 
 def _kin(probe: Probe) -> str:

@@ -25,6 +25,7 @@ __all__ = ["EDIT", "Right", "right_edit"]
 
 EDIT = "Write `"
 """How each edit begins."""
+_LONGEST = 15.0  # seconds by the clock
 _SEVERAL = 12  # edits that are not right in all ways, before one of them is told
 
 
@@ -132,8 +133,10 @@ def right_edit(
     if pair is None:
         return Right()
     nearest, nearly, found = math.inf, None, [Right()]
+    late = time.monotonic() + _LONGEST  # a rule may wait, or write much
     for search, rewrite in _edits(rules, only, pair, is_right, until):
-        if time.process_time() > until or len(found) > _SEVERAL:
+        over = time.process_time() > until or time.monotonic() > late
+        if over or len(found) > _SEVERAL:
             break
         answers = search.answers(rewrite)
         gap = search.gap(answers)
