@@ -77,6 +77,7 @@ fuzz: $(STAMP) ## tests that can try more, with 25 times the examples, ROUNDS=5 
 	  PULLBACK_FUZZ=25 PULLBACK_SEED=$$seed $(BIN)/pytest tests -q -m "hypothesis or breadth or sampled or slow" --numprocesses 2 --hypothesis-seed=$$seed || exit 1; \
 	  $(BIN)/python -m tests.tensor.hidden --answers 40000 --seed $$seed || exit 1; \
 	  $(BIN)/python -W ignore -m tests.conformance.straight_through --seed $$seed || exit 1; \
+	  $(BIN)/python -W ignore -m tests.conformance.planted --faults 200 --seed $$seed || exit 1; \
 	  $(BIN)/python -m tests.trajectory.states.oracle --programs $$(( $(PROGRAMS) / $(ROUNDS) )) --seed $$seed || exit 1; \
 	done
 

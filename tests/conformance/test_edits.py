@@ -3,12 +3,15 @@
 import contextlib
 import io
 import math
+import random
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.conformance import planted
+from tests.fuzzing import examples
 
 from pullback.conformance import check
 
@@ -951,6 +954,18 @@ NAMED = {
 }
 
 
+# With other options another number is right.
+HERE = ("kept another", "solved for")
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_an_edit_that_is_right_here_alone_is_no_mend(name):
+    function, inputs, _ = NAMED[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert ", with these arguments alone." in finding.detail
+    assert finding.hint.startswith("Correct backward")
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_first_line_names_the_edit(name):
@@ -962,7 +977,9 @@ def test_the_first_line_names_the_edit(name):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [name for name, case in NAMED.items() if "` for `" in case[2]])
+@pytest.mark.parametrize(
+    "name", [n for n, case in NAMED.items() if "` for `" in case[2] and n not in HERE]
+)
 def test_the_mend_says_the_edit_and_has_been_run(name):
     function, inputs, said = NAMED[name]
     finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
@@ -1146,6 +1163,19 @@ class Pinball(torch.autograd.Function):
         return g * torch.where(error > 0, ctx.share, -1), None  # ctx.share - 1
 
 
+class HardSwishSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (x + 3).clamp(0, 6) / 6
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = torch.where((x >= -3) & (x <= 3), x / 3, 1.0)  # + 0.5
+        return g * torch.where(x < -3, 0.0, slope)
+
+
 def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
@@ -1182,6 +1212,7 @@ WITHIN = {
         (*marked((9,)), 0.3),
         "`torch.where(error > 0, ctx.share, -(1 - ctx.share))` for `torch.where(error > 0, ",
     ),
+    "a constant term": (HardSwishSlope, marked((4, 5)), "(x + 1.5) / 3"),
     "in numpy": (InNumpy, marked((4, 3)), "`np.cos(x)` for `np.sin(x)`"),
 }
 
@@ -1237,6 +1268,13 @@ def test_an_edit_that_is_right_with_some_options_alone_is_not_told():
     p, mask = torch.rand(9, generator=generator).requires_grad_(), torch.arange(9.0) % 2
     finding = check(Tversky, p, mask, 0.3, 0.7, clauses="derivative")["derivative"]
     assert "ctx.beta" in finding.hint
+
+
+def test_a_mend_that_is_printed_mends(tmp_path):
+    every = [(s, source) for s in planted.SPECIMENS for _, source in planted.faults_of(s)]
+    for number, (specimen, source) in enumerate(random.sample(every, examples(4))):
+        end, said = planted.followed(specimen, source, tmp_path, f"fault_{number}")
+        assert end != "false", f"{specimen.id}:\n{source}\n{said}"
 
 
 def test_a_size_that_is_the_factor_by_chance_is_not_named():

@@ -57,6 +57,13 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
         if isinstance(name.value, torch.Tensor):
             if name.value.numel() == 1 and name.value.is_floating_point():
                 found.append(name._replace(value=name.value.item()))
+            if not name.value.is_floating_point() and not name.value.is_complex():
+                count = int((name.value > 0).sum() if name.value.dtype == torch.bool
+                            else (name.value >= 0).sum())  # fmt: skip
+                used = f"{name.text}.sum()" if name.value.dtype == torch.bool else ""
+                found += [Name(used or f"({name.text} >= 0).sum()", count)] * (
+                    0 < count < name.value.numel()
+                )
             sizes = enumerate(name.value.shape)
             found += [Name(f"{name.text}.shape[{d}]", size) for d, size in sizes if size > 1]
     first: dict[Any, Name] = {}

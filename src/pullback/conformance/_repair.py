@@ -35,7 +35,6 @@ class Right(NamedTuple):
     said: str = ""  # one sentence; empty where nothing was found
     mend: str = ""  # what to do
     whole: bool = False  # whether all answers are right then
-    general: bool = False  # whether that is so with other arguments too
 
 
 @dataclass(frozen=True)
@@ -61,19 +60,20 @@ class _Repair:
                 if right:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
-                    return self.words(owner, texts, gap, whole=whole)._replace(general=general)
+                    told = self.words(owner, texts, gap, whole=whole)
+                    # Whoever made an edit that is right here alone would be led astray.
+                    alone = f"{told.said[:-1]}, with these arguments alone."
+                    return told if general else told._replace(said=alone, mend="")
         return Right()
 
     def judged(self, function: Callable[..., Any]) -> tuple[bool, bool]:
         """Whether the Function with another rule has no wrong derivative here, and elsewhere."""
         rule = self.search.rule
-        if rule.does == "jvp":
-            return True, True
         there = rule.with_rule(function)
-        if there is None:
-            return False, False
+        if rule.does == "jvp" or there is None:
+            return there is not None, there is not None
         alone = [there.inputs.with_differentiable([k]) for k in there.inputs.differentiable]
-        general = all(map(self.is_right_at, map(there.at, rule.elsewhere)))
+        general = all(self.is_right_at(there.at(inputs)) for inputs in rule.elsewhere)
         return self.is_right_at(there), general and all(self.runs(there.at(i)) for i in alone)
 
     def runs(self, probe: Probe) -> bool:
@@ -144,12 +144,12 @@ def right_edit(
             continue
         if gap <= difference.close:
             right = _Repair(search).told(rewrite)
-            if right.whole and right.general:
+            if right.whole and right.mend:
                 return right
             found += [right] * bool(right.said)
         elif rewrite.rank < NAMELESS and gap < min(nearest, search.nearly):
             nearest, nearly = gap, (search, rewrite)
-    best = max(found, key=lambda right: (bool(right.said), right.whole, right.general))
+    best = max(found, key=lambda right: (bool(right.said), bool(right.mend), right.whole))
     if best.said or nearly is None:
         return best
     return _Repair(nearly[0]).told(nearly[1], nearest)

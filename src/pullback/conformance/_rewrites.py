@@ -98,9 +98,8 @@ def _operators(place: Place) -> Iterator[Rewrite]:
         if other is not kind:
             near = {kind, other} <= {ast.Add, ast.Sub} or table is _LOGICAL
             yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
-    if any(isinstance(place.known(n), torch.Tensor) for n in (node.left, node.right)):
-        yield place.to(3, left)
-        yield place.to(3, right)
+    if any(isinstance(place.known(n), (int, torch.Tensor)) for n in (node.left, node.right)):
+        yield from (place.to(3, rule.atom(n)) for n in (node.left, node.right))
     if kind in (ast.Sub, ast.Div, ast.MatMult):
         yield place.to(3, place.written({node.left: right, node.right: left}))
         atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}
@@ -116,7 +115,9 @@ def _operators(place: Place) -> Iterator[Rewrite]:
         power = place.known(node.right)
         for other in (power - 1, power + 1, -power, power / 2, 2 * power):
             text = f"{int(other) if other == int(other) else other}"
-            yield place.to(2, left if other == 1 else place.written({node.right: text}))
+            yield place.to(
+                2, rule.atom(node.left) if other == 1 else place.written({node.right: text})
+            )
 
 
 def _signed(place: Place, left: Any, old: str, sign: str) -> str:

@@ -192,12 +192,24 @@ class Search:
             factor = 1 + self.pair.share_of(twice - self.pair.got)
             if self.pair.equal(self.pair.got + (factor - 1) * (twice - self.pair.got)):
                 yield from self.named(e, factor)
+            yield from self.constant(e)
         elif type(value) is float:
             same = [o for o in e.rule.expressions if o.text == e.text and o.key in self.noted.first]
             for some in [[e], same][: 1 + (len(same) > 1 and same[0] is e)]:
                 number = self.followed(some, value)
                 if number is not None:
                     yield Rewrite(NAMELESS, dict.fromkeys(some, f"{number:.6g}"))
+
+    def constant(self, e: Expression) -> Iterator[Rewrite]:
+        """The number that is to be added, where few digits say it."""
+        one = self.own(self.answers(Rewrite(0, {e: f"{e.text} + 1"})))
+        if one is None or int(self.pair.known.sum()) < _ENOUGH:
+            return
+        number = float(f"{self.pair.share_of(one - self.pair.got):.3g}")
+        if number and self.pair.equal(self.pair.got + number * (one - self.pair.got)):
+            yield Rewrite(
+                NAMELESS + 1, {e: f"{e.text} {'-' if number < 0 else '+'} {abs(number):g}"}
+            )
 
     def named(self, e: Expression, factor: float) -> Iterator[Rewrite]:
         text = e.factor

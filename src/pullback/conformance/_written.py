@@ -74,8 +74,7 @@ class Expression(NamedTuple):
     @property
     def atom(self) -> str:
         """As the operand of anything."""
-        loose = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Tuple)
-        return f"({self.text})" if isinstance(self.node, loose) else self.text
+        return self.rule.atom(self.node)
 
     @property
     def factor(self) -> str:
@@ -139,6 +138,11 @@ class Written:
     def text(self, node: Any) -> str:
         """How a node is written."""
         return ast.get_source_segment(self.source, node) or ""
+
+    def atom(self, node: Any) -> str:
+        """How a node is written as the operand of anything."""
+        loose = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Tuple)
+        return f"({self.text(node)})" if isinstance(node, loose) else self.text(node)
 
     def where(self, node: Any) -> str:
         """The file and the line, and the column where it stands there more than once."""
