@@ -1136,13 +1136,7 @@ class LeavesTheInput(torch.autograd.Function):
         return g * scale / root / 2, None
 
 
-class ForgetsMean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x.softmax(-1)
-        ctx.save_for_backward(y)
-        return y
-
+class ForgetsMean(Softmax):
     @staticmethod
     def backward(ctx, g):
         (y,) = ctx.saved_tensors

@@ -58,12 +58,11 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
             if name.value.numel() == 1 and name.value.is_floating_point():
                 found.append(name._replace(value=name.value.item()))
             if not name.value.is_floating_point() and not name.value.is_complex():
-                count = int((name.value > 0).sum() if name.value.dtype == torch.bool
-                            else (name.value >= 0).sum())  # fmt: skip
-                used = f"{name.text}.sum()" if name.value.dtype == torch.bool else ""
-                found += [Name(used or f"({name.text} >= 0).sum()", count)] * (
-                    0 < count < name.value.numel()
-                )
+                mask = name.value.dtype == torch.bool
+                count = int((name.value if mask else name.value >= 0).sum())
+                if 0 < count < name.value.numel():
+                    used = name.text if mask else f"({name.text} >= 0)"
+                    found.append(Name(f"{used}.sum()", count))
             sizes = enumerate(name.value.shape)
             found += [Name(f"{name.text}.shape[{d}]", size) for d, size in sizes if size > 1]
     first: dict[Any, Name] = {}

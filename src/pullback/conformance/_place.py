@@ -38,6 +38,7 @@ class Place:
     value: Any  # what it was
     noted: Watch
     names: Sequence[Name]
+    numbers: Sequence[Name]  # those among them, and sizes
 
     def known(self, node: ast.AST) -> Any:
         """What an operand was."""
@@ -53,5 +54,5 @@ class Place:
 
     def tensors(self) -> Iterator[Name]:
         for name in self.names:
-            if isinstance(name.value, torch.Tensor) and is_plain(name.value):
+            if is_plain(name.value):
                 yield name

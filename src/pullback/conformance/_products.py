@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._names import Name, named_factors, numbers_at
+from pullback.conformance._names import Name, named_factors
 
 __all__ = ["products"]
 
@@ -34,12 +34,13 @@ _SIMPLE = [
 ]
 
 
-def products(target: torch.Tensor, names: Sequence[Name]) -> Iterator[str]:
+def products(target: torch.Tensor, names: Sequence[Name], numbers: Sequence[Name]) -> Iterator[str]:
     """Products that equal a tensor, and sums of some along leading dimensions.
 
     Arguments:
         target: real numbers.
         names: what may be named.
+        numbers: the numbers among them, and sizes.
 
     Yields:
         How each is written, those of the fewest factors first.
@@ -52,7 +53,7 @@ def products(target: torch.Tensor, names: Sequence[Name]) -> Iterator[str]:
     for shape in [target.shape] * (target.numel() >= _FEWEST) + ends[:2]:
         if math.prod(shape) <= _MOST:
             factors = _factors([n for n in tensors if not n.value.is_complex()], shape)
-            yield from _found(target.double(), shape, factors, numbers_at(names))
+            yield from _found(target.double(), shape, factors, numbers)
 
 
 def _factors(names: Sequence[Name], shape: torch.Size) -> dict[str, torch.Tensor]:

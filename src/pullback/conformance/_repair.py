@@ -140,14 +140,16 @@ def right_edit(
             break
         answers = search.answers(rewrite)
         gap = search.gap(answers)
-        if answers is None or not search.keeps(answers):
+        near = rewrite.rank < NAMELESS and gap < min(nearest, search.nearly)
+        # What becomes of the other answers is asked last: it takes finite differences.
+        if answers is None or not (gap <= difference.close or near) or not search.keeps(answers):
             continue
         if gap <= difference.close:
             right = _Repair(search).told(rewrite)
             if right.whole and right.mend:
                 return right
             found += [right] * bool(right.said)
-        elif rewrite.rank < NAMELESS and gap < min(nearest, search.nearly):
+        else:
             nearest, nearly = gap, (search, rewrite)
     best = max(found, key=lambda right: (bool(right.said), bool(right.mend), right.whole))
     if best.said or nearly is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._names import Name, is_number, numbers_at
+from pullback.conformance._names import Name, is_number
 from pullback.conformance._place import Place, Rewrite, is_plain
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._watch import Watch
@@ -38,16 +38,19 @@ _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried
 
 
-def rewrites(expression: Expression, noted: Watch, names: Sequence[Name]) -> Iterator[Rewrite]:
+def rewrites(
+    expression: Expression, noted: Watch, names: Sequence[Name], numbers: Sequence[Name]
+) -> Iterator[Rewrite]:
     """Every other expression that may be meant there, but for factors that are numbers.
 
     Arguments:
         expression: the expression.
         noted: the run of the rule as it is.
         names: what it may name.
+        numbers: the numbers among them, and sizes.
     """
     value = noted.first[expression.key]
-    place = Place(expression, value, noted, names)
+    place = Place(expression, value, noted, names, numbers)
     yield from _BY_NODE.get(type(expression.node), _nothing)(place)
     if value is None:
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
@@ -107,10 +110,10 @@ def _operators(place: Place) -> Iterator[Rewrite]:
             3, place.written({node.left: atoms[node.right], node.right: atoms[node.left]})
         )
     if kind is ast.MatMult:
-        atoms = [e.atom for n in (node.left, node.right) for e in rule.expressions if e.node is n]
-        for one, other in ([*atoms], [*reversed(atoms)]) if len(atoms) == 2 else ():
+        one, two = rule.atom(node.left), rule.atom(node.right)
+        for first, second in ((one, two), (two, one)):
             for turns in itertools.product(("", ".mT"), repeat=2):
-                yield place.to(4, f"{one}{turns[0]} @ {other}{turns[1]}")
+                yield place.to(4, f"{first}{turns[0]} @ {second}{turns[1]}")
     if kind is ast.Pow and is_number(place.known(node.right)):
         power = place.known(node.right)
         for other in (power - 1, power + 1, -power, power / 2, 2 * power):
@@ -169,9 +172,7 @@ def _calls(place: Place) -> Iterator[Rewrite]:
         lowers = is_continuous(of) and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
         yield place.to(3 if lowers else 4, rule.text(whole))
     if name in _REDUCTIONS and is_continuous(of):
-        yield from _reduced(
-            place, next((e.atom for e in rule.expressions if e.node is whole), ""), of
-        )
+        yield from _reduced(place, rule.atom(whole), of)
 
 
 def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
@@ -207,7 +208,7 @@ def _parts(place: Place) -> Iterator[Rewrite]:
     yield place.to(4, place.e.rule.text(node.value))
     if whole.ndim != value.ndim:
         return
-    called = {n.value: n.text for n in reversed(numbers_at(place.names)) if type(n.value) is int}
+    called = {n.value: n.text for n in reversed(place.numbers) if type(n.value) is int}
     for dim, (count, every) in enumerate(zip(value.shape, whole.shape, strict=True)):
         for start in {0, every - count} if count < every else ():
             before = ":, " * dim
@@ -221,7 +222,7 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
     value, text = place.value, place.e.atom
     whole, node = type(value) is int, place.e.node
     constant = isinstance(getattr(node, "operand", node), ast.Constant)
-    for name in numbers_at(place.names):
+    for name in place.numbers:
         if name.value != value and name.text != text:
             if not whole or constant or name.value == int(name.value):
                 named = constant and ".shape[" not in name.text

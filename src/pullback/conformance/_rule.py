@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._changes import is_same
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import larger
@@ -29,14 +30,19 @@ class Rule:
     # what keeps the structure of each point, of its gradient too
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     does: str = "back"  # or ``jvp``, or ``fill``: what fills the context
-    called: str = "Backward"
-    answered: str = "gradient"
     method: Callable[..., Any] | None = None  # as the author has it
     left: dict[str, Any] = field(default_factory=dict)  # what forward left for it, by name
-    base: Sequence[torch.Tensor] = ()  # what it answers as it is
     _ctx: Any = None
     _given: Sequence[Any] = ()  # the cotangents or tangents that it was handed
     _taken: Sequence[Any] = ()  # the arguments of forward
+
+    @property
+    def called(self) -> str:
+        return "The tangent" if self.does == "jvp" else "Backward"
+
+    @property
+    def answered(self) -> str:
+        return "tangent" if self.does == "jvp" else "gradient"
 
     def is_had(self) -> bool:
         """Call the rule once, and keep what it was called with; whether it can be called again."""
@@ -102,7 +108,7 @@ class Rule:
         args = self._taken[len(self._taken) - len(flags) :]
         found: list[int] = []
         for point in self.points:
-            same = (k for k, a in enumerate(args) if k not in found and _is_equal(a, point))
+            same = (k for k, a in enumerate(args) if k not in found and _is(a, point))
             found.append(next(same, len(args)))
         return found
 
@@ -152,9 +158,8 @@ def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tenso
     return keep(torch.zeros_like(zero) if t is None else t.detach().sum_to_size(zero.shape))
 
 
-def _is_equal(value: Any, point: torch.Tensor) -> bool:
-    alike = isinstance(value, torch.Tensor) and value.shape == point.shape
-    return alike and bool(torch.equal(value, point))
+def _is(value: Any, point: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and is_same(value, point)
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:

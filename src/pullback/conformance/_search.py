@@ -26,7 +26,7 @@ from pullback.conformance._written import Expression, Written
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 
-FEWEST = 3  # numbers that a factor without a name must explain
+_FEWEST = 3  # numbers that a factor without a name must explain
 NAMELESS = 8
 """The rank of a number that has no name."""
 # Entries that are not right by chance, and how much nearer one that is nearly right has to come.
@@ -49,7 +49,8 @@ class Search:
     noted: Watch = field(default_factory=lambda: Watch(noting=True))
     watch: Watch = field(default_factory=Watch)
     function: Callable[..., Any] | None = None
-    names: dict[Any, Sequence[Name]] = field(default_factory=dict)
+    base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
+    names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
 
     def starts(self) -> bool:
@@ -62,7 +63,7 @@ class Search:
         own = self.own(as_it_is)
         if as_it_is is None or not self.pair.got.any():
             return bool(self.noted.first)
-        self.rule.base = as_it_is
+        self.base = as_it_is
         got = self.pair.got
         return own is not None and are_close(got, own, self.pair.difference.close)
 
@@ -94,20 +95,20 @@ class Search:
         off = float((found - self.pair.expected)[self.pair.known].abs().max())
         return off / max(self.pair.size, 1e-300) if off else 0.0
 
-    @property
+    @cached_property
     def nearly(self) -> float:
         """The gap from which on an edit may be meant all the same.
 
         A forward that sums, solves or searches to a tolerance is not differentiated to all digits.
         """
         few = int(self.pair.known.sum()) < _ENOUGH
-        return 0.0 if few or not self.rule.base else min(CLOSE, _NEARER * self.gap(self.rule.base))
+        return 0.0 if few or not self.base else min(CLOSE, _NEARER * self.gap(self.base))
 
     def keeps(self, answers: Sequence[torch.Tensor]) -> bool:
         """Whether the other answers are right, or as they were."""
         return all(
             k == self.only
-            or (len(self.rule.base) > k and torch.equal(found, self.rule.base[k]))
+            or (len(self.base) > k and torch.equal(found, self.base[k]))
             or self.is_right(k, found)
             for k, found in enumerate(answers)
         )
@@ -119,7 +120,7 @@ class Search:
             if e.key in self.noted.first:
                 against = self.reach(e)
                 if against is not None:
-                    own = [*rewrites(e, self.noted, self.names_at(e)), *self.factors(e)]
+                    own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
         lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]
         if len(lowering) > 1:
@@ -151,12 +152,12 @@ class Search:
         """
         twice = self.twice(e)
         own = self.own(twice)
-        if twice is None or own is None or not self.rule.base:
+        if twice is None or own is None or not self.base:
             return 0
         moved = (own != self.pair.got) & self.pair.known
         if not bool(moved.any()):
             return None
-        moves = {k: not torch.equal(twice[k], self.rule.base[k]) for k in self.right}
+        moves = {k: not torch.equal(twice[k], self.base[k]) for k in self.right}
         spoils = bool((moved & ~self.pair.wrong).any())
         spoils = spoils or any(self.right[k] and moves[k] for k in moves)
         return 2 * spoils + any(not self.right[k] and not moves[k] for k in moves)
@@ -164,7 +165,7 @@ class Search:
     @cached_property
     def right(self) -> Mapping[int, bool]:
         """Which of the other answers are right as they are."""
-        base = enumerate(self.rule.base)
+        base = enumerate(self.base)
         return {k: self.is_right(k, found) for k, found in base if k != self.only}
 
     def turned_round(self) -> Iterator[Rewrite]:
@@ -177,9 +178,11 @@ class Search:
                     texts = {x: f"{x.atom}.flip(0)" for x in (e, other)}
                     yield Rewrite(6, texts)
 
-    def names_at(self, expression: Expression) -> Sequence[Name]:
+    def names_at(self, expression: Expression) -> tuple[Sequence[Name], Sequence[Name]]:
+        """What it may name, and the numbers among that; alike in all of a statement."""
         if expression.place not in self.names:
-            self.names[expression.place] = names_at(expression, self.noted)
+            names = names_at(expression, self.noted)
+            self.names[expression.place] = names, numbers_at(names)
         return self.names[expression.place]
 
     def factors(self, e: Expression) -> Iterator[Rewrite]:
@@ -221,15 +224,15 @@ class Search:
             sign = "-" * (factor < 0)
             yield from (
                 Rewrite(rank, {e: f"{sign}{by.format(text)}"})
-                for rank, by in named_factors(abs(factor), numbers_at(self.names_at(e)))
+                for rank, by in named_factors(abs(factor), self.names_at(e)[1])
             )
-            if int(self.pair.known.sum()) >= FEWEST:
+            if int(self.pair.known.sum()) >= _FEWEST:
                 yield Rewrite(NAMELESS, {e: f"{factor:.6g} * {text}"})
 
     def followed(self, some: Sequence[Expression], start: float) -> float | None:
         """The number that makes the answer right, by Gauss-Newton steps; ``None`` if it is none."""
         value, pair = start, self.pair
-        if int(pair.known.sum()) < FEWEST:
+        if int(pair.known.sum()) < _FEWEST:
             return None
         for _ in range(_NEWTON):
             step = 1e-6 * max(abs(value), 1e-3)
@@ -257,14 +260,14 @@ class Search:
             ratio = needed / value
             if bool((value != 0).all()) and not any(_is_like(ratio, other) for other in tried):
                 tried.append(ratio)
-                for by in products(ratio, names):
+                for by in products(ratio, *names):
                     sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
                     yield Rewrite(6, {e: f"{sign}{text} * {bare}"})
             term = needed - value
-            for by in products(term, names):
+            for by in products(term, *names):
                 joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
                 yield Rewrite(6, {e: f"{e.text} {joined}"})
-            yield from (Rewrite(6, {e: by}) for by in products(needed, names))
+            yield from (Rewrite(6, {e: by}) for by in products(needed, *names))
 
     def wanted(self, e: Expression, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What it was and what it has to be, where each entry of the answer hangs on one of it."""

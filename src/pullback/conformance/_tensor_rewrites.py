@@ -8,7 +8,6 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
-from pullback.conformance._names import numbers_at
 from pullback.conformance._place import Place, Rewrite
 
 __all__ = ["of_a_tensor"]
@@ -47,7 +46,7 @@ def _other_names(place: Place) -> Iterator[Rewrite]:
     """Another tensor, there or wherever the same is read."""
     value, text = place.value, place.e.text
     same = [e for e in place.e.rule.expressions if e.text == text and e.key in place.noted.first]
-    for number in numbers_at(place.names):
+    for number in place.numbers:
         yield place.to(5, number.text)
     if is_continuous(value):
         yield from (place.to(6, f"{text}.{name}()") for name in _OF_NAMES)
@@ -96,7 +95,7 @@ def _alone(place: Place) -> Iterator[Rewrite]:
     """A function of the tensor alone, or another extent of it."""
     atom, form = place.e.atom, (place.e.atom, place.e.factor, place.e.text)
     yield from (place.to(5, how.format(*form)) for how in _ALONE)
-    for number in numbers_at(place.names):
+    for number in place.numbers:
         if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
             yield place.to(4, f"{atom} ** {number.text}")
     for dim in (d for d, size in enumerate(place.value.shape) if size > 1):

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pullback.conformance._mends import Stand
 from pullback.conformance._watch import Watch
 from pullback.internal._syntax import parse
 
-__all__ = ["Expression", "Written", "is_short", "names_in", "written"]
+__all__ = ["Expression", "Written", "names_in", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
-_HELPERS = 8  # functions of the author's that a rule calls
+_CALLS = 32  # functions that a rule calls, of which the author's are read
 _SEEN, _HERE = "__seen__", "__here__"
 _SHOWN = 60  # characters of an expression
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
@@ -51,18 +52,14 @@ class Expression(NamedTuple):
         sum_ = any(
             isinstance(getattr(n, "op", None), (ast.Add, ast.Sub)) for n in (self.node, around)
         )
-        returned = isinstance(around, ast.Tuple) and isinstance(
-            self.rule.parent[around], ast.Return
-        )
-        return sum_ or returned or isinstance(around, (ast.Assign, ast.AugAssign, ast.Return))
+        assigned = isinstance(around, (ast.Assign, ast.AugAssign, ast.Return))
+        return sum_ or assigned or self.rule.is_returned(self.node)
 
     @property
     def is_left(self) -> bool:
         """Whether its statement reaches the first argument, which is the context."""
-        node = self.node
-        while not isinstance(node, ast.stmt):
-            node = self.rule.parent[node]
-        names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        statement = self.rule.statement(self.node)
+        names = (n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
         return self.rule.tree.args.args[0].arg in names
 
     @property
@@ -133,7 +130,7 @@ class Written:
         """What may be another one, in the order of the source."""
         found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
         found.sort(key=lambda node: (node.lineno, node.col_offset, -node.end_col_offset))
-        return [Expression(self, n, self.key(n), self.key(self._statement(n))) for n in found]
+        return [Expression(self, n, self.key(n), self.key(self.statement(n))) for n in found]
 
     def text(self, node: Any) -> str:
         """How a node is written."""
@@ -198,7 +195,7 @@ class Written:
 
     def shown(self, node: Any) -> Any:
         """The expression that is shown for a short one: the nearest around it that says more."""
-        while not is_short(self, node):
+        while not self._is_told_by(node):
             around: Any = self.parent[node]
             if isinstance(around, (ast.keyword, ast.Slice)) or self._is_called(around):
                 around = self.parent[around]
@@ -207,6 +204,11 @@ class Written:
                 break
             node = around
         return node
+
+    def _is_told_by(self, node: Any) -> bool:
+        """Whether an expression tells by itself where it stands."""
+        text, line = self.text(node), self.source.splitlines()[node.lineno - 1]
+        return len(text) > 5 and line.count(text) == 1
 
     def _is_called(self, node: ast.AST) -> bool:
         around = self.parent[node]
@@ -228,7 +230,7 @@ class Written:
         scope = {**self.function.__globals__, **extra}
         for path, helper in helpers.items():
             name, _, attribute = path.partition(".")
-            scope[name] = _Instead(scope[name], attribute, helper) if attribute else helper
+            scope[name] = Stand(scope[name], **{attribute: helper}) if attribute else helper
         code = compile(ast.fix_missing_locations(around), self.file, "exec")
         exec(code, scope)  # noqa: S102 (the author's own source)
         made = scope["__around__"](*cells)
@@ -237,10 +239,16 @@ class Written:
         )  # fmt: skip
         return made
 
-    def _statement(self, node: ast.AST) -> ast.AST:
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The statement that a node is in."""
         while not isinstance(node, ast.stmt):
             node = self.parent[node]
         return node
+
+    def is_returned(self, node: ast.AST) -> bool:
+        """Whether it is one of several that are returned."""
+        around = self.parent[node]
+        return isinstance(around, ast.Tuple) and isinstance(self.parent[around], ast.Return)
 
     def _is_value(self, node: Any) -> bool:
         if not isinstance(node, _Value) or node not in self.parent:
@@ -255,8 +263,8 @@ class Written:
         ):
             return False
         if isinstance(node, ast.Constant):
-            returned = isinstance(around, ast.Tuple) and isinstance(self.parent[around], ast.Return)
-            return type(node.value) in (bool, int, float) or (node.value is None and returned)
+            missing = node.value is None and self.is_returned(node)
+            return missing or type(node.value) in (bool, int, float)
         if isinstance(node, ast.Name):
             return node.id in self.local
         if isinstance(node, (ast.Tuple, ast.List)):
@@ -274,11 +282,11 @@ class _Telling(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         number = self._numbers.get(node, -1)
-        made = self.generic_visit(node)
+        made: Any = self.generic_visit(node)
         for name in ("body", "orelse", "finalbody"):
             if isinstance(getattr(made, name, None), list):
                 setattr(made, name, [s for one in getattr(made, name) for s in self._told(one)])
-        return self._wrapped(number, made) if number in self._keep else made
+        return self._call(_SEEN, number, made) if number in self._keep else made
 
     def _told(self, statement: ast.stmt) -> Iterator[ast.stmt]:
         number = self._numbers.get(statement)
@@ -287,22 +295,9 @@ class _Telling(ast.NodeTransformer):
             yield ast.Expr(self._call(_HERE, number, scope))
         yield statement
 
-    def _wrapped(self, number: int, node: Any) -> ast.expr:
-        return self._call(_SEEN, number, node)
-
     @staticmethod
     def _call(name: str, number: int, value: ast.expr) -> ast.Call:
         return ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number), value], [])
-
-
-class _Instead:
-    """A module or a class that has another function."""
-
-    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        vars(self).update({"__owner__": owner, name: function})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["__owner__"], name)
 
 
 def names_in(node: Any) -> list[str]:
@@ -313,13 +308,6 @@ def names_in(node: Any) -> list[str]:
         found = names_in(node.value)
         return [*found, node.attr] if found else []
     return []
-
-
-def is_short(rule: Written, node: Any) -> bool:
-    """Whether an expression tells by itself where it stands."""
-    text = rule.text(node)
-    line = rule.source.splitlines()[node.lineno - 1]
-    return len(text) > 5 and line.count(text) == 1
 
 
 def written(function: Any, depth: int = 2, main: str = "") -> Written | None:
@@ -357,7 +345,7 @@ def _helpers(
 ) -> Iterator[tuple[str, Written]]:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
-    for path in [p for p in paths if p.count(".") < 2][: _HELPERS * 4]:
+    for path in [p for p in paths if p.count(".") < 2][:_CALLS]:
         name, _, attribute = path.partition(".")
         value = function.__globals__.get(name)
         if attribute:

@@ -19,7 +19,7 @@ from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._repair import Right, right_edit
+from pullback.conformance._repair import EDIT, Right, right_edit
 from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import stepping
@@ -120,7 +120,7 @@ def _told(
     if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
         move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
-    if got is None and not said.startswith("Backward is right"):
+    if got is None and not hint.startswith(EDIT):
         hint = "Return its gradient at its place: backward returns None there."
     of_complex = expected.is_complex()
     slope = "complex(slope(i, h), slope(i, 1j * h))" if of_complex else "slope(i, h)"
@@ -370,9 +370,7 @@ def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | Non
     names = [f"the tangent of {name}" for name in probe.inputs.names()]
     moving = [k for k, v in enumerate(step) if v is not None]
     hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
-    jvp = Rule(
-        probe, points, [*step], [lambda t: t] * len(outputs), "jvp", "The tangent", "tangent"
-    )  # fmt: skip
+    jvp = Rule(probe, points, [*step], [lambda t: t] * len(outputs), "jvp")
     expected = slopes_along(probe, points, whole, outputs)
     terms = {
         names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]

@@ -132,15 +132,16 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
     brief, sizes = replace(probe, patience=min(probe.patience, _PATIENCE)), None
     with suppress(Exception):  # a tensor of another class
         sizes = larger(inputs, probe.generator("other sizes"))
-    for make, others, what, change in (
+    ways: list[tuple[Callable[[], Arguments], Tensors, str, str]] = [
         (lambda: inputs, [-_FAR * x for x in points], _SECOND, _OTHERS),
         (lambda: inputs, [_FAR * x for x in points], _SECOND, _OTHERS),
         (lambda: _other_numbers(inputs), points, "a call with other numbers", _NUMBERS),
         (lambda: inputs.with_values([*map(_other_integers, inputs.values)]), points,
          "a call with other integers", _INTEGERS),
-        (lambda: sizes or inputs, sizes.points() if sizes else points,
-         "a call with other sizes", _OTHERS),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    if sizes is not None:
+        ways.append((lambda: sizes, sizes.points(), "a call with other sizes", _OTHERS))
+    for make, others, what, change in ways:
         call = calls.begin(0)
         with suppress(Exception):  # outside of its domain, or without an end there
             brief.at(make()).evaluate(probe.leaves(others))
