@@ -24,7 +24,7 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import same_bits
-from pullback.internal.torch import TorchDispatchMode
+from pullback.internal.torch import Observing
 
 __all__ = ["ENTERED", "Answer", "Lay", "Rank"]
 
@@ -54,7 +54,7 @@ class Answer:
     written: tuple[int, ...] = ()
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(Observing):
     """Writes down each operator of a process group before it is entered."""
 
     def __init__(self, entered: TextIO) -> None:

@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import (
     FakeTensor,
     FakeTensorMode,
-    TorchDispatchMode,
+    Observing,
     compile_in_one_thread,
     has_own_fake,
     pytree,
@@ -96,7 +96,7 @@ def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
     return test(probe)
 
 
-class _Failing(TorchDispatchMode):
+class _Failing(Observing):
     """Notes the operator in which a run fails.
 
     Not where a tensor with numbers is among its arguments: torch refuses that before any rule.

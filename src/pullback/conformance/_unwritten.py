@@ -15,7 +15,7 @@ import torch
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe
 from pullback.conformance._vectors import Tensors, are_finite, wide
-from pullback.internal.torch import TorchDispatchMode, set_deterministic
+from pullback.internal.torch import Observing, set_deterministic
 from pullback.report import Finding
 
 __all__ = ["filled", "run_filled", "tell_unwritten", "unwritten"]
@@ -30,12 +30,12 @@ _FRESH = (
 )  # fmt: skip
 
 
-class _Filling(TorchDispatchMode):
+class _Filling(Observing):
     """Fills fresh floating memory with a number."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if func.overloadpacket in _FRESH and found.is_floating_point():
+        if getattr(func, "overloadpacket", None) in _FRESH and found.is_floating_point():
             found.fill_(_NUMBER)
         return found
 

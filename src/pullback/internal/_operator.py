@@ -22,7 +22,7 @@ from pullback.internal.torch import (
     CustomOpDef,
     OpOverload,
     OpOverloadPacket,
-    TorchDispatchMode,
+    Observing,
     disable_current_modes,
     disable_torch_function,
     function_behind,
@@ -201,7 +201,7 @@ class _ReachedError(Exception):
     """The operator was about to run."""
 
 
-class _Stop(TorchDispatchMode):
+class _Stop(Observing):
     def __init__(self, op: OpOverload) -> None:
         super().__init__()
         self._op = op

@@ -36,7 +36,7 @@ __all__ = [
     "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
     "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
-    "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
+    "FakeTensorMode", "FunctionalTensor", "Observing", "OpOverload", "OpOverloadPacket",
     "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
@@ -241,6 +241,22 @@ try:
     _ORDERED = (_effects.EffectType if _EFFECTS_ARE_PUBLIC else _effects._EffectType).ORDERED
 except (AttributeError, ImportError) as error:
     raise _refusal(f"This torch lacks what pullback needs of it: {error}.") from error
+
+
+class Observing(TorchDispatchMode):
+    """A mode that looks on: what runs under it runs as it does without.
+
+    An operator of higher order (`scan`, `cond`) reaches it as a whole, without schema or packet.
+    Under any other mode torch refuses these; and it takes what it was to compile for code never to
+    be compiled, which lasts as long as the process and breaks later calls.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether what is compiled is compiled and run as without the mode."""
+        return True
 
 
 def version_of(tensor: torch.Tensor | None) -> int:

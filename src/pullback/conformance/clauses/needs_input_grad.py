@@ -12,13 +12,13 @@ from pullback.conformance._derivative import judge
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import filled
-from pullback.internal.torch import TorchDispatchMode
+from pullback.internal.torch import Observing
 from pullback.report import Finding
 
 __all__ = ["needs_input_grad"]
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(Observing):
     """Counts the operations that reach a kernel."""
 
     def __init__(self) -> None:
