@@ -1349,6 +1349,60 @@ def test_what_forward_computed_and_autograd_misses_is_named(function):
     assert f"To autograd, {MISSED[function]}" in finding.detail
 
 
+class CutsInput(torch.autograd.Function):
+    """As quaternion layers do that wrap what they multiply with in a Variable."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        x = torch.autograd.Variable(x, requires_grad=False)
+        return g @ weight.mT, x.mT @ g
+
+
+class CutsCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.detach() * ctx.saved_tensors[0].cos()
+
+
+class CutsAndComputes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x.cos())
+        return x * x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, slope = ctx.saved_tensors
+        return g * (x.detach().sin() + x.data * slope)
+
+
+CUT = {
+    CutsInput: "does. Backward cuts ctx.saved_tensors[0] from its history.",
+    CutsCotangent: "does. Backward cuts the cotangent of output 0 from its history.",
+    CutsAndComputes: "does. To autograd, ctx.saved_tensors[1] is a constant: forward computed it. "
+    "Backward cuts ctx.saved_tensors[0] from its history.",
+}
+
+
+@pytest.mark.parametrize("function", CUT)
+def test_what_backward_cuts_from_its_history_is_not_said_to_be_computed(function):
+    given = [X[:, :2], X[:2, :3]] if function is CutsInput else [X]
+    finding = check(function, *given, clauses="double")["double"]
+    assert finding.detail.endswith(CUT[function])
+    assert ("Leave out of backward" in finding.hint) == (function is not CutsAndComputes)
+
+
 class LatestNumber(torch.autograd.Function):
     omega = 1.0
 

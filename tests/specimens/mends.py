@@ -96,6 +96,10 @@ class SavesInput(SavesSlope):
     backward = Sine.backward
 
 
+def cut_from_history(ctx, cotangent):
+    return ctx.saved_tensors[0].detach().cos() * cotangent
+
+
 class Once(SavesSlope):
     backward = staticmethod(once_differentiable(SavesSlope.backward))
 
@@ -620,6 +624,8 @@ MENDS = [
          'gradient = "nonlinear"'),
     Mend("double", SavesSlope, SavesInput, "differentiable operations"),
     Mend("double", SavesSlope, Once, "once_differentiable"),
+    Mend("double", with_(SavesInput, backward=cut_from_history), SavesInput,
+         "Leave out of backward what cuts a tensor from its history"),
     Mend("double", Once, complete(Once), "pullback.complete(F)"),
     Mend("once", Once, complete(Once), "pullback.complete(F)"),
     Mend("forward", WrongTangent, RightTangent, "Correct jvp"),

@@ -21,6 +21,7 @@ __all__ = [
     "custom_nodes",
     "edges",
     "is_once",
+    "is_within",
     "lacks_rule",
     "needed",
     "returned",
@@ -49,6 +50,24 @@ def custom_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
 def lacks_rule(outputs: Sequence[torch.Tensor]) -> bool:
     """Whether an operation in the graph of ``outputs`` has no derivative, by torch's own mark."""
     return any(type(node).__name__ == "NotImplemented" for node in _every_node(outputs))
+
+
+def is_within(tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor stands in the graph of ``outputs``: as a leaf, an output or between.
+
+    Example:
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> y = x.sin()
+        >>> is_within(x, [y]), is_within(x.clone(), [y])
+        (True, False)
+    """
+    if not tensor.requires_grad:
+        return False
+    try:
+        own = torch.autograd.graph.get_gradient_edge(tensor).node
+    except (AssertionError, RuntimeError):  # a view that forward made has none
+        return False
+    return any(own is node for node in _every_node(outputs))
 
 
 def _every_node(outputs: Sequence[torch.Tensor]) -> list[Any]:

@@ -20,9 +20,9 @@ from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal.torch import (
     OPERATORS,
     CustomOpDef,
+    Observing,
     OpOverload,
     OpOverloadPacket,
-    Observing,
     disable_current_modes,
     disable_torch_function,
     function_behind,

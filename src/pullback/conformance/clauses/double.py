@@ -1,9 +1,11 @@
 """`double`: the second derivative is right, or refused."""
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import torch
 
@@ -12,7 +14,7 @@ from pullback.conformance._changes import CLOSE
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, ask_second, decide, try_second
 from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._nodes import is_once, lacks_rule
+from pullback.conformance._nodes import is_once, is_within, lacks_rule
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._rule import Rule
 from pullback.conformance._steps import motions
@@ -23,6 +25,15 @@ from pullback.report import Finding, Verdict
 __all__ = ["double"]
 
 _SEVERAL = 4
+_REWRITE = (
+    "Write backward with differentiable operations of what save_for_backward saved; what forward "
+    "computed is a constant to backward: compute it there again, or make it an output "
+    "(pullback.Function differentiates residuals). Otherwise decorate it with once_differentiable."
+)
+_UNCUT = (
+    "Leave out of backward what cuts a tensor from its history: `.detach()`, `.data`, "
+    "`Variable(...)`, `torch.no_grad()`, numpy. Otherwise decorate it with once_differentiable."
+)
 
 
 @clause(
@@ -95,10 +106,39 @@ def _is_stepped(probe: Probe, only: int) -> bool:
     return any(motion.is_stepped for motion in found) and not any(m.moves for m in found)
 
 
-def _constant(probe: Probe, trial: Trial) -> str:
-    """Which of what forward computed autograd misses: their terms alone add up to the gap.
+def _cause(probe: Probe, trial: Trial, only: int) -> tuple[str, str]:
+    """What autograd does not follow, where that explains the gap, and the mend.
 
-    The derivative of backward is a sum of terms, one for each tensor that it reads.
+    The derivative of backward is a sum of terms, one for each tensor that it reads. What has a
+    history when backward reads it, as an input has that forward saved, is cut from it there; of
+    what forward computed there is none.
+    """
+    count = len(trial.points)
+    if only >= count:  # backward reads it of nothing but the cotangent itself
+        cut = [f"the cotangent of output {only - count}"] if trial.value == 0 else []
+        return (_cut(cut), _UNCUT) if cut else ("", _REWRITE)
+    seen: set[str] = set()
+    missed = _missed(probe, trial, seen)
+    cut = [name for name in missed if name in seen]
+    computed = [name for name in missed if name not in seen]
+    are, them = ("are constants", "them") if len(computed) > 1 else ("is a constant", "it")
+    said = f" To autograd, {_listed(computed)} {are}: forward computed {them}." * bool(computed)
+    return said + _cut(cut), _UNCUT if cut and not computed else _REWRITE
+
+
+def _cut(names: Sequence[str]) -> str:
+    whose = "their histories" if len(names) > 1 else "its history"
+    return f" Backward cuts {_listed(names)} from {whose}." * bool(names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _missed(probe: Probe, trial: Trial, seen: set[str]) -> list[str]:
+    """What forward left that autograd misses: their terms alone add up to the gap.
+
+    Those that have a history when backward reads them are put into ``seen``.
     """
     count, h = len(trial.points), 2.0**-17
     free = [lambda gradient: gradient] * count
@@ -108,7 +148,7 @@ def _constant(probe: Probe, trial: Trial) -> str:
         for side in (0, h, -h)
     )  # fmt: skip
     if not (rule.is_had() and up.is_had() and down.is_had()):
-        return ""
+        return []
     terms: dict[str, float] = {}
     for name in rule.left:
         with suppress(Exception):  # one that cannot be read by itself
@@ -116,32 +156,52 @@ def _constant(probe: Probe, trial: Trial) -> str:
             pairs = zip(trial.weights, one or [], other or [], strict=True)
             terms[name] = sum(inner(u, a - b) for u, a, b in pairs) / (2 * h)
     gap, told = trial.estimate.value - trial.value, [name for name, term in terms.items() if term]
+    seen |= _with_history(rule)
     for some in (s for n in range(1, _SEVERAL + 1) for s in combinations(told, n)):
         # Many sums are tried: none may be right by chance.
         if abs(sum(terms[name] for name in some) - gap) <= CLOSE ** min(len(some), 2) * abs(gap):
-            are, them = ("is a constant", "it") if len(some) == 1 else ("are constants", "them")
-            named = " and ".join(filter(None, [", ".join(some[:-1]), some[-1]]))
-            return f" To autograd, {named} {are}: forward computed {them}."
-    return ""
+            return list(some)
+    return []
+
+
+def _with_history(rule: Rule) -> set[str]:
+    """The names of what forward left that is an input or an output to autograd too.
+
+    A view that forward made asks for a gradient as well, but of nothing that was given.
+    """
+    left: dict[str, torch.Tensor] = {}
+
+    def read(method: Any, ctx: Any, *given: Any) -> Any:
+        saved = {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(ctx.saved_tensors)}
+        every = {**saved, **{f"ctx.{name}": value for name, value in vars(ctx).items()}}
+        left.update((k, t) for k, t in every.items() if isinstance(t, torch.Tensor))
+        return method(ctx, *given)
+
+    there = rule.of({"back": read})
+    if there is None:
+        return set()
+    leaves = there.leaves(rule.points)
+    outputs = there.evaluate(leaves)
+    with suppress(Exception):  # as any that is told elsewhere
+        handed = [g.detach().clone() for g in rule.weights]
+        there.pull(leaves, handed, outputs, create_graph=True)
+    return {name for name, tensor in left.items() if is_within(tensor, outputs)}
 
 
 def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
     place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
     source = f"xs[{only}]" if only < count else f"w[{only - count}]"
     what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
-    constant = _constant(probe, trial)
+    cause, hint = _cause(probe, trial, only)
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         "The second derivative is silently wrong: backward, differentiated by autograd with "
-        f"respect to {place}, {what}.{constant}",
+        f"respect to {place}, {what}.{cause}",
         expected=f"{trial.estimate.value:.8g} +- {trial.estimate.error:.1g} "
         "(finite differences of backward)",
         got=f"{trial.value:.8g} (backward of backward)",
         place=place,
-        hint="Write backward with differentiable operations of what save_for_backward saved; what "
-        "forward computed is a constant to backward: compute it there again, or make it an output "
-        "(pullback.Function differentiates residuals). Otherwise decorate it with "
-        "once_differentiable.",
+        hint=hint,
         given={"w": trial.cotangents, "u": trial.weights, "v": trial.step[only]},
         repro=[
             "w, h = [g.requires_grad_() for g in w], 1e-6",
