@@ -44,7 +44,7 @@ def slopes_along(
     """
     size = _relative(probe) if size is None else size
     with torch.no_grad():
-        up, down = (aligned(probe.evaluate(probe.moved(points, step, t)), base)
+        up, down = (aligned(probe.output_values(probe.moved(points, step, t)), base)
                     for t in (size, -size))  # fmt: skip
     return [(a - b) / (2 * size) for a, b in zip(up, down, strict=True)]
 

@@ -30,6 +30,7 @@ from pullback.conformance._evidence import (
     slopes,
 )
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._stopped import held
 from pullback.conformance._vectors import are_finite, coarsest, flatten, unflatten
 
 __all__ = [
@@ -122,12 +123,13 @@ def try_derivative(
     base = [y.detach() for y in probe.evaluate(probe.leaves(points))]
     weights = probe.spread(base, f"weights {number}")
     coherent = number % 2 == 1
+    there = held(probe, points) if probe.stops else probe
     if coherent:
         step = _uphill(points, step, probe.backward(points, weights), probe.kept_step)
 
     def outputs(moved: Tensors) -> Tensors:
         with torch.no_grad():
-            return aligned(probe.evaluate(moved), base)
+            return aligned(there.output_values(moved), base)
 
     def answer(given: Tensors) -> torch.Tensor:
         return _terms(probe.backward(points, given), step)
@@ -243,9 +245,10 @@ def second_slopes(
     Start and step are of the inputs, then of the cotangents; ``None`` where no gradient is defined.
     """
     count = len(probe.inputs.differentiable)
+    there = held(probe, list(start[:count])) if probe.stops else probe
 
     def backward(moved: Tensors) -> Tensors:
-        return probe.backward(moved[:count], moved[count:])
+        return there.backward(moved[:count], moved[count:])
 
     grain = max(probe.grain, _coarse(start))
     return _slopes(probe.along(backward, list(step), list(start)), grain, first)

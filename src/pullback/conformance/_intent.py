@@ -6,12 +6,14 @@ The rule, in order:
 2. backward is not linear in the cotangent: ``nonlinear``, which the clause `linear` then calls
    broken because it was not declared;
 3. backward agrees with the derivative: ``exact``;
-4. it does not, and an output moves with an input by jumps alone, or nowhere, with which backward
+4. it is the derivative of forward with what that detaches held as it was, a gradient that is
+   stopped on purpose: ``surrogate``, and held to that derivative (`_stopped`);
+5. it is not, and an output moves with an input by jumps alone, or nowhere, with which backward
    is not zero (rounding, thresholds, quantisation: a straight-through estimator): ``surrogate``.
    That is decided for each input: one that no output jumps with is still held to the derivative,
    by the outputs that move smoothly with any input (the others answer by their surrogate);
-5. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``;
-6. anything else: ``exact``, so that a wrong derivative is found. A constant factor is not
+6. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``;
+7. anything else: ``exact``, so that a wrong derivative is found. A constant factor is not
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
 """
 
@@ -22,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from pullback.conformance._derivative import try_derivative
+from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import guarded
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import (
@@ -35,6 +37,8 @@ from pullback.conformance._steps import (
     motions,
     scan_line,
 )
+from pullback.conformance._stopped import Stops, held
+from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite, flatten, inner, unflatten
 
 __all__ = ["infer_intent", "linearity_gap"]
@@ -46,38 +50,83 @@ def infer_intent(probe: Probe) -> Probe:
     """The probe with its intent, and the reason where it was inferred."""
     declared = probe.subject.gradient
     if declared is not None:
-        return replace(probe, intent=declared, inferred=False, reason="declared")
+        probe = replace(probe, intent=declared, inferred=False, reason="declared")
+    if declared == "exact":
+        return probe
     if probe.fault is not None:
-        return replace(probe, intent="exact", reason="the default: plain backward does not run")
+        return _default(probe, "the default: plain backward does not run")
     if not probe.outputs or not probe.inputs.differentiable:
-        return replace(probe, intent="exact", reason="nothing is differentiated")
+        return _default(probe, "nothing is differentiated")
     try:
         with guarded():
-            intent, reason, held, moving = _infer(probe)
+            return _infer(probe) if declared is None else replace(probe, stops=_stops(probe))
     except (Exception, SystemExit):  # what fails here fails in its clauses, where it is reported
-        intent, reason = "exact", "the default: backward could not be compared"
-        held = moving = ()
-    return replace(probe, intent=intent, reason=reason, held=held, moving=moving)
+        return _default(probe, "the default: backward could not be compared")
 
 
-def _infer(probe: Probe) -> tuple[str, str, Positions, Positions]:
-    """The intent, the reason, and what of a surrogate is still held to the derivative."""
+def _default(probe: Probe, reason: str) -> Probe:
+    return replace(probe, intent="exact", reason=reason) if probe.inferred else probe
+
+
+def _infer(probe: Probe) -> Probe:
+    """The probe with the intent, the reason, and what of a surrogate is held to a derivative."""
     # At the given point and at a second one.
     if linearity_gap(probe) is not None or linearity_gap(probe, 2) is not None:
-        return "nonlinear", "backward is not linear in the cotangent", (), ()
+        reason = "backward is not linear in the cotangent"
+        return replace(probe, intent="nonlinear", reason=reason)
     trial = try_derivative(probe, 0)
     if trial.match == "match":
         trial = try_derivative(probe, 2)
     if trial.match == "match":
-        return "exact", "backward agrees with the derivative", (), ()
+        return replace(probe, intent="exact", reason="backward agrees with the derivative")
+    if trial.is_wrong and _stops(probe):
+        every = tuple(range(len(probe.inputs.differentiable)))
+        reason = "backward is the derivative with what forward detaches held as it is"
+        return replace(
+            probe, intent="surrogate", reason=reason, held=every, moving=probe.outputs, stops=True
+        )
     found = _stepped(probe)
     if found is not None:
         how, held, moving = found
-        return "surrogate", f"forward {how}, backward is not zero", held, moving
+        reason = f"forward {how}, backward is not zero"
+        return replace(probe, intent="surrogate", reason=reason, held=held, moving=moving)
     if trial.is_wrong and _is_identity(probe):
         reason = "an output equals an input bit for bit, backward is not the identity"
-        return "surrogate", reason, (), ()
-    return "exact", "the default: nothing shows that backward differs on purpose", (), ()
+        return replace(probe, intent="surrogate", reason=reason)
+    return _default(probe, "the default: nothing shows that backward differs on purpose")
+
+
+def _stops(probe: Probe) -> bool:
+    """Whether backward stops gradients at what forward detaches, and is right but for that.
+
+    Each gradient is the derivative with these values held, at the given point and beside it. One
+    that is zero must be so by more than an argument that is detached where this has no effect.
+    """
+    points = probe.point(0)
+    found = Stops.of(probe, points)
+    if not found.values:
+        return False
+    outputs, there = probe.output_values(points), replace(probe, stops=True)
+    if probe.differ(held(probe, points).output_values(points), outputs) is not None:
+        return False  # what is detached is written to
+    for k, gradient in enumerate(probe.backward(points, probe.spread(outputs, "stops"))):
+        if not gradient.any():
+            right = found.are_meant and all(_stands_still(probe, n, k) for n in (0, 2))
+        else:
+            trial = decide(lambda number, k=k: try_derivative(there, number, k), 3)
+            right = trial.match == "match"
+        if not right:
+            return False
+    return True
+
+
+def _stands_still(probe: Probe, number: int, only: int) -> bool:
+    """Whether forward stands still along one input with what it detaches at a point held."""
+    points, step = probe.point(number), probe.direction("stops", only)
+    there = held(probe, points)
+    base = there.output_values(points)
+    moved = (there.output_values(probe.moved(points, step, t)) for t in (2.0**-6, -(2.0**-6), 0.5))
+    return all(same_bits(y, z) for found in moved for y, z in zip(base, found, strict=True))
 
 
 def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:

@@ -38,6 +38,8 @@ class Probe(Teller):
     # straight through
     held: tuple[int, ...] = ()
     moving: tuple[int, ...] = ()  # positions among the output tensors by which these are held
+    # whether what forward detaches is held as it is at a point (`_stopped`) beside it too
+    stops: bool = False
     # whether it draws from a generator of its own, which is put back before each run
     private: bool = False
     erratic: bool = False  # whether two runs differ all the same, beyond rounding
@@ -138,7 +140,10 @@ class Probe(Teller):
         return stepping(point)(step) if self.free else tangent(point, step)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
-        """The differentiated outputs of a fresh run, without history."""
+        """The differentiated outputs of a fresh run, without history.
+
+        Of leaves, where no gradient is asked for too: forward may ask what needs one.
+        """
         return [y.detach() for y in self.evaluate(self.leaves(points))]
 
     # Runs -------------------------------------------------------------------------------------
@@ -340,6 +345,6 @@ class Probe(Teller):
 
         def outputs(moved: Tensors) -> Tensors:
             with torch.no_grad():
-                return self.evaluate(moved)
+                return self.output_values(moved)
 
         return self.along(outputs, step, self.inputs.points())

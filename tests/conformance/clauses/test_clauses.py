@@ -7,7 +7,17 @@ import torch
 from tests.fuzzing import examples, spread
 from tests.specimens import clauses as of_clauses
 from tests.specimens import ranks
-from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
+from tests.specimens.right import (
+    domains,
+    edges,
+    manners,
+    numbers,
+    operators,
+    sizes,
+    smooth,
+    stopped,
+    values,
+)
 from tests.specimens.wrong import (
     bases,
     calculus,
@@ -21,19 +31,20 @@ from tests.specimens.wrong import (
 from tests.specimens.wrong import domains as wrong_domains
 from tests.specimens.wrong import operators as wrong_operators
 from tests.specimens.wrong import sizes as wrong_sizes
+from tests.specimens.wrong import stopped as wrong_stopped
 from tests.specimens.wrong import values as wrong_values
 
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
 
 _WRONG = (bases, calculus, memory, calls, machines, hidden, compositions)
-_LATER = (wrong_operators, wrong_sizes, wrong_values, wrong_domains, families)
+_LATER = (wrong_operators, wrong_sizes, wrong_values, wrong_domains, families, wrong_stopped)
 WRONG = [specimen for part in (*_WRONG, *_LATER) for specimen in part.SPECIMENS]
 WRONG += of_clauses.WRONG
 RIGHT = [*smooth.SPECIMENS, *edges.SPECIMENS]
 MORE = [
     specimen
-    for part in (domains, numbers, manners, sizes, values, operators)
+    for part in (domains, numbers, manners, sizes, stopped, values, operators)
     for specimen in part.SPECIMENS
 ] + of_clauses.RIGHT
 # torch says so of every operator that vmap finds no rule for.

@@ -3,7 +3,17 @@
 import pytest
 from tests.fuzzing import examples
 from tests.specimens import clauses as of_clauses
-from tests.specimens.right import domains, edges, manners, numbers, operators, sizes, smooth, values
+from tests.specimens.right import (
+    domains,
+    edges,
+    manners,
+    numbers,
+    operators,
+    sizes,
+    smooth,
+    stopped,
+    values,
+)
 
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
@@ -11,7 +21,7 @@ from pullback.conformance.clauses import CLAUSES
 # torch says so of every operator that vmap finds no rule for.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
-PARTS = (domains, edges, manners, numbers, operators, sizes, smooth, values)
+PARTS = (domains, edges, manners, numbers, operators, sizes, smooth, stopped, values)
 RIGHT = [specimen for part in PARTS for specimen in part.SPECIMENS] + of_clauses.RIGHT
 # Those that compile take seconds, and look at how a Function is made.
 ELSEWHERE = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]

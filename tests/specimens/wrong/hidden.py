@@ -184,6 +184,18 @@ class NeverRuns(torch.autograd.Function):
         return gradient
 
 
+class TwiceWhatLearns(torch.autograd.Function):
+    """Adds the bias where it learns alone, as speechbrain's layers do, and twice its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias if bias.requires_grad else x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, 2 * cotangent.sum(0)
+
+
 def unmarked(*shape, seed=1):
     return normal(*shape, seed=seed).detach()
 
@@ -212,6 +224,7 @@ SPECIMENS = [
         Forgotten, lambda: (unmarked(3), unmarked(3, seed=2)), "derivative", verdict="lacking"
     ),
     Specimen(Forgotten, lambda: (normal(3), normal(3, seed=2)), "derivative"),
+    Specimen(TwiceWhatLearns, lambda: (normal(4, 3), normal(3, seed=2)), "derivative"),
     Specimen(NeverRuns, lambda: (normal(3),), "derivative"),
     Specimen(NeverRuns, lambda: (normal(3),), "form"),
     Specimen(RoundTimesWeight, lambda: (normal(9), normal(9, seed=2)), "derivative"),

@@ -54,7 +54,7 @@ def forward(probe: Probe) -> Finding:
                     "A nonlinear backward has no transpose, and forward a kink here."
                 )
             with torch.no_grad():
-                along = slopes(probe.along(probe.evaluate, step, points))
+                along = slopes(probe.along(probe.output_values, step, points))
             expected = along.weigh(flatten(weights)).value
         eps, moved = torch.finfo(probe.dtype).eps, max(moved, magnitude, scale)
         tolerance = max(max(magnitude, scale) * eps**0.6, CANCELLED * eps * moved)
