@@ -1,6 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -56,7 +56,9 @@ class Arguments:
         generators: put the generators that draw for it back to the state they came with.
         owned: the tensors, by position, that belong to a module, callable or object among the
             arguments, which reaches them by itself, or are of a class of their own: handed out as
-            they are, and constants.
+            they are, and constants to all that does not ask for them.
+        learnt: of these the leaves that need a gradient, by position, with the numbers that they
+            came with: they move where they lie, and are put back.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -72,6 +74,7 @@ class Arguments:
     generators: tuple[PutBack, ...] = ()
     detached: bool = False
     owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    learnt: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":
@@ -122,7 +125,11 @@ class Arguments:
             bool(chosen),
             tuple(put_back for put_back in generators if put_back is not None),
             owned=owned,
-        )
+            learnt={
+                k: copies[k] for k, t in owned.items()
+                if t.requires_grad and t.is_leaf and is_continuous(t)
+            },
+        )  # fmt: skip
 
     def others(self) -> list[Any]:
         """What is no tensor among them: numbers, callables, objects."""
@@ -155,6 +162,7 @@ class Arguments:
         given = dict(zip(self.differentiable, points, strict=True))
         if self.detached:
             given = {k: point.clone() for k, point in given.items()}
+        self.put_back(given)
         given = {**self.owned, **given}
         items = iter(
             [given[k] if k in given else value.clone() for k, value in enumerate(self.values)]
@@ -162,6 +170,26 @@ class Arguments:
         for put_back in self.generators:
             put_back()
         return replace(self.args, items), replace(dict(self.kwargs), items)
+
+    def leaves(self, points: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Leaves with the numbers of ``points`` for what is differentiated.
+
+        Fresh ones, but for what is learnt elsewhere: its owner reads its own.
+        """
+        made = []
+        for k, point in zip(self.differentiable, points, strict=True):
+            if k not in self.learnt:
+                made.append(point.detach().clone().requires_grad_())
+                continue
+            self.owned[k].data.copy_(point.detach())  # seen by no version: nothing of it is saved
+            made.append(self.owned[k])
+        return made
+
+    def put_back(self, moved: Iterable[int] = ()) -> None:
+        """Give what is learnt elsewhere the numbers that it came with, all but some of it."""
+        for k in self.learnt.keys() - set(moved):
+            if not torch.equal(self.owned[k], self.learnt[k]):
+                self.owned[k].data.copy_(self.learnt[k])
 
     def cast(self, dtype: torch.dtype) -> "Arguments":
         """The same arguments with every floating tensor in ``dtype`` (complex in its partner).

@@ -102,19 +102,26 @@ def run_clause(
     a plain backward which does not run: all others that build on it are skipped.
     """
     probe = replace(probe, clause=clause.id)
-    if probe.fault is not None and (clause.gradient or probe.fault.plain):
-        finding = _faulty(probe, probe.fault, bearing)
-    elif probe.erratic and clause.gradient:
-        said = f"{probe.unwritten} holds memory that nothing has written" if probe.unwritten else (
-            "The same call gives other numbers each time")  # fmt: skip
-        finding = probe.skipped(f"{said[:1].upper()}{said[1:]}: see deterministic.")
-    elif probe.frees and clause.id not in _OF_FRESH_INPUTS:
-        finding = probe.skipped("Forward frees the memory of its inputs: see mutation.")
-    else:
-        finding = _run(clause, probe, timeout)
+    try:
+        finding = _judged(clause, probe, timeout, bearing)
+    finally:
+        probe.inputs.put_back()
     if finding.verdict in (Verdict.HOLDS, Verdict.SKIPPED):
         return finding
     return replace(finding, why=clause.why, hint=finding.hint or clause.mend)
+
+
+def _judged(clause: Clause, probe: Probe, timeout: float | None, bearing: str) -> Finding:
+    """The finding of one clause as it says it."""
+    if probe.fault is not None and (clause.gradient or probe.fault.plain):
+        return _faulty(probe, probe.fault, bearing)
+    if probe.erratic and clause.gradient:
+        said = f"{probe.unwritten} holds memory that nothing has written" if probe.unwritten else (
+            "The same call gives other numbers each time")  # fmt: skip
+        return probe.skipped(f"{said[:1].upper()}{said[1:]}: see deterministic.")
+    if probe.frees and clause.id not in _OF_FRESH_INPUTS:
+        return probe.skipped("Forward frees the memory of its inputs: see mutation.")
+    return _run(clause, probe, timeout)
 
 
 def run_clauses(

@@ -61,7 +61,7 @@ class Probe(Teller):
     @property
     def constants(self) -> tuple[str, ...]:
         """The paths of the floating inputs that are not differentiated."""
-        wanted = self.inputs.differentiable
+        wanted = {*self.inputs.differentiable, *self.inputs.learnt}
         pairs = enumerate(zip(self.inputs.paths, self.inputs.values, strict=True))
         return tuple(path for k, (path, value) in pairs if k not in wanted and is_continuous(value))
 
@@ -97,7 +97,7 @@ class Probe(Teller):
     def leaves(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """Fresh copies of the differentiated inputs that require a gradient."""
         chosen = self.inputs.points() if points is None else points
-        return [point.detach().clone().requires_grad_() for point in chosen]
+        return self.inputs.leaves(chosen)
 
     def point(self, number: int) -> Tensors:
         """The given point for number 0, else one close to it, with the same structure."""

@@ -142,7 +142,7 @@ class Rank:
             raise Unmade(describe(error)) from error
         if found is None:
             return Arguments.of(())
-        return replace(found, args=(), kwargs={}, owned={}, generators=())
+        return replace(found, args=(), kwargs={}, owned={}, learnt={}, generators=())
 
     def forward(
         self, graph: int, values: list[torch.Tensor], needs: Sequence[bool], lay: Lay = torch.clone

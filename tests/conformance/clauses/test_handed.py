@@ -194,3 +194,67 @@ def test_nested_data_that_nobody_marked_is_a_constant(marked, expected):
     batches = [{"x": normal(3, seed=seed).detach().requires_grad_(marked)} for seed in (2, 3)]
     report = check(OverBatches, normal(3), batches, clauses="structure")
     assert report["structure"].verdict is expected
+
+
+class SwapsWeights(AgainInBackward):
+    """The gradients of two parameters of one shape change places."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        none, x, first, second, *others = AgainInBackward.backward(ctx, cotangent)
+        return none, x, second, first, *others
+
+
+class AddsItself(Function):
+    """Backward adds to the gradients of parameters by itself, as a reentrant checkpoint does."""
+
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module, ctx.count = module, len(parameters)
+        ctx.save_for_backward(x)
+        return module(x).detach()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, cotangent):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            torch.autograd.backward(ctx.module(x), cotangent)
+        return None, x.grad, *[None] * ctx.count
+
+
+def test_a_parameter_that_gets_its_gradient_by_another_way_is_a_constant():
+    module = Layers()
+    report = check(AddsItself, module, normal(4, 3), *module.parameters(), clauses="derivative")
+    assert report["derivative"].verdict is Verdict.HOLDS
+
+
+def two_layers(x, first, second):
+    return (x @ first).sin() @ second
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (
+            torch.nn.Parameter(normal(3, 3, seed=seed).detach()) for seed in (5, 6)
+        )
+
+    def forward(self, x):
+        return two_layers(x, self.first, self.second)
+
+
+@pytest.mark.parametrize("hand", [lambda module: module, called_by, lambda module: module.forward])
+def test_the_gradients_of_parameters_that_a_module_reads_itself_are_judged(hand):
+    module = Layers()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    given = (hand(module), normal(4, 3), *module.parameters())
+    right = check(AgainInBackward, *given, clauses="derivative")
+    assert right["derivative"].detail.startswith("Backward agrees with finite differences for 3 of")
+    assert right.constants == ()
+    wrong = check(SwapsWeights, *given, clauses="derivative")["derivative"]
+    assert wrong.verdict is Verdict.BROKEN
+    assert "args[2]" in wrong.detail
+    assert "Got is the gradient of args[3]" in wrong.detail
+    for parameter, value in zip(module.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)

@@ -1,6 +1,6 @@
 """`derivative`: backward is the transpose of the derivative of forward (intent `exact`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -50,6 +50,11 @@ def derivative(probe: Probe) -> Finding:
         if trial.is_wrong:
             return _broken(probe, trial, only)
         settled += trial.is_told
+    for there in _of_owners(probe):
+        trial = judge(there, 0)
+        if trial.is_wrong:
+            return _broken(there, trial, 0)
+        settled, choices = settled + trial.is_told, [*choices, 0]
     if not settled:
         return probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
@@ -73,6 +78,19 @@ def derivative(probe: Probe) -> Finding:
         )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {len(choices)} "
                        f"input(s).{through}")  # fmt: skip
+
+
+def _of_owners(probe: Probe) -> Iterator[Probe]:
+    """The probe by each tensor alone that a module among the arguments learns, and reads itself.
+
+    Not by one that is answered with ``None``: backward may add to its ``.grad`` by itself.
+    """
+    for k in probe.inputs.learnt if probe.intent == "exact" else ():
+        there = replace(probe, inputs=probe.inputs.with_differentiable([k]))
+        points = there.point(0)
+        weights = there.cotangents(there.output_values(points))
+        if there.answers(there.leaves(points), weights)[0] is not None:
+            yield there
 
 
 def _said(probe: Probe) -> str:
