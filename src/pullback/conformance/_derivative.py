@@ -45,6 +45,7 @@ __all__ = [
     "spans",
     "try_derivative",
     "try_second",
+    "wanted_of",
 ]
 
 
@@ -78,9 +79,13 @@ def judge(probe: Probe, only: int | None = None, wanted: int = 2, **options: Any
     Zeros hide what they are multiplied by, as weights do that begin there: the derivative is right
     beside them too then.
     """
-    zeros = any(bool((point == 0).any()) for point in probe.inputs.points())
-    beside = zeros and wanted > 1
-    return decide(lambda number: try_derivative(probe, number, only), wanted + beside, **options)
+    wanted = wanted_of(probe) if wanted > 1 else wanted
+    return decide(lambda number: try_derivative(probe, number, only), wanted, **options)
+
+
+def wanted_of(probe: Probe) -> int:
+    """How many comparisons are to agree: two at the given point, and one beside zeros."""
+    return 2 + any(bool((point == 0).any()) for point in probe.inputs.points())
 
 
 def decide(

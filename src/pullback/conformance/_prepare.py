@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import torch
 
+from pullback.conformance._answered import answered
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._failure import Fault, describe, raised
 from pullback.conformance._fresh import Fresh
@@ -111,7 +112,7 @@ def _look(probe: Probe, began: float) -> Probe:
     probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
-        kept = _answered(probe)
+        kept = answered(probe)
         probe = replace(
             probe,
             inputs=probe.inputs.with_differentiable(kept),
@@ -163,41 +164,6 @@ def _widen(probe: Probe) -> Arguments:
 
 def _carrying(outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return tuple(k for k, y in enumerate(outputs) if y.requires_grad)
-
-
-def _answered(probe: Probe) -> list[int]:
-    """The inputs that the backward answers with a gradient; a ``None`` declares a constant.
-
-    Only asked where the caller did not choose by ``requires_grad``. An answer to any way of asking
-    counts: all inputs at once, each alone, and laid out otherwise; a ``None`` that comes and
-    goes with these declares nothing.
-    """
-    every = list(probe.inputs.differentiable)
-    found: set[int] = set()
-    points = probe.inputs.points()
-    turned = [x.mT.contiguous().mT if x.ndim >= 2 else x.clone() for x in points]
-    ways = [(points, set(every)), (turned, set(every)), *((points, {k}) for k in every)]
-    for values, wanted in ways:
-        leaves = [
-            x.detach().clone(memory_format=torch.preserve_format).requires_grad_(k in wanted)
-            for k, x in zip(every, values, strict=True)
-        ]
-        found |= _asked(probe, leaves)
-        if len(found) == len(every):
-            break
-    # A backward that answers for no input at all declares no constants: it has lost its gradient.
-    return sorted(found) or every
-
-
-def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> set[int]:
-    """The inputs that one backward answers; none where it fails, for the clauses to report."""
-    try:
-        outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
-        found = probe.answers(leaves, probe.cotangents(outputs), outputs)
-    except (Exception, SystemExit):
-        return set()
-    answers = zip(probe.inputs.differentiable, found, strict=True)
-    return {k for k, gradient in answers if gradient is not None}
 
 
 def _fault(probe: Probe) -> Fault | None:

@@ -11,6 +11,7 @@ are detached there for what takes no history, a kernel or numpy: a gradient that
 as well be forgotten.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +24,8 @@ from pullback.internal.torch import storage_of
 
 __all__ = ["Stop", "Stops", "held"]
 
-_ENDS: tuple[Callable[..., Any], ...] = (
-    torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__,
-)  # fmt: skip
+_data: Any = inspect.getattr_static(torch.Tensor, "data")  # a property, on the class
+_ENDS: tuple[Callable[..., Any], ...] = (torch.Tensor.detach, torch.detach, _data.__get__)
 # By these numbers leave torch.
 _LEAVES: tuple[Callable[..., Any], ...] = (
     torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr, torch.Tensor.__dlpack__,

@@ -465,3 +465,25 @@ def test_another_sign_of_an_eigenvector_in_float32_is_no_loss_of_precision():
     drawn = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
     finding = check(Eigenvectors, drawn + drawn.mT, clauses="dtype")["dtype"]
     assert finding.verdict in ("holds", "lacking"), str(finding)
+
+
+class RefusesWeight(Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if ctx.needs_input_grad[1]:
+            raise RuntimeError("the weight is frozen")
+        (weight,) = ctx.saved_tensors
+        return cotangent @ weight.mT, None
+
+
+def test_an_unmarked_input_whose_gradient_the_author_refuses_is_a_constant():
+    unmarked = (normal(4, 3).detach(), normal(3, 2).detach())
+    report = check(RefusesWeight, *unmarked, clauses=["derivative", "linear"])
+    assert report.constants == ("args[1]",)
+    assert report["derivative"].verdict is Verdict.LACKING
+    assert report["linear"].verdict is Verdict.HOLDS

@@ -357,7 +357,22 @@ class BiasedSoftmax(Rule):
         return y * (step - (step * y).sum(-1, keepdim=True))
 
 
+class KeepsWhereNotReset(torch.autograd.Function):
+    """A flag of zeros and ones, given as numbers; backward asks for it as a flag."""
+
+    @staticmethod
+    def forward(ctx, state, reset):
+        ctx.save_for_backward(reset)
+        return state * (1 - reset)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (reset,) = ctx.saved_tensors
+        return torch.where(reset.bool(), 0, cotangent), None
+
+
 SPECIMENS = [
+    Specimen(KeepsWhereNotReset, lambda: (normal(3, 4), torch.zeros(3, 4, dtype=torch.float64))),
     Specimen(BiasedSoftmax, lambda: (normal(3, 4), normal(3, 1))),
     Specimen(SecondSmallest, lambda: (normal(5),)),
     Specimen(Cell, lambda: (normal(2, 3), normal(2, 3), normal(3, 3))),

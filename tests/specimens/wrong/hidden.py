@@ -196,6 +196,53 @@ class TwiceWhatLearns(torch.autograd.Function):
         return cotangent, 2 * cotangent.sum(0)
 
 
+class ShiftedByZero(torch.autograd.Function):
+    """Scaled by one and a shift, of which backward takes twice; it begins at zero."""
+
+    @staticmethod
+    def forward(ctx, x, shift):
+        ctx.save_for_backward(x, shift)
+        return x.sin() * (1 + shift)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, shift = ctx.saved_tensors
+        return cotangent * x.cos() * (1 + 2 * shift), None
+
+
+class BendsBesideZero(torch.autograd.Function):
+    """What forward computed is a constant to backward, multiplied with a gate that begins at 0."""
+
+    @staticmethod
+    def forward(ctx, x, gate):
+        grown = x.exp()
+        ctx.save_for_backward(x, gate, grown)
+        return x + gate * grown
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, gate, grown = ctx.saved_tensors
+        return cotangent * (1 + gate * grown), cotangent * x.exp()
+
+
+class OtherShape(torch.autograd.Function):
+    """The gradient of the weight is the transpose of what it should be."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        return cotangent @ weight.mT, cotangent.mT @ x
+
+
+def zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
 def unmarked(*shape, seed=1):
     return normal(*shape, seed=seed).detach()
 
@@ -225,6 +272,10 @@ SPECIMENS = [
     ),
     Specimen(Forgotten, lambda: (normal(3), normal(3, seed=2)), "derivative"),
     Specimen(TwiceWhatLearns, lambda: (normal(4, 3), normal(3, seed=2)), "derivative"),
+    Specimen(ShiftedByZero, lambda: (normal(3), zeros(3)), "derivative"),
+    Specimen(ShiftedByZero, lambda: (unmarked(3), zeros(3)), "derivative"),
+    Specimen(BendsBesideZero, lambda: (normal(3), zeros(3).requires_grad_()), "double"),
+    Specimen(OtherShape, lambda: (unmarked(4, 3), unmarked(3, 2)), "derivative"),
     Specimen(NeverRuns, lambda: (normal(3),), "derivative"),
     Specimen(NeverRuns, lambda: (normal(3),), "form"),
     Specimen(RoundTimesWeight, lambda: (normal(9), normal(9, seed=2)), "derivative"),

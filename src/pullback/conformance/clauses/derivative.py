@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
@@ -13,6 +14,7 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
 from pullback.conformance._structure import bound_rows
+from pullback.conformance._vectors import spread
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
@@ -44,17 +46,11 @@ def derivative(probe: Probe) -> Finding:
         asked, choices = replace(probe, outputs=probe.moving), [*probe.held]
     elif len(choices) > _SEPARATELY:
         choices = [None]
-    settled = 0
-    for only in choices:
-        trial = judge(asked, only)
+    settled = judged = 0
+    for there, only, trial, where in _trials(probe, asked, choices):
         if trial.is_wrong:
-            return _broken(probe, trial, only)
-        settled += trial.is_told
-    for there in _of_owners(probe):
-        trial = judge(there, 0)
-        if trial.is_wrong:
-            return _broken(there, trial, 0)
-        settled, choices = settled + trial.is_told, [*choices, 0]
+            return _broken(there, trial, only, where)
+        settled, judged = settled + trial.is_told, judged + 1
     if not settled:
         return probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
@@ -76,21 +72,46 @@ def derivative(probe: Probe) -> Finding:
             f"beside: {beside}.{through}",
             "Nothing, where rows are always so. For others, differentiate forward as it is there.",
         )
-    return probe.holds(f"Backward agrees with finite differences for {settled} of {len(choices)} "
+    return probe.holds(f"Backward agrees with finite differences for {settled} of {judged} "
                        f"input(s).{through}")  # fmt: skip
 
 
-def _of_owners(probe: Probe) -> Iterator[Probe]:
-    """The probe by each tensor alone that a module among the arguments learns, and reads itself.
+_Tried = tuple[Probe, int | None, Trial, str]  # the probe, of which input, where it is right
 
-    Not by one that is answered with ``None``: backward may add to its ``.grad`` by itself.
-    """
-    for k in probe.inputs.learnt if probe.intent == "exact" else ():
+
+def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterator[_Tried]:
+    """Each input, each tensor that a module among the arguments learns, and what zeros hide."""
+    yield from ((probe, only, judge(asked, only), "") for only in choices)
+    if probe.intent != "exact":
+        return
+    for k in probe.inputs.learnt:
         there = replace(probe, inputs=probe.inputs.with_differentiable([k]))
         points = there.point(0)
         weights = there.cotangents(there.output_values(points))
+        # Not one that is answered with ``None``: backward may add to its ``.grad`` by itself.
         if there.answers(there.leaves(points), weights)[0] is not None:
-            yield there
+            yield there, 0, judge(there, 0), ""
+    yield from filter(None, (_by_zeros(probe, only) for only in choices))
+
+
+def _by_zeros(probe: Probe, only: int | None) -> _Tried | None:
+    """What a constant that is zero hides: a fault in what it is multiplied with.
+
+    A zero may be a flag, or all that is allowed: backward must be wrong beside it and at one too.
+    """
+    given = probe.inputs
+    for k, value in enumerate(given.values):
+        hides = is_continuous(value) and value.numel() and not value.any()
+        if not hides or k in {*given.differentiable, *given.owned}:
+            continue
+        beside = 0.02 * spread(value, probe.generator(f"zeros {k}"))
+        values = [[made if j == k else v for j, v in enumerate(given.values)]
+                  for made in (torch.ones_like(value), beside)]  # fmt: skip
+        with suppress(Exception):  # refused there
+            ones, near = (replace(probe, inputs=given.with_values(made)) for made in values)
+            if judge(ones, only).is_wrong and (trial := judge(near, only)).is_wrong:
+                return near, only, trial, f" It is right where {given.paths[k]} is zero, as given."
+    return None
 
 
 def _said(probe: Probe) -> str:
@@ -142,9 +163,9 @@ def _of_one_row(probe: Probe) -> bool:
     return False
 
 
-def _broken(probe: Probe, trial: Trial, only: int | None) -> Finding:
+def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Finding:
     place = "every input at once" if only is None else probe.path(only)
-    wrong = f"The gradient of {place} is not what finite differences of forward are."
+    wrong = f"The gradient of {place} is not what finite differences of forward are.{where}"
     if _of_one_row(probe):
         return wrong_derivative(
             probe, trial, only, detail=f"{wrong} It is for two rows, not for one.", place=place,

@@ -12,7 +12,13 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._changes import CLOSE
 from pullback.conformance._clause import clause
-from pullback.conformance._derivative import Trial, ask_second, decide, try_second
+from pullback.conformance._derivative import (
+    Trial,
+    ask_second,
+    decide,
+    try_second,
+    wanted_of,
+)
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import is_once, is_within, lacks_rule
 from pullback.conformance._probe import Probe, Tensors
@@ -64,7 +70,7 @@ def double(probe: Probe) -> Finding:
     for only in range(count + len(probe.outputs)):
         if only >= count and probe.intent == "nonlinear" and _is_stepped(probe, only):
             continue
-        trial = decide(lambda number, only=only: try_second(probe, number, only))
+        trial = decide(lambda number, only=only: try_second(probe, number, only), wanted_of(probe))
         if trial.is_wrong:
             return _broken(probe, trial, only, count)
         settled += trial.is_told
@@ -132,7 +138,7 @@ def _cut(names: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def _missed(probe: Probe, trial: Trial, seen: set[str]) -> list[str]:
