@@ -27,6 +27,16 @@ class Scale(torch.autograd.Function):
         return cotangent * ctx.factor, None
 
 
+class Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return None, cotangent
+
+
 class InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -89,7 +99,26 @@ def test_other_shapes_and_dtypes_are_kept_up_to_the_limit(kept) -> None:
     Scale.apply(torch.ones(2, dtype=torch.float64), 2.0)
     assert len(kept.calls) == 2
     assert applied(kept) == 5
-    assert kept.records[Scale].full
+
+
+def test_calls_of_each_pattern_of_gradients_are_kept_the_commonest_first() -> None:
+    """What a program tries out first, without gradients, takes no place from how it trains."""
+    recorder = Recorder(copy_call, limits=Limits(calls=3))
+    recorder.install(torch.autograd.Function, torch.Tensor)
+    try:
+        for size in (1, 2, 3, 4):
+            Pass.apply(torch.ones(size), torch.ones(size))
+        for size in (5, 6, 6, 6, 6):
+            Pass.apply(torch.ones(size, requires_grad=True), torch.ones(size, requires_grad=True))
+        Pass.apply([torch.ones(7)], torch.ones(7, requires_grad=True))
+    finally:
+        recorder.uninstall()
+    recorder.settle()
+    record = recorder.records[Pass]
+    assert [call.pattern for call in record.calls] == ["11", "01", "00"]
+    counts = {name: recorder.tally[pattern.slot] for name, pattern in record.patterns.items()}
+    assert counts == {"00": 4, "11": 5, "01": 1}
+    assert recorder.tally[record.slot] == 10
 
 
 def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:

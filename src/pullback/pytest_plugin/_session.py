@@ -125,6 +125,7 @@ class Session(_Face):
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Check what was applied; a broken Function fails the run."""
         self._recorder.uninstall()
+        self._recorder.settle()
         if session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR):
             return
         self._check_all()

@@ -4,13 +4,18 @@
 and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
 a new one is copied before it runs, so that an in-place forward is recorded as it was called, and
 kept only when it succeeds. What is kept is bounded in calls and bytes.
+
+Which gradients a call asks for is the pattern of ``requires_grad`` among its tensors. A program may
+try a Function out without any before it trains, so that the first calls show little: those of each
+pattern are kept, and counted, and at the end `choose` takes some of each, the commonest first.
 """
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,23 +23,37 @@ from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, watch_apply
 from pullback.recording.locator._locator import Locator
 
-__all__ = ["Call", "Record", "Recorder"]
+__all__ = ["Call", "Record", "Recorder", "choose"]
 
 # Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
 _SIGNATURE_LIMIT = 64
-_SLOTS = 4096  # of Functions that are counted one by one
+_PATTERN_LIMIT = 16
+_SLOTS = 4096  # of Functions and patterns that are counted one by one
 
 
 @dataclass
 class Call:
-    """One call: its arguments as they were copied, their bytes, and on how many ranks it is one."""
+    """One call: its arguments as they were copied, their bytes, and on how many ranks it is one.
+
+    The pattern is a digit for each tensor, 1 where it requires a gradient.
+    """
 
     arguments: Any
     keywords: Any
     tensors: list[Any]
     size: int
     ranks: int = 1
+    pattern: str = ""
+
+
+@dataclass
+class Pattern:
+    """The calls of one Function that ask for the same gradients."""
+
+    slot: int
+    most: int  # calls that may be chosen of it
+    kept: int = 0
 
 
 @dataclass
@@ -47,9 +66,9 @@ class Record:
     slot: int = 0
     full: bool = False
     ignored: bool = False
-    kept: int = 0
     calls: list[Call] = field(default_factory=list)
     signatures: set[Any] = field(default_factory=set)
+    patterns: dict[str, Pattern] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
 
 
@@ -66,7 +85,7 @@ class Recorder:
 
     Attributes:
         records: what was seen of each Function.
-        tally: how often each was applied, by the slot of its record.
+        tally: how often each was applied, by the slot of its record, and of each of its patterns.
     """
 
     def __init__(
@@ -81,6 +100,7 @@ class Recorder:
         self._changed = changed
         self.records: dict[type, Record] = {}
         self.bytes = 0
+        self._slots = 0
         self._copy = copy
         self._keep = keep
         self._lock = threading.RLock()
@@ -101,11 +121,16 @@ class Recorder:
             record = records.get(cls)
             if record is not None:
                 self.tally[record.slot] += 1
-                if record.full:
+                if record.ignored:
                     return call(cls, *args, **kwargs)
-                signature = _signature(args, kwargs, tensor)
-                if signature in record.signatures:
-                    return call(cls, *args, **kwargs)
+                pattern = record.patterns.get(_pattern(args, kwargs, tensor))
+                if pattern is not None:
+                    self.tally[pattern.slot] += 1
+                    if record.full or pattern.kept >= pattern.most:
+                        return call(cls, *args, **kwargs)
+                    signature = _signature(args, kwargs, tensor)
+                    if signature in record.signatures:
+                        return call(cls, *args, **kwargs)
             pending = see(cls, args, kwargs, tensor)
             output = call(cls, *args, **kwargs)
             if pending is not None:
@@ -113,9 +138,15 @@ class Recorder:
             return output
 
         never_compile(watch, callees=True)
-        for helper in (_signature, _kind, Recorder._see, Recorder._commit):
+        for helper in (_signature, _kind, _pattern, _flags, Recorder._see, Recorder._commit):
             never_compile(helper)
         self._watches.append(watch_apply(base, watch))
+
+    def settle(self) -> None:
+        """Keep of each record the calls that are chosen, where they are kept in it."""
+        for record in self.records.values():
+            counts = {name: self.tally[each.slot] for name, each in record.patterns.items()}
+            record.calls = choose(record.calls, counts, self.limits.calls)
 
     def uninstall(self) -> None:
         """End every watch."""
@@ -130,6 +161,10 @@ class Recorder:
             record = self.records.get(cls) or self._meet(cls, operator)
             if record.full:
                 return None
+            name = _pattern(args, kwargs, tensor)
+            pattern = record.patterns.get(name) or self._meet_pattern(record, name)
+            if pattern is None or pattern.kept >= pattern.most:
+                return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
             signature = _signature(args, kwargs, tensor)
@@ -141,6 +176,7 @@ class Recorder:
             with self._noting(record):
                 call = self._copy(args, kwargs, limit)
                 if call is not None:
+                    call.pattern = name
                     return record, call
                 # Tensors without data: a tracer passes through, nobody calls.
                 record.signatures.discard(signature)
@@ -148,7 +184,7 @@ class Recorder:
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
-        record = Record(cls, locator, _script(), min(len(self.records), _SLOTS - 1))
+        record = Record(cls, locator, _script(), self._slot())
         self.records[cls] = record
         self.tally[record.slot] += 1
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
@@ -157,15 +193,33 @@ class Recorder:
             self._changed()
         return record
 
+    def _meet_pattern(self, record: Record, name: str) -> Pattern | None:
+        """A new pattern, counted from now on; ``None`` where there are many.
+
+        Each of those before it is to have a call, which leaves it so many fewer.
+        """
+        before = len(record.patterns)
+        if before == _PATTERN_LIMIT:
+            return None
+        pattern = Pattern(self._slot(), max(1, self.limits.calls - before))
+        record.patterns[name] = pattern
+        self.tally[pattern.slot] += 1
+        self._changed()
+        return pattern
+
+    def _slot(self) -> int:
+        self._slots += 1
+        return min(self._slots, _SLOTS) - 1
+
     def _commit(self, record: Record, call: Call) -> None:
         with self._lock:
-            if record.full:
+            pattern = record.patterns[call.pattern]
+            if pattern.kept >= pattern.most:
                 return
             with self._noting(record, "the call could not be written: "):
                 self._keep(record, call)
-                record.kept += 1
+                pattern.kept += 1
                 self.bytes += call.size
-                record.full = record.kept >= self.limits.calls
 
     @contextlib.contextmanager
     def _noting(self, record: Record, what: str = "") -> Iterator[None]:
@@ -176,6 +230,43 @@ class Recorder:
             text = what + (str(reason) or type(reason).__name__)
             record.reasons[text] = record.reasons.get(text, 0) + 1
             self._changed()
+
+
+def choose(calls: Iterable[Any], counts: Mapping[str, int], most: int) -> list[Any]:
+    """Some calls of one Function: one of each pattern, the commonest first, and so on in turn.
+
+    One that asks for no gradient comes last: beside others it is not looked at.
+
+    Arguments:
+        calls: what has a pattern, in the order of the program.
+        counts: how often the program made a call of each pattern.
+        most: how many are chosen.
+
+    Example:
+        >>> calls = [Call([], [], [], 0, pattern=pattern) for pattern in ("00", "11", "11", "01")]
+        >>> [call.pattern for call in choose(calls, {"00": 9, "11": 2, "01": 3}, 4)]
+        ['01', '11', '00', '11']
+    """
+    by_pattern: dict[str, list[Any]] = {}
+    for call in calls:
+        by_pattern.setdefault(call.pattern, []).append(call)
+    ordered = sorted(by_pattern, key=lambda name: ("1" not in name, -counts.get(name, 0)))
+    turns = itertools.zip_longest(*(by_pattern[name] for name in ordered))
+    return [call for turn in turns for call in turn if call is not None][:most]
+
+
+def _pattern(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> str:
+    return "".join(_flags(args, tensor)) + "".join(_flags(kwargs.values(), tensor))
+
+
+def _flags(values: Iterable[Any], tensor: type) -> list[str]:
+    found: list[str] = []
+    for value in values:
+        if isinstance(value, tensor):
+            found.append("1" if value.requires_grad else "0")  # type: ignore[attr-defined]
+        elif type(value) is list or type(value) is tuple:
+            found += _flags(value, tensor)
+    return found
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:

@@ -19,6 +19,7 @@ import torch
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._defaults import PLAIN
 from pullback.internal._files import write_whole
+from pullback.recording._recorder import choose
 from pullback.recording._spool import read_counts
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
@@ -40,12 +41,14 @@ class RecordedCall:
     """One call of a Function: its arguments as plain data, and the tensors they refer to.
 
     On several ranks ``place`` is the rank, of how many, and the number of the call on that rank.
+    The pattern says which tensors required a gradient.
     """
 
     arguments: list[Any]
     keywords: list[tuple[str, Any]]
     tensors: list[torch.Tensor]
     place: tuple[int, int, int] | None = None
+    pattern: str = ""
 
     @property
     def signature(self) -> str:
@@ -71,6 +74,7 @@ class RecordedFunction:
         calls: the kept calls, of different shapes, dtypes or kinds of arguments.
         reasons: reason -> how many calls were not kept for it.
         defaults: the dtype and the device of new tensors of the program, when it was first applied.
+        patterns: which tensors of a call required a gradient -> how often; see `RecordedCall`.
         loader: what may be loaded; nothing but the harmless by default.
     """
 
@@ -81,6 +85,7 @@ class RecordedFunction:
     calls: list[RecordedCall] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     defaults: tuple[str, str] = PLAIN
+    patterns: dict[str, int] = field(default_factory=dict)
     loader: Loader = field(default_factory=StrictLoader, repr=False, compare=False)
 
     @property
@@ -91,10 +96,20 @@ class RecordedFunction:
     def _add(self, other: "RecordedFunction", *, alike: bool) -> None:
         """Take in what another process says of it, and its calls, if alike or if they are new."""
         self.applied += other.applied
+        for name, count in other.patterns.items():
+            self.patterns[name] = self.patterns.get(name, 0) + count
         for reason, count in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + count
         known = () if alike else {call.signature for call in self.calls}
         self.calls += [call for call in other.calls if call.signature not in known]
+
+    def _choose(self, most: int) -> None:
+        """Keep so many calls of each rank, some of each pattern."""
+        ranks: dict[Any, list[RecordedCall]] = {}
+        for call in self.calls:
+            ranks.setdefault(call.place and call.place[0], []).append(call)
+        chosen = (choose(some, self.patterns, most) for some in ranks.values())
+        self.calls = [call for some in chosen for call in some]
 
     def load(self) -> Any:
         """Import the Function.
@@ -231,8 +246,8 @@ class Recording:
         for entry in functions.values():
             flags = ("--script", entry.script) if entry.script else ("--trust",)
             entry.loader = Loader(entry.paths, flags)
-            ranks = max((call.place[1] for call in entry.calls if call.place), default=1)
-            del entry.calls[len(entry.calls) if calls is None else calls * ranks :]
+            if calls is not None:
+                entry._choose(calls)
         ordered = sorted(functions.values(), key=lambda item: item.name)
         return cls(list(program), ordered, Training.collect(directory))
 
@@ -347,6 +362,7 @@ def _read_function(item: dict[str, Any]) -> RecordedFunction:
         list(map(_read_call, item["calls"])),
         {_text(reason): int(count) for reason, count in item["reasons"].items()},
         (dtype, device),
+        {_text(name): int(count) for name, count in item.get("patterns", {}).items()},
     )
 
 
@@ -358,7 +374,8 @@ def _read_call(item: dict[str, Any]) -> RecordedCall:
     keywords = [(_text(name), value) for name, value in item["keywords"]]
     rank, count, number = item.get("place") or (0, 0, 0)
     place = (int(rank), int(count), int(number)) if count else None
-    return RecordedCall(list(item["arguments"]), keywords, tensors, place)
+    pattern = _text(item.get("pattern", ""))
+    return RecordedCall(list(item["arguments"]), keywords, tensors, place, pattern)
 
 
 def _is(value: Any, expected: str | int) -> bool:

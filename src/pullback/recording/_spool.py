@@ -83,6 +83,7 @@ def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], 
 
 def _finish(recorder: Recorder, module: str) -> None:
     recorder.uninstall()
+    recorder.settle()
     os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
     if recorder.records:
         importlib.import_module(module).finish(recorder.records)
@@ -147,6 +148,7 @@ class Spool:
             "keywords": call.keywords,
             "tensors": call.tensors,
             "place": place_of(int(self.recorder.tally[record.slot])),
+            "pattern": call.pattern,
         }
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
         with _plain_torch(), self._telling():
@@ -171,7 +173,11 @@ class Spool:
             return
         found = [
             described(
-                record.locator, script=record.script, reasons=record.reasons, slot=record.slot
+                record.locator,
+                script=record.script,
+                reasons=record.reasons,
+                slot=record.slot,
+                patterns={name: pattern.slot for name, pattern in record.patterns.items()},
             )
             for record in self.recorder.records.values()
             if not record.ignored
@@ -202,8 +208,11 @@ def read_counts(directory: str | Path) -> Iterator[dict[str, Any]]:
         tally = path.with_name(path.stem.replace("counts", "tally"))
         counts = memoryview(tally.read_bytes()).cast("Q") if tally.exists() else None
         for item in json.loads(path.read_text(encoding="utf-8")):
-            slot = item.pop("slot", None)
-            yield item if counts is None or slot is None else {**item, "applied": counts[slot]}
+            slot, patterns = item.pop("slot", None), item.pop("patterns", {})
+            if counts is not None and slot is not None:
+                item["applied"] = counts[slot]
+                item["patterns"] = {name: counts[place] for name, place in patterns.items()}
+            yield item
 
 
 def _write_whole(path: str, content: Any) -> None:
