@@ -256,7 +256,7 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     # The repro loads the lambda from the recording and the Function from the script.
     (finding,) = [item for item in mine["findings"] if item["verdict"] == "broken"]
     assert "load_call" in finding["repro"]
-    assert "load_script" in finding["repro"]
+    assert "runpy.run_path" in finding["repro"]
     Path("repro.py").write_text(finding["repro"])
     done = run_python("repro.py")
     assert done.returncode == 0, done.stderr
@@ -267,6 +267,52 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     assert rerun[-2:] == ["--clauses", "derivative,linear"]
     assert main(rerun) == 1
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
+
+
+OF_TORCH_ALONE = """
+import torch
+
+SIZE = 70
+
+class Mine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        return cotangent * weight, 2 * cotangent * x
+
+if __name__ == "__main__":
+    print("trained")
+    given = (torch.randn(SIZE, SIZE, requires_grad=True) for _ in range(2))
+    Mine.apply(*given).sum().backward()
+"""
+
+
+def test_the_script_of_a_finding_needs_torch_and_the_recording_alone(folder, capfd) -> None:
+    """And has the numbers of the finding, though they are too many to be written down."""
+    Path("train.py").write_text(OF_TORCH_ALONE)
+    words = ["check", "--clauses", "derivative,retain", "--json", "out.json"]
+    assert main([*words, "--", "python", "train.py"]) == 1
+    (found,) = json.loads(Path("out.json").read_text())["functions"]
+    (finding,) = [item for item in found["findings"] if item["verdict"] == "broken"]
+    script = finding["repro"]
+    assert "import pullback" not in script
+    assert "from pullback" not in script
+    assert "calls.pt', weights_only=True)" in " ".join(script.split()).replace("', ", "', ")
+    assert not script.startswith("#")
+    Path("repro.py").write_text(script)
+    done = run_python("repro.py")
+    assert done.returncode == 0, done.stderr
+    assert "trained" not in done.stdout
+    number = finding["expected"].lstrip("[., ").partition(",")[0]
+    assert f"{float(number):.4g}" in " ".join(
+        f"{float(word.strip('[],')):.4g}" for word in done.stdout.split()
+        if word.strip("[],-").replace(".", "").replace("e-", "").isdigit()
+    )  # fmt: skip
 
 
 IN_DOUBLE = """

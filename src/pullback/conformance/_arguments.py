@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._held import PutBack, rewinds, tensors_within
-from pullback.conformance._tree import leaves, replace, walk
+from pullback.conformance._tree import leaves, replace, tensors, walk
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.torch import FakeTensor, pytree
-from pullback.recording.codec import TENSORS
+from pullback.recording.codec import EXPRESSION, TENSORS
 
 __all__ = ["Arguments", "is_composed", "is_continuous", "refuse_data", "without_nan"]
 
@@ -135,6 +135,18 @@ class Arguments:
         """What is no tensor among them: numbers, callables, objects."""
         every = leaves((self.args, dict(self.kwargs)))
         return [leaf for leaf in every if not isinstance(leaf, torch.Tensor)]
+
+    def source(self, position: int) -> str:
+        """The expression by which a script finds a tensor in a recording, or an empty text.
+
+        Of the numbers that it has now.
+        """
+        value, given = self.values[position], tensors((self.args, dict(self.kwargs)))[position]
+        text = getattr(given, EXPRESSION, "")
+        if not text or given.shape != value.shape:
+            return ""
+        same = torch.equal(given.detach().to(value.dtype), value)
+        return (text if given.dtype == value.dtype else f"{text}.to({value.dtype})") * same
 
     def nested(self, position: int) -> bool:
         """Whether a tensor lies inside a container or is a keyword argument."""

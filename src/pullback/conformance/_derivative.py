@@ -167,7 +167,9 @@ def _compare(
     """Finite differences against what backward answers for weights, where these are settled."""
     if found is None:
         return _UNCLEAR
-    settled = unflatten(flatten(weights) * found.settled, weights)
+    settled = weights
+    if not found.settled.all():
+        settled = unflatten(flatten(weights) * found.settled, weights)
     terms = answer(settled)
     estimate, value = found.weigh(flatten(settled), coherent=coherent), float(terms.sum())
     trial = Trial("unclear", value, estimate, settled)

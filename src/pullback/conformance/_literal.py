@@ -3,10 +3,13 @@
 import base64
 import textwrap
 import zlib
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["Literals"]
+from pullback.recording.codec import EXPRESSION
+
+__all__ = ["Literals", "drawn_by"]
 
 # Entries written as numbers; and entries of all together that are packed.
 _WRITTEN = 64
@@ -19,6 +22,22 @@ def unpack(text, shape, dtype):
     data = bytearray(zlib.decompress(base64.b85decode(''.join(text.split()))))
     return torch.frombuffer(data, dtype=dtype).reshape(shape).clone()
 """
+_RECORDED = "RECORDED"
+_HOW = "how = {'dtype': torch.float64, 'generator': torch.Generator().manual_seed(seed)}"
+# As `Probe.spread` and `Probe.cotangents` draw, one tensor after the other.
+_DRAW = {
+    "spread": f"""
+def spread(seed, *shapes):
+    {_HOW}
+    size, sign = [(torch.rand(s, **how) + 0.5, torch.rand(s, **how)) for s in shapes][-1]
+    return torch.where(sign < 0.5, -size, size)
+""",
+    "normal": f"""
+def normal(seed, *shapes):
+    {_HOW}
+    return [torch.randn(shape, **how) for shape in shapes][-1]
+""",
+}
 _OTHER = (
     "# The tensors judged have {:,} entries together, of which {:,} at most are written here. The\n"
     "# others are drawn at random in the same range: numbers are not those of the finding.\n"
@@ -38,21 +57,27 @@ class Literals:
         self._entries = 0
         self._left = _PACKED
         self._exact = True
+        self._recorded = ""
+        self._drawn: set[str] = set()
 
     @property
     def head(self) -> list[str]:
         """The lines that the expressions need before them."""
-        if not self._data:
-            return []
         names = [f"{name} = {name!r}" for name in self._data]
-        return ["import base64", "import zlib", _UNPACK, *names]
+        unpack = ["import base64", "import zlib", _UNPACK, *names] if names else []
+        recorded = [f"{_RECORDED} = {self._recorded}"] if self._recorded else []
+        return [*unpack, *recorded, *(_DRAW[name] for name in sorted(self._drawn))]
 
-    def of(self, value: torch.Tensor) -> str:
-        """An expression for a tensor; random entries in the same range where it is too large.
+    def of(self, value: torch.Tensor, source: str = "") -> str:
+        """An expression for a tensor: numbers, packed, or how else it is had where it is large.
+
+        From a recording by its ``source``, or drawn as it was drawn in the check (`drawn_by`); else
+        random entries in the same range.
 
         Raises:
             ValueError: it is too large, and random entries would be of another kind.
         """
+        how = getattr(value, EXPRESSION, "")
         value = value.detach().cpu().resolve_conj().resolve_neg()
         self._entries += value.numel()
         if value.numel() <= _WRITTEN:
@@ -63,6 +88,13 @@ class Literals:
             raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
             self._data[name] = base64.b85encode(zlib.compress(raw, 9)).decode()
             return f"unpack({name}, {tuple(value.shape)}, {value.dtype})"
+        if source:
+            self._recorded, _, rest = source.rpartition("['tensors']")
+            self._recorded += "['tensors']"
+            return f"{_RECORDED}{rest}"
+        if how:
+            self._drawn.add(how.partition("(")[0])
+            return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         self._exact = False
         return _alike(value)
 
@@ -72,6 +104,18 @@ class Literals:
             block = "\n".join(textwrap.wrap(text, _COLUMNS, break_on_hyphens=False))
             script = script.replace(f"{name} = {name!r}", f'{name} = """\n{block}\n"""')
         return script if self._exact else _OTHER.format(self._entries, _PACKED) + script
+
+
+def drawn_by(
+    name: str, seed: int, like: Sequence[torch.Tensor], found: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Note on each tensor how a script draws it: after those before it, by one generator."""
+    if not any(tensor.is_complex() for tensor in like):
+        shapes = [tuple(tensor.shape) for tensor in like]
+        for k, tensor in enumerate(found):
+            before = ", ".join(map(repr, shapes[: k + 1]))
+            setattr(tensor, EXPRESSION, f"{name}({seed}, {before})")
+    return found
 
 
 def _written(value: torch.Tensor) -> str:

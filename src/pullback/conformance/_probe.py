@@ -12,6 +12,7 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
+from pullback.conformance._literal import drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
@@ -183,12 +184,14 @@ class Probe(Teller):
     def cotangents(self, outputs: Sequence[torch.Tensor], label: object = "") -> Tensors:
         """Random cotangents like ``outputs``: contiguous, without history."""
         generator = self.generator(f"cotangent {label}")
-        return [normal(output, generator) for output in outputs]
+        found = [normal(output, generator) for output in outputs]
+        return drawn_by("normal", generator.initial_seed(), outputs, found)
 
     def spread(self, like: Sequence[torch.Tensor], label: object) -> Tensors:
         """Random weights like ``like``, none of them close to zero, so that each entry counts."""
         generator = self.generator(f"spread {label}")
-        return [spread(tensor, generator) for tensor in like]
+        found = [spread(tensor, generator) for tensor in like]
+        return drawn_by("spread", generator.initial_seed(), like, found)
 
     def pull(
         self,

@@ -5,6 +5,7 @@ import contextlib
 import io
 import itertools
 import math
+import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION
+from pullback.recording.locator import only_defines
 from pullback.report import Finding, Verdict
 
 __all__ = ["Given", "verify", "write_repro"]
@@ -174,6 +176,9 @@ def _import(subject: Subject) -> str | None:
     first, *rest = locator.qualname.split(".")
     if locator.module != "__main__":
         line = f"from {locator.module} import {first} as F"
+    elif locator.file and only_defines(locator.file):
+        where = f"import runpy; import sys; sys.path.append({os.path.dirname(locator.file)!r})"
+        line = f"{where}; F = runpy.run_path({locator.file!r})[{first!r}]"
     elif locator.file:
         load = f"load_script({locator.file!r}, {first!r}).{first}"
         line = f"from pullback.recording import load_script; F = {load}"
@@ -195,7 +200,7 @@ def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
     """Python source for a value; raises ValueError where there is none."""
     if isinstance(value, _Slot):
         wanted = value.position in inputs.differentiable
-        text = literals.of(inputs.values[value.position])
+        text = literals.of(inputs.values[value.position], inputs.source(value.position))
         return f"{text}.requires_grad_()" if wanted else text
     if isinstance(value, dict):
         pairs = (f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
@@ -230,6 +235,10 @@ def _callable(value: Any) -> str:
         return f"__import__('importlib').import_module({locator.module!r}).{locator.qualname}"
     if not locator.file:
         return _refuse(value)
+    if only_defines(locator.file):
+        first, *rest = locator.qualname.split(".")
+        run = f"__import__('runpy').run_path({locator.file!r})[{first!r}]"
+        return ".".join([run, *rest])
     load = f"load_script({locator.file!r}, {locator.qualname!r}).{locator.qualname}"
     return f"__import__('importlib').import_module('pullback.recording').{load}"
 

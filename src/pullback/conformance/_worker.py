@@ -26,13 +26,13 @@ from pullback.conformance._guard import has_device, silenced, unpatched
 from pullback.conformance._intent import infer_intent
 from pullback.conformance._prepare import prepare
 from pullback.conformance._subject import Subject
-from pullback.conformance._tree import replace
+from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread, parts_of_compiler
-from pullback.recording.codec import Encoder, Loader, NotPlain, decode_call
+from pullback.recording.codec import EXPRESSION, Encoder, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
@@ -180,7 +180,7 @@ def pack(arguments: Arguments, path: Path) -> None:
             expected="tensors, plain data, and what is found by its name",
             mend="Pass isolate=False.",
         ) from reason
-    torch.save(call, path)
+    torch.save({**call, "sources": [arguments.source(k) for k in range(len(values))]}, path)
 
 
 def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -188,4 +188,9 @@ def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
     The chosen tensors require a gradient.
     """
-    return decode_call(**torch.load(path, weights_only=True), loader=Loader())
+    packed = torch.load(path, weights_only=True)
+    sources = packed.pop("sources")
+    args, kwargs = decode_call(**packed, loader=Loader())
+    for value, source in zip(tensors((args, kwargs)), sources, strict=True):
+        setattr(value, EXPRESSION, source)
+    return args, kwargs

@@ -6,8 +6,6 @@ executes nothing.
 """
 
 import io
-import pickle
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,8 @@ import torch
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._defaults import PLAIN
 from pullback.internal._files import write_whole
+from pullback.internal.torch import pytree
+from pullback.recording._archive import MAKE, read_archive
 from pullback.recording._recorder import choose
 from pullback.recording._spool import read_counts
 from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
@@ -29,10 +29,6 @@ __all__ = ["RecordedCall", "RecordedFunction", "Recording", "calls_on_ranks", "l
 
 _FORMAT = "pullback recording"
 _VERSION = 2
-# The encoder goes 40 deep, with up to four lists and tuples for a level.
-_DEPTH = 200
-_LEAST_VALUES = 2**16
-_MAKE = "Make one with: pullback record -o calls.pt -- python train.py"
 _AGAIN = "Record again with this version."
 
 
@@ -76,6 +72,7 @@ class RecordedFunction:
         defaults: the dtype and the device of new tensors of the program, when it was first applied.
         patterns: which tensors of a call required a gradient -> how often; see `RecordedCall`.
         loader: what may be loaded; nothing but the harmless by default.
+        index: which of a recording it is.
     """
 
     locator: Locator
@@ -87,6 +84,7 @@ class RecordedFunction:
     defaults: tuple[str, str] = PLAIN
     patterns: dict[str, int] = field(default_factory=dict)
     loader: Loader = field(default_factory=StrictLoader, repr=False, compare=False)
+    index: int = field(default=0, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -135,6 +133,9 @@ class RecordedFunction:
         self.load()  # what is no Function is given no arguments
         call = self.calls[number]
         args, keywords = decode_call(call.arguments, call.keywords, call.tensors, self.loader)
+        for leaf in pytree.tree_leaves((args, keywords)) if path else ():
+            place = f"['functions'][{self.index}]['calls'][{number}]['tensors']"
+            _name_tensor(leaf, call.tensors, f"torch.load({path!r}, weights_only=True){place}")
         for place, value in enumerate([*args, *keywords.values()]):
             if path and type(value) is FunctionType and "<" in value.__qualname__:
                 what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
@@ -157,6 +158,10 @@ class Recording:
     functions: list[RecordedFunction] = field(default_factory=list)
     training: Training = field(default_factory=Training)
 
+    def __post_init__(self) -> None:
+        for index, item in enumerate(self.functions):
+            item.index = index
+
     def __iter__(self) -> Iterator[RecordedFunction]:
         return iter(self.functions)
 
@@ -170,7 +175,7 @@ class Recording:
             RecordingError: the file cannot be written.
         """
         functions = [
-            {name: value for name, value in vars(item).items() if name != "loader"}
+            {name: value for name, value in vars(item).items() if name not in ("loader", "index")}
             | {"locator": item.locator.to_data(), "calls": [dict(vars(c)) for c in item.calls]}
             for item in self.functions
         ]
@@ -203,10 +208,10 @@ class Recording:
             ArgumentError: there is no such script.
         """
         StrictLoader(scripts)  # a script that is not there is the first thing to hear of
-        data = _read(Path(path))
+        data = read_archive(Path(path))
         if type(data) is not dict or not _is(data.get("format"), _FORMAT):
             given = "a file that torch can read, of another form"
-            raise RecordingError(f"{path} is not a recording.", given=given, mend=_MAKE)
+            raise RecordingError(f"{path} is not a recording.", given=given, mend=MAKE)
         version = data.get("version")
         if not _is(version, _VERSION):
             raise RecordingError(
@@ -239,7 +244,7 @@ class Recording:
         """
         functions: dict[Locator, RecordedFunction] = {}
         files = sorted(Path(directory).glob("call-*.pt"))
-        for found in map(_read_function, [*read_counts(directory), *map(_read, files)]):
+        for found in map(_read_function, [*read_counts(directory), *map(read_archive, files)]):
             entry = functions.setdefault(found.locator, found)
             if entry is not found:
                 entry._add(found, alike=calls is None)
@@ -300,58 +305,6 @@ def calls_on_ranks(function: RecordedFunction) -> list[dict[int, int]]:
     return [by_rank for (_, count), by_rank in sorted(found.items()) if len(by_rank) == count > 1]
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        raise RecordingError(f"There is no recording at {path}.", mend=_MAKE)
-    try:
-        _refuse_other_archives(path)
-        data = torch.load(path, weights_only=True, map_location="cpu")
-        _refuse_inflated(data, path.stat().st_size)
-        return data
-    except Exception as error:  # a file of any other form fails in some way or other
-        what, mend, said = f"{path} cannot be read.", _MAKE, describe_fault(error)
-        if isinstance(error, pickle.UnpicklingError):
-            mend = "Open only recordings made by pullback record; it never writes such data."
-            said = str(error).strip().splitlines()[0][:160]
-            if "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower():
-                what = f"{path} holds more than plain data and was not opened."
-        raise RecordingError(what, given=said, mend=mend) from error
-
-
-def _refuse_other_archives(path: Path) -> None:
-    """Let torch see what torch.save writes only: it unpacks old archives into a folder."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-    names = [entry.filename.partition("/")[2] for entry in entries]
-    if "data.pkl" not in names or "constants.pkl" in names:
-        raise ValueError("an archive of another kind")
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise ValueError("its parts are compressed, as torch.save never does")
-    if sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise ValueError("its parts are larger than the file")
-
-
-def _refuse_inflated(data: Any, size: int) -> None:
-    """Refuse data that are larger than their file: the same parts named again and again.
-
-    Every value takes a byte of an honest file at least, and every number of a tensor its own.
-    """
-    values, numbers = max(size, _LEAST_VALUES), size
-    pending = [(data, 0)]
-    while pending:
-        node, depth = pending.pop()
-        values -= 1
-        if type(node) is torch.Tensor:
-            numbers -= node.numel() * node.element_size()
-        inside = [*node, *node.values()] if type(node) is dict else node
-        if type(inside) in (list, tuple):
-            pending.extend((item, depth + 1) for item in inside)
-        if depth > _DEPTH:
-            raise ValueError(f"its values are nested more than {_DEPTH} deep")
-        if values < 0 or numbers < 0:
-            raise ValueError("it holds more than its file: the same parts again and again")
-
-
 def _read_function(item: dict[str, Any]) -> RecordedFunction:
     dtype, device = map(_text, item.get("defaults", PLAIN))
     return RecordedFunction(
@@ -388,6 +341,21 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+
+
+def _name_tensor(value: Any, tensors: list[torch.Tensor], where: str) -> None:
+    """Note on a tensor by which expression a script finds it in a recording.
+
+    Whatever stands there is replaced: what a recording says of a tensor is never run.
+    """
+    if type(value) is torch.Tensor:
+        places = (
+            k
+            for k, t in enumerate(tensors)
+            if t.shape == value.shape and t.dtype == value.dtype and torch.equal(t, value)
+        )
+        place = next(places, None)
+        setattr(value, EXPRESSION, "" if place is None else f"{where}[{place}]")
 
 
 def _requires_grad(node: Any) -> bool:

@@ -1,6 +1,12 @@
 """`Locator`: the one way to name a Function or callable, and the one place to find it."""
 
-from pullback.recording.locator._find import find, global_names, load_module, load_script
+from pullback.recording.locator._find import (
+    find,
+    global_names,
+    load_module,
+    load_script,
+    only_defines,
+)
 from pullback.recording.locator._locator import Locator
 from pullback.recording.locator._source import definition, derives_from_function, source_of
 
@@ -12,5 +18,6 @@ __all__ = [
     "global_names",
     "load_module",
     "load_script",
+    "only_defines",
     "source_of",
 ]

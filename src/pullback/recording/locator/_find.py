@@ -25,7 +25,7 @@ from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
 from pullback.tensor import complete
 
-__all__ = ["find", "global_names", "load_module", "load_script"]
+__all__ = ["find", "global_names", "load_module", "load_script", "only_defines"]
 
 
 def find(locator: Locator) -> Any:
@@ -142,6 +142,26 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
             mend="Move the Function into a module that the script imports.",
         ) from error
     return sys.modules[name]
+
+
+def only_defines(file: str) -> bool:
+    """Whether a script does nothing but import and define when it is imported.
+
+    Apart from what it guards with ``if __name__ == "__main__":``.
+    """
+    try:
+        body = parse(Path(file).read_bytes(), file).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return all(map(_is_quiet, body))
+
+
+def _is_quiet(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
+        return not any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return not statement.decorator_list  # one may register it, which goes once
+    return isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_main_guard(statement)
 
 
 _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed yet
