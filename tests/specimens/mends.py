@@ -100,6 +100,25 @@ def cut_from_history(ctx, cotangent):
     return ctx.saved_tensors[0].detach().cos() * cotangent
 
 
+class Shuffled(torch.autograd.Function):
+    """Channels as pixels; of nothing, torch's own inverse is of another shape."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return torch.nn.functional.pixel_shuffle(x, 2)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return torch.nn.functional.pixel_unshuffle(cotangent, 2)
+
+
+def unshuffled_or_empty(ctx, cotangent):
+    if not cotangent.numel():
+        return cotangent.new_zeros(ctx.shape)
+    return torch.nn.functional.pixel_unshuffle(cotangent, 2)
+
+
 class Once(SavesSlope):
     backward = staticmethod(once_differentiable(SavesSlope.backward))
 
@@ -649,6 +668,8 @@ MENDS = [
     Mend("mutation", families.DirtyTwice, DirtyTogether, "one call with all of them", two),
     Mend("cotangent", ScalesCotangent, SavesInput, "Work on a clone"),
     Mend("layout", ReadsMemory, ReadsContiguous, ".contiguous()"),
+    Mend("layout", Shuffled, with_(Shuffled, backward=unshuffled_or_empty), "answer there by "
+         "yourself, with zeros of the input's shape", lambda: (normal(2, 8, 3, 3),)),
     Mend("form", AddsBias, AddsBiasSummed, "with its shape",
          lambda: (normal(4, 3), normal(3, seed=2))),
     Mend("needs-input-grad", Scaled, with_(Scaled, backward=scaled_by_position),

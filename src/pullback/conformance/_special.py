@@ -4,20 +4,22 @@ Those near the ends of a precision are compared with the same ones computed in f
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._changes import is_alike
 from pullback.conformance._limits import NoEnd
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run
+from pullback.conformance._screen import RIGHT, Run
 from pullback.conformance._structure import keep
 from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite, coarsest, wide
 from pullback.report import Finding
 
-__all__ = ["REPRO", "at_the_ends", "judge_end", "specials"]
+__all__ = ["REPRO", "at_an_end", "at_the_ends", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -103,6 +105,7 @@ _CHANGES: dict[str, Change] = {
 }
 
 
+_ROUGHLY = 2.0**-6  # thirty of which are a half
 _WIDER = "Compute in float32 what squares or divides, or scale before squaring."
 REPRO = [
     "print('inputs  ', xs)",
@@ -129,7 +132,34 @@ def at_the_ends(probe: Probe) -> Iterator[tuple[str, Arguments]]:
                 yield f"{what} numbers in {named}", _changed(arguments, chosen, change).cast(level)
 
 
-def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | None:
+def at_an_end(probe: Probe, name: str, inputs: Arguments, low: Probe) -> Finding | str:
+    """What is wrong near the end of a precision.
+
+    Not of one in which ordinary numbers are wrong, and the derivative that torch has of forward.
+    """
+    finding = _judge_end(low, name)
+    if finding is None or _is_right_in(probe, inputs.points()[0].dtype):
+        return finding or RIGHT
+    own = by_autograd(low.subject)
+    return finding if own is None or not _judge_end(replace(low, subject=own), name) else ""
+
+
+def _is_right_in(probe: Probe, level: torch.dtype) -> bool:
+    """Whether a precision is one in which ordinary numbers, those given, are right.
+
+    A control: where they are not, what is wrong at the ends of the precision is wrong in all of it,
+    as an operation of torch is that has no kernel to speak of there.
+    """
+    try:
+        run = Run.of(probe.at(probe.inputs.cast(level)))
+        true = Run.of(probe, [wide(g) for g in run.cotangents])
+    except Exception:  # refused
+        return False
+    pairs = zip([*run.outputs, *run.gradients], [*true.outputs, *true.gradients], strict=True)
+    return all(bool(a.isfinite().all()) and _near(a, b, _ROUGHLY) for a, b in pairs)
+
+
+def _judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | None:
     """Near the ends of a precision, with the same numbers computed in float64.
 
     Two witnesses: an iteration may come upon a zero, and divide by it, for one cotangent by luck.
@@ -164,7 +194,7 @@ def judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding | 
         off = name.startswith("large") and float((wide(one) - exact).abs().max()) > allowed
         if off or not bool(one.isfinite().all()):
             others = low.cotangents(run.outputs, "another")
-            if given is None and judge_end(low, name, others) is None:
+            if given is None and _judge_end(low, name, others) is None:
                 return None
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",

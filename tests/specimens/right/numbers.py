@@ -103,9 +103,42 @@ ROWS = {
     "OneElement": (torch.exp, lambda: (at(0.7),)),
     "ConstantInOne": (lambda x, y: x * 1 + 0 * y, lambda: (normal(3), normal(3, seed=2))),
 }
+
+
+class MatrixExponential(torch.autograd.Function):
+    """Its derivative is a block of a larger one; torch has neither in bfloat16."""
+
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return torch.matrix_exp(a)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (a,) = ctx.saved_tensors
+        above = torch.cat([a.mT, cotangent], -1)
+        below = torch.cat([torch.zeros_like(a), a.mT], -1)
+        size = a.shape[-1]
+        return torch.matrix_exp(torch.cat([above, below], -2))[..., :size, size:]
+
+
+class PixelShuffle(torch.autograd.Function):
+    """Channels as pixels; of an empty batch torch's own inverse is of another shape."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.nn.functional.pixel_shuffle(x, 2)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return torch.nn.functional.pixel_unshuffle(cotangent, 2)
+
+
 SPECIMENS = [
     Specimen(function_of(formula, name), inputs) for name, (formula, inputs) in ROWS.items()
 ] + [
+    Specimen(MatrixExponential, lambda: (normal(3, 3),)),
+    Specimen(PixelShuffle, lambda: (normal(2, 8, 3, 3),)),
     Specimen(ToFloat8, lambda: (normal(3, 4),)),
     Specimen(WithScales, lambda: (normal(3, 4),)),
     Specimen(FromFloat8, lambda: (eighths(3, 4), at(2.0)[0].detach().requires_grad_())),

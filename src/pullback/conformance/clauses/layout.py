@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._failure import raised
+from pullback.conformance._failure import describe, raised
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
@@ -17,6 +18,8 @@ from pullback.internal.torch import pytree
 from pullback.report import Finding
 
 __all__ = ["layout"]
+
+_EMPTY = "The hole is torch's own: answer there by yourself, with zeros of the input's shape."
 
 
 @clause(
@@ -104,10 +107,19 @@ def _degenerate(probe: Probe) -> Finding | None:
             if _is_the_callers(there):
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
+            if _is_torchs(there):
+                said = f"{doing}, as torch's own derivative of forward does: {describe(error)}"
+                return probe.lacking(said, _EMPTY)
             return probe.failed(error, doing, transform=False)
         if what == "zero-dimensional":  # the last one
             return _one_element(there, run)
     return None
+
+
+def _is_torchs(probe: Probe) -> bool:
+    """Whether the derivative of forward by autograd fails as well."""
+    own = by_autograd(probe.subject)
+    return own is not None and raised(lambda: Run.of(replace(probe, subject=own))) is not None
 
 
 def _is_the_callers(probe: Probe) -> bool:

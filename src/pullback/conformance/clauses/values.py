@@ -16,7 +16,7 @@ from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._special import REPRO, at_the_ends, judge_end, specials
+from pullback.conformance._special import REPRO, at_an_end, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
@@ -49,11 +49,10 @@ def values(probe: Probe) -> Finding:
     """Put special values into the arguments, and compare with what forward does there."""
     sweep = Sweep[str](time.process_time() + _SECONDS)
     finding = sweep.over(
-        specials(probe.inputs), lambda inputs: Run.of(replace(probe, inputs=inputs)),
+        specials(probe.inputs),
+        lambda inputs: Run.of(replace(probe, inputs=inputs)),
         partial(_at, probe),
-    ) or sweep.over(
-        at_the_ends(probe), probe.at, lambda name, _, low: judge_end(low, name) or RIGHT
-    )  # fmt: skip
+    ) or sweep.over(at_the_ends(probe), probe.at, partial(at_an_end, probe))
     if finding is not None or sweep.untidy:
         return finding or sweep.untidy[0]
     ended = f" Nothing more was tried: {sweep.ended}." if sweep.ended else ""
