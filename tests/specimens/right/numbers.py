@@ -134,9 +134,26 @@ class PixelShuffle(torch.autograd.Function):
         return torch.nn.functional.pixel_unshuffle(cotangent, 2)
 
 
+class LogOfPrefixSums(torch.autograd.Function):
+    """Each entry depends on those before it: no function of a number."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found = torch.logcumsumexp(x, -1)
+        ctx.save_for_backward(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, found = ctx.saved_tensors
+        shares = (x[..., :, None] - found[..., None, :]).exp().triu()
+        return (shares * cotangent[..., None, :]).sum(-1)
+
+
 SPECIMENS = [
     Specimen(function_of(formula, name), inputs) for name, (formula, inputs) in ROWS.items()
 ] + [
+    Specimen(LogOfPrefixSums, lambda: (normal(4, 5),)),
     Specimen(MatrixExponential, lambda: (normal(3, 3),)),
     Specimen(PixelShuffle, lambda: (normal(2, 8, 3, 3),)),
     Specimen(ToFloat8, lambda: (normal(3, 4),)),
