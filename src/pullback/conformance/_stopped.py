@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from pullback.conformance._probe import Probe, Tensors
-from pullback.internal.torch import storage_of
+from pullback.internal.torch import FunctionMode, storage_of
 
 __all__ = ["Stop", "Stops", "held"]
 
@@ -41,7 +40,7 @@ class Stop:
     within: int  # the storage that it lies in
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(FunctionMode):
     """Notes what is detached, or hands out what an earlier run has detached in its place."""
 
     def __init__(self, known: Sequence[Stop] | None = None) -> None:

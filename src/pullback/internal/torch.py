@@ -31,13 +31,14 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 __all__ = [
     "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
     "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
-    "FakeTensorMode", "FunctionalTensor", "Observing", "OpOverload", "OpOverloadPacket",
-    "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
+    "FakeTensorMode", "FunctionMode", "FunctionalTensor", "Observing", "OpOverload",
+    "OpOverloadPacket", "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -257,6 +258,19 @@ class Observing(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """Whether what is compiled is compiled and run as without the mode."""
         return True
+
+
+class FunctionMode(TorchFunctionMode):
+    """A mode of torch functions that Dynamo traces with what it compiles, and never by itself.
+
+    Where it ends a graph within ``__torch_function__``, Dynamo (2.13) compiles that as a frame of
+    its own for one function of torch, and runs it for another: an exponential becomes a sine.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__torch_function__" in vars(cls):
+            never_compile(vars(cls)["__torch_function__"], callees=True)
 
 
 def version_of(tensor: torch.Tensor | None) -> int:

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Never
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal._operator import (
@@ -25,6 +24,7 @@ from pullback.internal._operator import (
     written,
 )
 from pullback.internal.torch import (
+    FunctionMode,
     OpOverload,
     OpOverloadPacket,
     are_functorch_transforms_active,
@@ -87,7 +87,7 @@ def complete_operator(
     return call
 
 
-class _CompletedInside(TorchFunctionMode):
+class _CompletedInside(FunctionMode):
     """Complete each operator that a rule calls below a transform, where torch loses its rules."""
 
     def __init__(self, complete: Callable[..., Any]) -> None:

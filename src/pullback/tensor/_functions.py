@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from pullback.internal.torch import OpOverload, OpOverloadPacket
+from pullback.internal.torch import FunctionMode, OpOverload, OpOverloadPacket
 from pullback.tensor._operations import (
     ends_in_place,
     is_of_torch,
@@ -165,7 +164,7 @@ class Done:
         return tensors_in(*self.args[: int(changes)], *others, self.kwargs.get("out"))
 
 
-class Retaining(TorchFunctionMode):
+class Retaining(FunctionMode):
     """Keeps a graph that forward has made, and backward differentiates, for another backward."""
 
     def __torch_function__(

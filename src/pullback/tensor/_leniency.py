@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import (
+    FunctionMode,
     OpOverloadPacket,
     TransformType,
     answering,
@@ -45,7 +45,7 @@ _DETACHING = (_DATA, _tensor.detach, torch.detach)
 _REQUIRES_GRAD = _tensor.requires_grad.__get__
 
 
-class _Leniency(TorchFunctionMode):
+class _Leniency(FunctionMode):
     def __init__(self, name: str, needs: dict[int, bool]) -> None:
         super().__init__()
         self._name = name

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
+    FunctionMode,
     are_functorch_transforms_active,
     forward_level,
     get_unwrapped,
@@ -103,7 +103,7 @@ class Outside(BaseException):
     """A rule reads a tensor that it was not given: only running forward again tells whose it is."""
 
 
-class Watch(TorchFunctionMode):
+class Watch(FunctionMode):
     """Watches forward, backward or both; afterwards `whole` tells what a result has lost.
 
     Arguments:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch.overrides import TorchFunctionMode
 
 from pullback.conformance import (
     Arguments,
@@ -25,7 +24,7 @@ from pullback.conformance import (
     resizings,
     unpatched,
 )  # fmt: skip
-from pullback.internal.torch import TorchDispatchMode
+from pullback.internal.torch import FunctionMode, TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
@@ -242,7 +241,7 @@ def forbidden(work: Work) -> Result | None:
     """Neither the reference nor what is forbidden is called."""
     functions: list[Any] = []
 
-    class Functions(TorchFunctionMode):
+    class Functions(FunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pullback.internal.torch import (
     COMPILER,
+    FunctionMode,
     called_from,
     disable_torch_function,
     function_of,
@@ -61,7 +61,7 @@ class Cut:
     leaves: int = 0
 
 
-class Flow(TorchFunctionMode):
+class Flow(FunctionMode):
     """Follows leaves through the functions of torch while it is entered.
 
     Attributes:

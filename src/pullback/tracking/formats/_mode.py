@@ -15,11 +15,11 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from pullback.errors import UnsupportedError
 from pullback.internal._open import open_function
 from pullback.internal.torch import (
+    FunctionMode,
     TorchDispatchMode,
     answering,
     base_of,
@@ -71,7 +71,7 @@ def check_output(output: Any) -> None:
         )
 
 
-class _ProductMode(TorchFunctionMode):
+class _ProductMode(FunctionMode):
     """Rounds the factors of every product, and the gradient that comes back to its result."""
 
     def __init__(self, model: nn.Module, products: ProductRounding, path: Sequence[str]) -> None:

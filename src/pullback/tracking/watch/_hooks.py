@@ -14,11 +14,12 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 
 from pullback.errors import UnsupportedError
 from pullback.internal._open import open_function
 from pullback.internal.torch import (
+    FunctionMode,
     base_of,
     disable_torch_function,
     leave_function_mode,
@@ -174,7 +175,7 @@ def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     return base
 
 
-class FunctionWatch(TorchFunctionMode):
+class FunctionWatch(FunctionMode):
     """Measures what some functions return while a model's forward runs, and their gradients.
 
     The name of what is measured is that of the module that runs, a slash, and the function's:
