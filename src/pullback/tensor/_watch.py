@@ -304,8 +304,10 @@ class Watch(TorchFunctionMode):
         """Whether all arguments are numbers, and tensors that are whole."""
         if self.paused or self._cuts or self._instead or self._written or self.left is not None:
             return False
-        known = self._known
-        return all(id(arg) in known or type(arg) in _NUMBERS for arg in args)
+        for arg in args:  # no generator: this is asked at each operation of a second derivative
+            if id(arg) not in self._known and type(arg) not in _NUMBERS:
+                return False
+        return True
 
     def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.
