@@ -451,3 +451,23 @@ def test_traced_by_jit_as_the_published_class_is(bare):
         for F in (bare, pullback.complete(bare))
     ]
     close(found[1], found[0])
+
+
+@both
+def test_what_is_saved_may_be_read_in_forward(way):
+    class Reads(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            before = ctx.saved_tensors
+            ctx.save_for_backward(x)
+            return x.sin() + len(before)  # torch has none there
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0].cos()
+
+    def ask(function):
+        x = X.clone().requires_grad_()
+        return torch.autograd.grad(function.apply(x).sum(), x)
+
+    same(way, lambda: Reads, ask)
