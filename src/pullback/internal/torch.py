@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
+    "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
     "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
     "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
@@ -70,6 +70,8 @@ _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
 # There a Function that Dynamo traces also returns every tensor of its forward, and autograd gives
 # the cotangent of a tensor that is returned twice to its last place.
 INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
+# There what Dynamo traces takes a view that a Function has changed in place for unchanged.
+CHANGES_OF_VIEWS_ARE_LOST = torch.__version__ < "2.13"
 
 
 def is_traced() -> bool:
