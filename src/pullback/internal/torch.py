@@ -33,8 +33,8 @@ from typing import Any, NoReturn
 import torch
 
 __all__ = [
-    "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
-    "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
+    "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS",
+    "LOGGERS", "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
     "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
     "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
     "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",

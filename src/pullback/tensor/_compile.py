@@ -124,7 +124,7 @@ def _twin(function: Any) -> Any:
 def _returns_one_of(args: Any, output: Any) -> bool:
     """Whether forward returns an argument as it is, as it does with one that it has changed."""
     entries = output if isinstance(output, tuple) else (output,)
-    return any([entry is arg for entry in entries for arg in args])
+    return any(entry is arg for entry in entries for arg in args)
 
 
 def _copied(output: Any) -> Any:
