@@ -34,8 +34,8 @@ import torch
 
 __all__ = [
     "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS",
-    "LOGGERS", "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
-    "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
+    "LOGGERS", "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS",
+    "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
     "FakeTensorMode", "FunctionalTensor", "OpOverload", "OpOverloadPacket",
     "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
