@@ -9,9 +9,9 @@ no derivative anyway), so it is followed through whatever is computed of it, and
 it reaches is refused.
 
 Forward runs without gradients, so its author may detach as he likes: that changes nothing, and is
-an identity when forward runs again. In backward it is a stop-gradient, which is refused rather than
-overridden; but ``u = x.detach().requires_grad_()`` begins a private derivative, of which the
-derivative is known.
+an identity when forward runs again, unless he switches gradients on there. In backward it is a
+stop-gradient, which is refused rather than overridden; but ``u = x.detach().requires_grad_()``
+begins a private derivative, of which the derivative is known.
 """
 
 # Long: one mode of torch functions, whose cases share what is known of each tensor.
@@ -143,6 +143,8 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = False
+        self._private = False  # forward makes a graph of its own
+        self._off = 0  # how often forward has switched gradients off
         self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
@@ -233,7 +235,8 @@ class Watch(TorchFunctionMode):
             with self:
                 yield
         finally:
-            self.in_forward = False
+            self.in_forward = self._private = False
+            self._off = 0
             self.left_in_forward, self.left = self.left, None
 
     @contextmanager
@@ -265,7 +268,7 @@ class Watch(TorchFunctionMode):
         if self.paused or func in DESCRIBING:
             return func(*args, **kwargs)
         if func is set_grad_mode:
-            return None if self.in_forward or not self._detaches else func(*args)
+            return self._set_grad_mode(*args)
         if func in DETACHING:
             return self._detach(args[0])
         if func in REQUIRING:
@@ -365,9 +368,27 @@ class Watch(TorchFunctionMode):
             return view
         self._keep_alike(view, tensor)
         self._keep_apart(view)
-        if self._detaches and not self.in_forward:
+        if self._stops:
             self._cuts.setdefault(id(view), _STOP)
         return view
+
+    @property
+    def _stops(self) -> bool:
+        """Whether a value that is detached now stops a gradient."""
+        return self._private if self.in_forward else self._detaches
+
+    def _set_grad_mode(self, enabled: bool) -> None:
+        """Follow an author who switches gradients on or off where he means that.
+
+        Forward runs without gradients. Where its author switches them on, he makes a graph for
+        backward to ask, in which a detached value is a constant: from there on he is followed.
+        To leave a region sets what was before it, which is on here.
+        """
+        if self.in_forward and not self._private:
+            self._off += -1 if enabled else 1
+            self._private = self._off < 0
+        if self._stops:
+            set_grad_mode(enabled)
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         tensors = [tensor for tensor in given if is_differentiable(tensor)]
