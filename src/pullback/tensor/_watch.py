@@ -46,6 +46,7 @@ from pullback.tensor._functions import (
     OVERWRITING,
     REQUIRES_GRAD,
     REQUIRING,
+    RESHAPING,
     Done,
     facts,
 )
@@ -210,7 +211,7 @@ class Watch(TorchFunctionMode):
         """
         with torch.no_grad():
             for tensor in self._unwritten:
-                tensor.copy_(self.current(tensor))
+                tensor.copy_(self.current(tensor).reshape(tensor.shape))
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -300,7 +301,7 @@ class Watch(TorchFunctionMode):
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
-            self._supersede(target)  # its copy is written
+            self._write_copy(name, target)
         return iter(result) if func is _tensor.__iter__ else result
 
     def _knows(self, args: Sequence[Any]) -> bool:
@@ -320,7 +321,7 @@ class Watch(TorchFunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
-        writes = ends_in_place(name) and (copies or name not in OVERWRITING)
+        writes = ends_in_place(name) and (copies or name not in OVERWRITING | RESHAPING)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
         tensor = args[0]
@@ -341,6 +342,12 @@ class Watch(TorchFunctionMode):
             return first
         self._unwritten.append(first)
         return first.clone()
+
+    def _write_copy(self, name: str, tensor: torch.Tensor) -> None:
+        """Note that a function has written into what has taken the place of a tensor."""
+        if name in RESHAPING:  # its shape is asked of the tensor itself
+            self.left = "it changes the shape of a tensor that it has written into"
+        self._supersede(tensor)
 
     def _supersede(self, *tensors: torch.Tensor) -> None:
         """Note that tensors' memory has their value no more: whoever shares it unseen is cut."""
