@@ -9,9 +9,9 @@ no derivative anyway), so it is followed through whatever is computed of it, and
 it reaches is refused.
 
 Forward runs without gradients, so its author may detach as he likes: that changes nothing, and is
-an identity when forward runs again, unless he switches gradients on there. In backward it is a
-stop-gradient, which is refused rather than overridden; but ``u = x.detach().requires_grad_()``
-begins a private derivative, of which the derivative is known.
+an identity when forward runs again. Where he switches gradients on, it is one unless backward asks
+that graph. In backward it is a stop-gradient, which is refused rather than overridden; but
+``u = x.detach().requires_grad_()`` begins a private derivative, of which the derivative is known.
 """
 
 # Long: one mode of torch functions, whose cases share what is known of each tensor.
@@ -76,6 +76,8 @@ __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
+_STOPPED = "backward differentiates what forward has computed, where a gradient is stopped"
+_DERIVING = {torch.autograd.grad, torch.autograd.backward, _tensor.backward}
 _STALE = "it writes into a tensor whose memory another one shares unseen"
 _UNKNOWN_VIEW = "it writes into a tensor of which autograd does not know all views"
 _UNSEEN = "it uses a value that no function of torch was seen to make"
@@ -144,8 +146,9 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = False
-        self._private = False  # forward makes a graph of its own
         self._off = 0  # how often forward has switched gradients off
+        self._private = False  # forward makes a graph of its own
+        self._stopped = False  # in which it stops a gradient
         self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
@@ -236,8 +239,7 @@ class Watch(TorchFunctionMode):
             with self:
                 yield
         finally:
-            self.in_forward = self._private = False
-            self._off = 0
+            self.in_forward = False
             self.left_in_forward, self.left = self.left, None
 
     @contextmanager
@@ -278,8 +280,8 @@ class Watch(TorchFunctionMode):
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
-        if func is torch.autograd.grad:
-            args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
+        if func in _DERIVING:
+            args, kwargs = self._derive(func, args, kwargs)
         name, changes, _, _ = facts(func)
         leaves = tensors_in(*args, *kwargs.values()) if kwargs else tensors_in(*args)
         target = args[0] if args and changes else None  # what it reads, it reads of a copy
@@ -303,6 +305,14 @@ class Watch(TorchFunctionMode):
         if target is not None and leaves and given[0] is not target is leaves[0]:
             self._write_copy(name, target)
         return iter(result) if func is _tensor.__iter__ else result
+
+    def _derive(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a private derivative, which is to keep its history."""
+        if self._stopped and not self.in_forward:
+            self.left = _STOPPED
+        if func is not torch.autograd.grad:
+            return args, kwargs
+        return with_argument(args, kwargs, 4, "create_graph", True)
 
     def _knows(self, args: Sequence[Any]) -> bool:
         """Whether all arguments are numbers, and tensors that are whole."""
@@ -375,27 +385,25 @@ class Watch(TorchFunctionMode):
             return view
         self._keep_alike(view, tensor)
         self._keep_apart(view)
-        if self._stops:
+        if self._detaches and not self.in_forward:
             self._cuts.setdefault(id(view), _STOP)
+        self._stopped = self._stopped or (self.in_forward and self._private)
         return view
 
-    @property
-    def _stops(self) -> bool:
-        """Whether a value that is detached now stops a gradient."""
-        return self._private if self.in_forward else self._detaches
-
     def _set_grad_mode(self, enabled: bool) -> None:
-        """Follow an author who switches gradients on or off where he means that.
+        """Leave gradients on in forward, but know whether its author has switched them on.
 
-        Forward runs without gradients. Where its author switches them on, he makes a graph for
-        backward to ask, in which a detached value is a constant: from there on he is followed.
-        To leave a region sets what was before it, which is on here.
+        Then he makes a graph for backward to ask, in which what he detaches is a constant. To leave
+        a region sets what was before it, which is on here.
         """
-        if self.in_forward and not self._private:
+        if not self.in_forward:
+            if self._detaches:
+                set_grad_mode(enabled)
+        elif self._private:
+            self._stopped = self._stopped or not enabled
+        else:
             self._off += -1 if enabled else 1
             self._private = self._off < 0
-        if self._stops:
-            set_grad_mode(enabled)
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         tensors = [tensor for tensor in given if is_differentiable(tensor)]
