@@ -199,7 +199,7 @@ class _Call:
 
 
 # Before torch 2.9 an edge to the node of a Function does not keep that alive, as its output does.
-_EDGES_OWN = "ownership_token" in GradientEdge._fields
+_EDGES_OWN = hasattr(GradientEdge, "ownership_token")
 
 
 def _form(outputs: Sequence[torch.Tensor], outline: Any) -> str:
