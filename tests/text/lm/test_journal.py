@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 from tests.fuzzing import examples
@@ -14,6 +15,7 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
+from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
     Account,
@@ -413,6 +415,23 @@ def test_a_call_that_is_interrupted_is_kept(tmp_path):
         asyncio.run(main(OpenAI("m", base_url=server.url, api_key=KEY)))
     with Journal(path) as journal:
         assert [call.answer.text for call in journal.calls()] == ["x"]
+
+
+def test_a_call_that_was_begun_is_kept_though_its_loop_has_had_no_time_for_it(tmp_path):
+    async def busy():
+        time.sleep(0.05)  # as where many calls begin at once
+
+    async def leave():
+        with Run(tmp_path / "run.sqlite"):
+            begin(busy())
+            asking = asyncio.ensure_future(lm.acomplete("Hi"))
+            await asyncio.sleep(0)
+            asking.cancel()
+
+    lm = Scripted(["first", "second"])
+    asyncio.run(leave())
+    with Run(tmp_path / "run.sqlite") as run:
+        assert (lm("Hi").text, run.recorded) == ("first", 1)
 
 
 def test_the_digest_of_a_request_is_the_same_in_every_process():

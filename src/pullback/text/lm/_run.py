@@ -249,7 +249,9 @@ class Run:
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self.under_way, seconds)
+            # An answer that was begun is under way although its loop had no time for it yet: were
+            # the run left then, it would be sent and never written.
+            self._changed.wait_for(lambda: not (self.under_way or self._answers), seconds)
 
     def steps(self, lm: LM) -> list[Step]:
         """What a model's requests go through in this run, the innermost first."""
@@ -267,10 +269,16 @@ class Run:
         """Await an answer, which goes on when who asked for it is interrupted."""
         # In a loop of the tape, which ends with the process: who asks may be cancelled, and its
         # own loop may end, but what was sent is paid for and to be kept.
-        future = begin(answer)
-        self._answers.add(future)
-        future.add_done_callback(self._answers.discard)
+        with self._changed:
+            future = begin(answer)
+            self._answers.add(future)
+        future.add_done_callback(self._kept)
         return await asyncio.shield(awaited(future))
+
+    def _kept(self, answer: Future[Completion]) -> None:
+        with self._changed:
+            self._answers.discard(answer)
+            self._changed.notify_all()
 
     def retire_failures(self) -> None:
         """Let the next run ask again what failed in this one."""
