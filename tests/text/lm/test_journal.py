@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
+from pullback.tape import Function, Variable, vmap
 from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
@@ -432,6 +434,30 @@ def test_a_call_that_was_begun_is_kept_though_its_loop_has_had_no_time_for_it(tm
     asyncio.run(leave())
     with Run(tmp_path / "run.sqlite") as run:
         assert (lm("Hi").text, run.recorded) == ("first", 1)
+
+
+def test_a_thread_that_outlasts_its_run_asks_nothing_more(tmp_path):
+    class Step(Function):
+        blocking = True
+
+        @staticmethod
+        def forward(ctx, x):
+            if x.data == "bad":
+                raise ValueError("no")
+            assert left.wait(5)
+            try:
+                return Variable(lm(x.data).text)
+            finally:
+                ended.set()
+
+    left, ended, sent = threading.Event(), threading.Event(), []
+    lm = Scripted(lambda request: sent.append(request) or "fine")
+    with pytest.raises(ValueError, match="no"), Run(tmp_path / "run.sqlite"):
+        vmap(Step.apply)(["bad", "good"])
+    left.set()
+    assert ended.wait(5)
+    assert sent == []
+    assert lm("outside").text == "fine"
 
 
 def test_the_digest_of_a_request_is_the_same_in_every_process():

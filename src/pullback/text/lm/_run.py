@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, in_one
+from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, entered, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.lm._steps import Budget, most_of
@@ -163,7 +163,8 @@ class Run:
     or reserved in the budget, sent, and written. The same program run again with the same journal
     pays for nothing twice. What an earlier run spent counts: the budget is that of the whole. A
     call goes on when who asked for it is interrupted, so that its answer is kept; leaving the run
-    waits for it.
+    waits for it. What began inside and asks after that is refused: a thread of a step that was
+    left, for example.
 
     Arguments:
         journal: the path of the journal; made if it is not there.
@@ -226,8 +227,9 @@ class Run:
             raise ArgumentError("Another run is under way in this process.",
                                 given=str(self.journal.path))  # fmt: skip
         activate(self)
-        self._places = within(())  # the places of a run are counted from its beginning
-        self._places.__enter__()
+        self._inside = ExitStack()
+        self._inside.enter_context(setting(entered, self))
+        self._inside.enter_context(within(()))  # places are counted from the beginning of a run
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -240,7 +242,7 @@ class Run:
                 self.retire_failures()
         finally:
             activate(None)
-            self._places.__exit__(None, None, None)
+            self._inside.close()
             self.journal.close()
 
     def wait(self) -> None:
