@@ -443,14 +443,16 @@ def test_a_thread_that_outlasts_its_run_asks_nothing_more(tmp_path):
         @staticmethod
         def forward(ctx, x):
             if x.data == "bad":
+                assert begun.wait(5)
                 raise ValueError("no")
+            begun.set()
             assert left.wait(5)
             try:
                 return Variable(lm(x.data).text)
             finally:
                 ended.set()
 
-    left, ended, sent = threading.Event(), threading.Event(), []
+    (begun, left, ended), sent = (threading.Event() for _ in range(3)), []
     lm = Scripted(lambda request: sent.append(request) or "fine")
     with pytest.raises(ValueError, match="no"), Run(tmp_path / "run.sqlite"):
         vmap(Step.apply)(["bad", "good"])
