@@ -32,7 +32,6 @@ __all__ = [
     "call_within_limit",
     "concurrency",
     "drive",
-    "loop_of",
     "place",
     "run",
     "runs",
@@ -169,7 +168,7 @@ _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
 
-def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
+def _loop_of(name: int | str) -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own, always the same one for a name: the portal to async.
 
     Those of whole numbers serve `run`; a client whose connections belong to a loop names another.
@@ -188,11 +187,13 @@ def runs(name: int | str) -> bool:
     return name in _loops
 
 
-def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
+def begin(
+    coroutine: Coroutine[Any, Any, T], name: str | None = None
+) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take or the one of a name."""
     number = _served_by.get()
     with setting(_served_by, number + 1):  # which the task takes along
-        return asyncio.run_coroutine_threadsafe(coroutine, loop_of(number))
+        return asyncio.run_coroutine_threadsafe(coroutine, _loop_of(name or number))
 
 
 def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
