@@ -35,6 +35,7 @@ __all__ = [
     "place",
     "run",
     "runs",
+    "served_by",
     "within",
 ]
 
@@ -114,9 +115,9 @@ async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> 
         with setting(_limiter, Limiter(1)):
             if inspect.iscoroutinefunction(rule):
                 return await rule(*args)
-            loop, number = asyncio.get_running_loop(), _served_by.get()
+            loop, number = asyncio.get_running_loop(), served_by.get()
             # A loop that awaits a thread is free to serve it, as it serves what is beside.
-            with setting(_served_by, number - (_loops.get(number - 1) is loop)):
+            with setting(served_by, number - (_loops.get(number - 1) is loop)):
                 work = functools.partial(contextvars.copy_context().run, rule, *args)
             return await loop.run_in_executor(_threads(), work)
 
@@ -161,7 +162,7 @@ async def drive(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-_served_by: ContextVar[int] = ContextVar("pullback.tape.served_by", default=0)
+served_by: ContextVar[int] = ContextVar("pullback.tape.served_by", default=0)
 """The number of the loop that serves `run` here: above all that wait for what runs here."""
 
 _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
@@ -191,8 +192,8 @@ def begin(
     coroutine: Coroutine[Any, Any, T], name: str | None = None
 ) -> concurrent.futures.Future[T]:
     """Let a coroutine run beside this, in the loop that `run` would take or the one of a name."""
-    number = _served_by.get()
-    with setting(_served_by, number + 1):  # which the task takes along
+    number = served_by.get()
+    with setting(served_by, number + 1):  # which the task takes along
         return asyncio.run_coroutine_threadsafe(coroutine, _loop_of(name or number))
 
 
