@@ -38,7 +38,8 @@ def test_one_variable_chooses_a_server_and_its_bad_answers_end_nothing(
 
     def answer(body):
         messages = [SimpleNamespace(text=each["content"]) for each in body["messages"]]
-        return "" if next(count) % 20 == 0 else example["follow"](SimpleNamespace(messages=messages))
+        said = example["follow"](SimpleNamespace(messages=messages))
+        return said if next(count) % 20 else ""
 
     with Server(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

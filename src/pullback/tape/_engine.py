@@ -135,8 +135,9 @@ class Pass:
         if len(arrivals) == 1:  # mostly
             _, _, number, gradient = arrivals[0]
             space = outputs[number].space
-            alone = space is None or not space.textual  # its sum is itself; of notes, Feedback
-            gradients[number] = gradient if alone else space.total((gradient,))
+            if space is not None and space.textual:  # of one note Feedback; else it is its own sum
+                gradient = space.total((gradient,))
+            gradients[number] = gradient
         else:
             parts: dict[int, list[Any]] = {}
             for _, _, number, gradient in arrivals:
