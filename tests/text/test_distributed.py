@@ -131,6 +131,7 @@ def test_scores_and_feedback_are_those_of_this_process(workers, chunk):
     assert len(notes(module)) == 4  # an evaluation tells nobody anything
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: of the threads
 def test_workers_that_are_threads_ask_no_loop_that_waits_for_them():
     async def evaluate():
         with ThreadPoolExecutor(2) as threads:

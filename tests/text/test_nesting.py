@@ -8,6 +8,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
+import pytest
 from tests.fuzzing import examples
 
 from pullback import tape
@@ -72,6 +73,7 @@ def program(ways, limit):
         run()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: of the threads
 def test_no_way_to_wait_inside_another_waits_for_itself():
     dice = random.Random(0)
     nested = [ways for depth in (1, 2) for ways in itertools.product(WAYS, repeat=depth)]
