@@ -152,8 +152,6 @@ class OpenAI(LM):
     async def _guarded(self, awaitable: Any) -> Any:
         try:
             return await awaitable
-        except ModelError:
-            raise
         except Exception as error:
             failed = explain(error, self.model, self._sdk)
         raise failed  # out here, so that what the SDK raised, with its request, is no context of it
