@@ -5,8 +5,8 @@ The floor is the time in which a copy of 128 MB, measured in the same run, moves
 the job must: forward reads u and writes four outputs, backward reads four and writes one. Whether
 a tensor of some megabytes pays for pages that the system must clear first depends on what else
 lies on the heap; so the process keeps what it has freed, as in a program that has run for a while.
-Copy and variants take turns, and the least time of each counts, so that other work on the machine
-spoils none of them.
+Copy and variants take turns, each time in another order, and the least time of each counts: other
+work on the machine spoils none of them, nor does what the one before has left in the caches.
 
 "bare" is a `torch.autograd.Function` that allocates four outputs and one gradient and computes
 nothing: what torch's own machinery costs on the way. "bare, with the kernels" runs those of
@@ -18,6 +18,7 @@ import argparse
 import csv
 import ctypes
 import functools
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -128,9 +129,9 @@ def take_turns(works: dict[str, Callable[[], Any]], seconds: float) -> dict[str,
     """Least seconds of each work, at least three times each and for so long together."""
     least = dict.fromkeys(works, float("inf"))
     end = time.perf_counter() + seconds
-    turns = 0
+    turns, order = 0, random.Random(0)
     while turns < 4 or time.perf_counter() < end:
-        for name, work in works.items():
+        for name, work in order.sample(sorted(works.items()), len(works)):
             begin = time.perf_counter()
             work()
             if turns > 0:  # the first one warms up

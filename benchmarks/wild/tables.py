@@ -23,7 +23,13 @@ TRANSFORMS = {
     "double": "second order, reverse over reverse",
     "first_order": "first order, equal to the last bit",
 }
-SHORT = {"works": "works", "refuses": "refuses", "wrong": "**wrong**", "crashes": "**crashes**"}
+SHORT = {
+    "works": "works",
+    "refuses": "refuses",
+    "torch": "as torch",
+    "wrong": "**wrong**",
+    "crashes": "**crashes**",
+}
 
 Row = dict[str, str]
 
@@ -55,8 +61,8 @@ def summary_table(rows: Sequence[Row]) -> str:
             share(states["published"], column),
             f"**{share(states['completed'], column)}**",
             ", ".join(
-                f"{share(states['completed'], column, verdict)} {verdict}"
-                for verdict in ("refuses", "wrong", "crashes")
+                f"{share(states['completed'], column, verdict)} {SHORT[verdict].strip('*')}"
+                for verdict in ("refuses", "torch", "wrong", "crashes")
                 if any(row[column] == verdict for row in states["completed"])
             ),
         ]

@@ -8,12 +8,15 @@ import sys
 import textwrap
 import threading
 import time
+from contextvars import copy_context
+from functools import partial
 
 import pytest
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError
 from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
+from pullback.tape._concurrency import run
 
 
 class Meter:
@@ -258,3 +261,44 @@ def test_numbers_are_the_same_bits_whatever_the_timing():
         return x.grad.data.hex()
 
     assert len({run(seed) for seed in range(5)}) == 1
+
+
+def test_a_coroutine_that_waits_for_a_thread_which_runs_another_does_not_wait_for_itself():
+    async def inner():
+        return 1
+
+    async def outer():
+        found = []
+        work = partial(copy_context().run, lambda: found.append(run(inner())))
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(2)  # of a portal that waits for itself, nothing comes before this is over
+        return found
+
+    assert run(outer()) == [1]
+
+
+def test_a_rule_in_a_thread_is_served_by_the_loop_that_awaits_it():
+    """So clients that belong to a loop serve rules of either kind."""
+
+    async def here():
+        return asyncio.get_running_loop()
+
+    class Rule(Function):
+        @staticmethod
+        async def forward(ctx, x):
+            loops.append(await here())
+            return Variable(x.data)
+
+    class Blocking(Rule):
+        blocking = True
+
+        @staticmethod
+        def forward(ctx, x):
+            loops.append(run(here()))
+            return Variable(x.data)
+
+    loops = [run(here())]
+    vmap(lambda x: Blocking.apply(Rule.apply(x)))([1.0, 2.0])
+    assert len(loops) == 5
+    assert len(set(loops)) == 1

@@ -385,13 +385,13 @@ def test_what_only_yields_is_no_decorated_function():
 
 def test_a_number_has_no_length_and_is_no_list_of_gradients_or_primals():
     x = leaf()
-    for wrong in (
-        lambda: len(x),
-        lambda: grad([x * x], x, Variable(1.0)),
-        lambda: jvp(sin, x, Variable(1.0)),
-        lambda: jvp(lambda v: v[0], Variable([1.0]), Variable([1.0])),
+    for wrong, said in (
+        (lambda: len(x), "no length"),
+        (lambda: grad([x * x], x, Variable(1.0)), "are a list"),
+        (lambda: jvp(sin, x, Variable(1.0)), r"Pass \(x,\) for one"),
+        (lambda: jvp(lambda v: v[0], Variable([1.0]), Variable([1.0])), r"Pass \(x,\) for one"),
     ):
-        with pytest.raises(ArgumentTypeError):
+        with pytest.raises(ArgumentTypeError, match=said):
             wrong()
 
 

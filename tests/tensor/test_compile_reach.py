@@ -139,17 +139,13 @@ READING = [
 ]
 
 
-CELL = refused_before("2.11", "a tensor that a forward closes over", match="[Ss]ourceless builder")
 SLICE = refused_before("2.10", "an attribute of a slice", match="SliceVariable")
 
 
 @pytest.mark.parametrize(("name", "direct"), READING)
 def test_what_forward_reads_beside_its_arguments(name, direct):
     function = FUNCTIONS[name]
-    compare = same_as_eager
-    if "uses_a_cell" in name:
-        compare = CELL(compare)
-    compare(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
+    same_as_eager(function.apply if direct else lambda x: function.apply(x))  # noqa: PLW0108
 
 
 @pytest.mark.parametrize("way", ["Function", "complete"])

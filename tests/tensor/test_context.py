@@ -413,6 +413,8 @@ def test_another_process_reads_what_was_pickled():
 @held
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
 def test_exported_as_the_published_class_is(bare, hold, strict):
+    if strict and hold is HELD["apply"] and torch.__version__.startswith("2.11."):
+        pytest.skip("torch 2.11 exports no apply of a bare class that something holds")
     found = []
     for F in (bare, pullback.complete(bare)):
         torch._dynamo.reset()
@@ -451,3 +453,23 @@ def test_traced_by_jit_as_the_published_class_is(bare):
         for F in (bare, pullback.complete(bare))
     ]
     close(found[1], found[0])
+
+
+@both
+def test_what_is_saved_may_be_read_in_forward(way):
+    class Reads(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            before = ctx.saved_tensors
+            ctx.save_for_backward(x)
+            return x.sin() + len(before)  # torch has none there
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0].cos()
+
+    def ask(function):
+        x = X.clone().requires_grad_()
+        return torch.autograd.grad(function.apply(x).sum(), x)
+
+    same(way, lambda: Reads, ask)

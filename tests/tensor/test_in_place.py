@@ -274,3 +274,36 @@ def test_an_input_whose_memory_is_freed_is_refused_by_name():
     ran = run_python("-c", FREED)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout.count("by name") == 5, ran.stdout
+
+
+RESHAPED = {
+    "unsqueeze_": lambda sums: sums.unsqueeze_(-1),
+    "t_": lambda sums: sums.unsqueeze_(0).t_(),
+    "transpose_": lambda sums: sums.unsqueeze(0).transpose_(0, 1),
+    "after mul_": lambda sums: sums.mul_(1.0).unsqueeze_(-1),
+    "before mul_": lambda sums: sums.unsqueeze_(-1).mul_(1.0),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_a_change_of_shape_in_place_is_followed_or_refused(name):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            sums = RESHAPED[name](x.square().sum(-1))
+            ctx.save_for_backward(x, sums)
+            return x * sums.reshape(sums.shape)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, sums = ctx.saved_tensors
+            return g * sums + 2 * x * (g * x).sum(-1, keepdim=True)
+
+    x = torch.randn(2, 3, dtype=torch.float64)
+    want = torch.func.hessian(lambda x: (x * x.square().sum(-1, keepdim=True)).sum())(x)
+    try:
+        got = torch.func.hessian(lambda x: pullback.complete(Scaled).apply(x).sum())(x)
+    except UnsupportedError as error:
+        assert name == "after mul_" and "changes the shape" in str(error)  # noqa: PT017, PT018
+        return
+    torch.testing.assert_close(got, want)

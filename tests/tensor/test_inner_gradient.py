@@ -197,3 +197,50 @@ def test_a_backward_may_use_a_transform(rule):
     except UnsupportedError:
         return
     agree(got, X.exp().diag())
+
+
+class DetachesInItsOwnGraph(torch.autograd.Function):
+    """x / std, where forward makes a graph in which std is a constant, for backward to ask."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            value = x / x.std().detach()
+        ctx.save_for_backward(x, value)
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, value = ctx.saved_tensors
+        return torch.autograd.grad(value, x, g)[0]
+
+
+class StopsInItsOwnGraph(DetachesInItsOwnGraph):
+    """The same by ``no_grad`` within ``enable_grad``."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            with torch.no_grad():
+                std = x.std()
+            value = x / std
+        ctx.save_for_backward(x, value)
+        return value.detach()
+
+
+@pytest.mark.parametrize("function", [DetachesInItsOwnGraph, StopsInItsOwnGraph])
+def test_what_forward_stops_in_a_graph_of_its_own_is_stopped_or_refused(function):
+    apply = pullback.complete(function).apply
+    x = X.clone().requires_grad_()
+    want = torch.autograd.grad(apply(x).sum(), x)[0]
+    agree(want, torch.ones(3, dtype=X.dtype) / X.std())
+    asked = {
+        "grad": lambda f: func.grad(f)(X),
+        "vmap": lambda f: func.vmap(func.grad(f))(X[None])[0],
+    }
+    for ask in asked.values():
+        try:
+            got = ask(lambda x: apply(x).sum())
+        except UnsupportedError:
+            continue
+        agree(got, want)

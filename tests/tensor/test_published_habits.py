@@ -44,7 +44,7 @@ def returns_an_array(base):
     return ReturnsAnArray
 
 
-@refused_before("2.11", "a text among the outputs", match="tensors or ints")
+@refused_before("2.12", "a text among the outputs", match="tensors or ints|run_forward")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @both(returns_an_array)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -15,6 +15,7 @@ import pytest
 
 from pullback.errors import ArgumentError, BudgetError, GraphError, ModelError, ProgramError
 from pullback.tape import Feedback, Variable
+from pullback.tape._concurrency import run
 from pullback.text import (
     ChatModule,
     Failure,
@@ -128,6 +129,25 @@ def test_scores_and_feedback_are_those_of_this_process(workers, chunk):
     again = Workers(workers, chunk=chunk).evaluate(module, scored, SAMPLES)
     assert [each.score for each in again] == SCORES
     assert len(notes(module)) == 4  # an evaluation tells nobody anything
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: of the threads
+def test_workers_that_are_threads_ask_no_loop_that_waits_for_them():
+    async def evaluate():
+        with ThreadPoolExecutor(2) as threads:
+            found = Workers(threads).evaluate(Shout(Asked()), scored, SAMPLES)
+        return [each.score for each in found]
+
+    # In a process of its own: where it waits for itself, so does every test after it.
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: os._exit(run(evaluate()) != SCORES)
+    )
+    child.start()
+    child.join(20)
+    waits = child.is_alive()
+    child.kill()
+    child.join()
+    assert (waits, child.exitcode) == (False, 0)
 
 
 def test_what_fails_is_raised_here_and_tells_nobody(workers, tmp_path):

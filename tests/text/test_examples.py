@@ -1,6 +1,8 @@
 """The example runs without a key, and against any server by one variable."""
 
+import itertools
 import os
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,10 +31,15 @@ def test_it_optimises_a_script_and_says_so(example, capsys, tmp_path):
     assert "<script" not in page
 
 
-def test_one_variable_chooses_a_server(example, capsys, tmp_path, monkeypatch):
+def test_one_variable_chooses_a_server_and_its_bad_answers_end_nothing(
+    example, capsys, tmp_path, monkeypatch
+):
+    count = itertools.count(4)  # so that an answer is empty where the example looks for blame
+
     def answer(body):
         messages = [SimpleNamespace(text=each["content"]) for each in body["messages"]]
-        return example["follow"](SimpleNamespace(messages=messages))
+        said = example["follow"](SimpleNamespace(messages=messages))
+        return said if next(count) % 20 else ""
 
     with Server(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -40,4 +47,5 @@ def test_one_variable_chooses_a_server(example, capsys, tmp_path, monkeypatch):
         assert {body["model"] for body in server.bodies} == {"served"}
     out = capsys.readouterr().out
     assert "asked: served" in out
-    assert "after: 100%" in out
+    assert "1 accepted" in out
+    assert int(re.search(r"after: (\d+)%", out).group(1)) > 80

@@ -34,11 +34,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 __all__ = [
-    "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS", "LOGGERS",
-    "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS", "STATE_DICT_HOOKS",
-    "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation", "CustomOpDef", "FakeTensor",
-    "FakeTensorMode", "FunctionMode", "FunctionalTensor", "Observing", "OpOverload",
-    "OpOverloadPacket", "TorchDispatchMode", "TransformType", "add_batch_dim", "answering",
+    "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS",
+    "LOGGERS", "METADATA", "MODULE_STATE", "OLDEST", "OPERATORS", "PRINT_OPTIONS",
+    "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation",
+    "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
+    "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
+    "add_batch_dim", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -46,21 +47,18 @@ __all__ = [
     "forward_level", "free_symbols", "from_functional_tensor", "function_behind", "function_of",
     "fused_function", "get_interpreter_stack", "get_unwrapped", "graph_break", "graph_is_kept",
     "has_kernel", "has_own_fake", "hint_of", "innermost", "is_any_autocast_enabled",
-    "is_batchedtensor",
-    "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor", "is_gradtrackingtensor",
-    "is_legacy_batchedtensor", "is_of_an_operator", "is_of_custom_operators",
-    "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced", "is_view", "is_whole",
-    "is_zero_tensor", "lacks_gradient", "leave_function_mode",
+    "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
+    "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
+    "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
+    "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
     "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level",
-    "metadata_of", "mode_without_values",
-    "nested_forward_mode", "never_compile", "node_class", "operator_of", "overload_of",
-    "parameters_of", "parts_of_compiler", "peek_interpreter_stack", "pytree", "recording",
-    "remove_forward_hook",
-    "restore_vmap", "rules_in", "run_eagerly", "saved_tensors_are_hooked", "schema_of",
-    "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
-    "temporarily_clear_interpreter_stack", "unwrap_if_dead", "version_of", "versions_of",
-    "watch_apply", "while_tracing", "without_forward_hooks", "wrap_functional_tensor",
-    "wrap_recomputation",
+    "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile", "node_class",
+    "operator_of", "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack",
+    "pytree", "recording", "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly",
+    "saved_tensors_are_hooked", "schema_of", "set_deterministic", "set_forward_mode",
+    "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack", "unwrap_if_dead",
+    "version_of", "versions_of", "watch_apply", "while_tracing", "without_forward_hooks",
+    "wrap_functional_tensor", "wrap_recomputation",
 ]  # fmt: skip
 
 OLDEST = "2.7"
@@ -71,6 +69,8 @@ _EFFECTS_ARE_PUBLIC = torch.__version__ >= "2.10"
 # There a Function that Dynamo traces also returns every tensor of its forward, and autograd gives
 # the cotangent of a tensor that is returned twice to its last place.
 INTERMEDIATES_ARE_OUTPUTS = "2.11" <= torch.__version__ < "2.12"
+# There what Dynamo traces takes a view that a Function has changed in place for unchanged.
+CHANGES_OF_VIEWS_ARE_LOST = torch.__version__ < "2.13"
 
 
 def is_traced() -> bool:

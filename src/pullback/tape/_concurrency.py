@@ -32,10 +32,10 @@ __all__ = [
     "call_within_limit",
     "concurrency",
     "drive",
-    "loop_of",
     "place",
     "run",
     "runs",
+    "served_by",
     "within",
 ]
 
@@ -115,8 +115,11 @@ async def call_within_limit(rule: Callable[..., Any], args: tuple[Any, ...]) -> 
         with setting(_limiter, Limiter(1)):
             if inspect.iscoroutinefunction(rule):
                 return await rule(*args)
-            work = functools.partial(contextvars.copy_context().run, rule, *args)
-            return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+            loop, number = asyncio.get_running_loop(), served_by.get()
+            # A loop that awaits a thread is free to serve it, as it serves what is beside.
+            with setting(served_by, number - (_loops.get(number - 1) is loop)):
+                work = functools.partial(contextvars.copy_context().run, rule, *args)
+            return await loop.run_in_executor(_threads(), work)
 
 
 @functools.cache
@@ -159,12 +162,14 @@ async def drive(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-_thread = threading.local()
+served_by: ContextVar[int] = ContextVar("pullback.tape.served_by", default=0)
+"""The number of the loop that serves `run` here: above all that wait for what runs here."""
+
 _loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
 
-def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
+def _loop_of(name: int | str) -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own, always the same one for a name: the portal to async.
 
     Those of whole numbers serve `run`; a client whose connections belong to a loop names another.
@@ -173,7 +178,7 @@ def loop_of(name: int | str) -> asyncio.AbstractEventLoop:
         if name not in _loops:
             loop = _loops[name] = asyncio.new_event_loop()
             threading.Thread(
-                target=_serve, args=(loop, name), name=f"pullback-loop-{name}", daemon=True
+                target=loop.run_forever, name=f"pullback-loop-{name}", daemon=True
             ).start()
         return _loops[name]
 
@@ -183,16 +188,13 @@ def runs(name: int | str) -> bool:
     return name in _loops
 
 
-def _serve(loop: asyncio.AbstractEventLoop, name: int | str) -> None:
-    if isinstance(name, int):
-        _thread.depth = name + 1
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-
-
-def begin(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-    """Let a coroutine run beside this, in the loop that `run` would take; what it gives."""
-    return asyncio.run_coroutine_threadsafe(coroutine, loop_of(getattr(_thread, "depth", 0)))
+def begin(
+    coroutine: Coroutine[Any, Any, T], name: str | None = None
+) -> concurrent.futures.Future[T]:
+    """Let a coroutine run beside this, in the loop that `run` would take or the one of a name."""
+    number = served_by.get()
+    with setting(served_by, number + 1):  # which the task takes along
+        return asyncio.run_coroutine_threadsafe(coroutine, _loop_of(name or number))
 
 
 def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
@@ -210,7 +212,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     none waits for itself.
     """
     # Blocking here is safe in a coroutine, too: what runs in loop n is served by loop n + 1, so
-    # that no loop waits for work of its own. As many loops live as calls are nested, not made.
+    # that no loop waits for work of its own. The context says so and not the thread, for a
+    # coroutine may wait for threads that run others. As many loops live as calls are nested.
     future = begin(coroutine)
     try:
         return future.result()

@@ -17,7 +17,6 @@ from pullback.tape._concurrency import drive, run
 from pullback.tape._mode import OFF, ON, running
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, plan
 from pullback.tape._registry import space_of
-from pullback.tape._spaces import NUMBER
 from pullback.tape._variable import Variable
 
 __all__ = ["Pass"]
@@ -136,8 +135,9 @@ class Pass:
         if len(arrivals) == 1:  # mostly
             _, _, number, gradient = arrivals[0]
             space = outputs[number].space
-            plain = space is NUMBER or space is None
-            gradients[number] = gradient if plain else space.total((gradient,))
+            if space is not None and space.textual:  # of one note Feedback; else it is its own sum
+                gradient = space.total((gradient,))
+            gradients[number] = gradient
         else:
             parts: dict[int, list[Any]] = {}
             for _, _, number, gradient in arrivals:

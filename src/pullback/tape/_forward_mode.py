@@ -103,10 +103,11 @@ def jvp(
         return batch.lift(jvp, (func, primals, tangents))
     alone = next((each for each in (primals, tangents) if isinstance(each, Variable)), None)
     if alone is not None or len(tangents) != len(primals):
-        sizes = f"{len(primals)} primals, {len(tangents)} tangents"
         raise ArgumentTypeError(
             "The primals and the tangents are lists, with one entry for each argument.",
-            given=sizes if alone is None else describe(alone), mend="Pass (x,) for one.",
+            given=f"{len(primals)} primals, {len(tangents)} tangents" if alone is None
+            else describe(alone),
+            mend="Pass (x,) for one.",
         )  # fmt: skip
     pairs = zip(primals, tangents, strict=True)
     given = [t if t is None else p._conformed(t, "tangent", "primal") for p, t in pairs]

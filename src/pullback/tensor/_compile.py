@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import (
+    CHANGES_OF_VIEWS_ARE_LOST,
     INTERMEDIATES_ARE_OUTPUTS,
     are_functorch_transforms_active,
     can_trace,
@@ -103,6 +104,8 @@ def _twin(function: Any) -> Any:
         nested = isinstance(output, _CONTAINERS) and type(output) is not tuple
         if nested or (type(output) is tuple and any(isinstance(y, _CONTAINERS) for y in output)):
             graph_break("A bare Function has no nested outputs.")
+        if CHANGES_OF_VIEWS_ARE_LOST and _returns_one_of(args, output):
+            graph_break("This torch loses the gradient of a view that forward changes in place.")
         if INTERMEDIATES_ARE_OUTPUTS:
             if type(output) is tuple and not split:
                 graph_break("What forward marks may not be copied: see INTERMEDIATES_ARE_OUTPUTS.")
@@ -116,6 +119,12 @@ def _twin(function: Any) -> Any:
 
     rules = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(function.__name__, (_base,), rules)
+
+
+def _returns_one_of(args: Any, output: Any) -> bool:
+    """Whether forward returns an argument as it is, as it does with one that it has changed."""
+    entries = output if isinstance(output, tuple) else (output,)
+    return any(entry is arg for entry in entries for arg in args)
 
 
 def _copied(output: Any) -> Any:

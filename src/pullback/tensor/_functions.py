@@ -26,6 +26,7 @@ __all__ = [
     "OVERWRITING",
     "REQUIRES_GRAD",
     "REQUIRING",
+    "RESHAPING",
     "Done",
     "Facts",
     "Retaining",
@@ -102,6 +103,8 @@ REQUIRES_GRAD = _tensor.requires_grad.__get__
 REQUIRING = {_tensor.requires_grad_, _tensor.requires_grad.__set__}
 BITS = {"view", "view_dtype", "view_as_real"}
 OVERWRITING = {"copy_", "fill_", "resize_", "zero_", "__setitem__"}
+# These change the shape of the very tensor that they are given, and none of its values.
+RESHAPING = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"}
 # Where each takes retain_graph.
 _RETAIN: dict[Any, int] = {
     torch.autograd.grad: 3,

@@ -152,6 +152,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
 
 def _let_nodes_answer(node: Any, *, nested: bool) -> None:
     """Give a class of nodes what its author reads there otherwise than torch has it."""
+    node.__pullback__ = None  # while forward runs, which may read what it has saved
     node.saved_tensors = property(_saved)
     if _buffers is not None:
         node.input_grad_buffers = property(_input_grad_buffers)
@@ -177,7 +178,8 @@ def _saved(ctx: Any) -> tuple[Any, ...]:
 
     Checkpointing gives each of them once, and a hook gives another one each time.
     """
-    read = ctx.__pullback__.saved
+    call = ctx.__pullback__
+    read = None if call is None else call.saved
     return _saved_of_torch.__get__(ctx) if read is None else read
 
 

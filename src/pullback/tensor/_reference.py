@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import (
@@ -139,6 +139,8 @@ class _Call:
         self.form = _form(outputs, self.outline)
         self.inputs = list(map(get_gradient_edge, starts))
         self.edges = [get_gradient_edge(y) if y.requires_grad else None for y in outputs]
+        if not _EDGES_OWN:
+            self.owners = outputs
         return outputs
 
     def pull_kernel(
@@ -194,6 +196,10 @@ class _Call:
                     mend="Pass it as an argument, or detach it.",
                 )
             found.extend(before for before, _ in node.next_functions)
+
+
+# Before torch 2.9 an edge to the node of a Function does not keep that alive, as its output does.
+_EDGES_OWN = hasattr(GradientEdge, "ownership_token")
 
 
 def _form(outputs: Sequence[torch.Tensor], outline: Any) -> str:

@@ -9,9 +9,9 @@ no derivative anyway), so it is followed through whatever is computed of it, and
 it reaches is refused.
 
 Forward runs without gradients, so its author may detach as he likes: that changes nothing, and is
-an identity when forward runs again. In backward it is a stop-gradient, which is refused rather than
-overridden; but ``u = x.detach().requires_grad_()`` begins a private derivative, of which the
-derivative is known.
+an identity when forward runs again. Where he switches gradients on, it is one unless backward asks
+that graph. In backward it is a stop-gradient, which is refused rather than overridden; but
+``u = x.detach().requires_grad_()`` begins a private derivative, of which the derivative is known.
 """
 
 # Long: one mode of torch functions, whose cases share what is known of each tensor.
@@ -46,6 +46,7 @@ from pullback.tensor._functions import (
     OVERWRITING,
     REQUIRES_GRAD,
     REQUIRING,
+    RESHAPING,
     Done,
     facts,
 )
@@ -75,6 +76,8 @@ __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 
 _tensor: Any = torch.Tensor
 _STOP = "it detaches a value, which stops the gradient there"
+_STOPPED = "backward differentiates what forward has computed, where a gradient is stopped"
+_DERIVING = {torch.autograd.grad, torch.autograd.backward, _tensor.backward}
 _STALE = "it writes into a tensor whose memory another one shares unseen"
 _UNKNOWN_VIEW = "it writes into a tensor of which autograd does not know all views"
 _UNSEEN = "it uses a value that no function of torch was seen to make"
@@ -143,6 +146,9 @@ class Watch(FunctionMode):
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = False
+        self._off = 0  # how often forward has switched gradients off
+        self._private = False  # forward makes a graph of its own
+        self._stopped = False  # in which it stops a gradient
         self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
@@ -208,7 +214,7 @@ class Watch(FunctionMode):
         """
         with torch.no_grad():
             for tensor in self._unwritten:
-                tensor.copy_(self.current(tensor))
+                tensor.copy_(self.current(tensor).reshape(tensor.shape))
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -265,7 +271,7 @@ class Watch(FunctionMode):
         if self.paused or func in DESCRIBING:
             return func(*args, **kwargs)
         if func is set_grad_mode:
-            return None if self.in_forward or not self._detaches else func(*args)
+            return self._set_grad_mode(*args)
         if func in DETACHING:
             return self._detach(args[0])
         if func in REQUIRING:
@@ -274,8 +280,8 @@ class Watch(FunctionMode):
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
             return args[0]
-        if func is torch.autograd.grad:
-            args, kwargs = with_argument(args, kwargs, 4, "create_graph", True)
+        if func in _DERIVING:
+            args, kwargs = self._derive(func, args, kwargs)
         name, changes, _, _ = facts(func)
         leaves = tensors_in(*args, *kwargs.values()) if kwargs else tensors_in(*args)
         target = args[0] if args and changes else None  # what it reads, it reads of a copy
@@ -297,15 +303,26 @@ class Watch(FunctionMode):
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
-            self._supersede(target)  # its copy is written
+            self._write_copy(name, target)
         return iter(result) if func is _tensor.__iter__ else result
+
+    def _derive(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a private derivative, which is to keep its history."""
+        if self._stopped and not self.in_forward:
+            self.left = _STOPPED
+        if func is not torch.autograd.grad:
+            return args, kwargs
+        return with_argument(args, kwargs, 4, "create_graph", True)
 
     def _knows(self, args: Sequence[Any]) -> bool:
         """Whether all arguments are numbers, and tensors that are whole."""
         if self.paused or self._cuts or self._instead or self._written or self.left is not None:
             return False
-        known = self._known
-        return all(id(arg) in known or type(arg) in _NUMBERS for arg in args)
+        # Asked at each operation of a second derivative, where a generator costs as much again.
+        for arg in args:  # noqa: SIM110
+            if id(arg) not in self._known and type(arg) not in _NUMBERS:
+                return False
+        return True
 
     def _pure(self, name: str, args: Any) -> Any:
         """The function that gives what another one writes in place, if that may stand for it.
@@ -314,7 +331,7 @@ class Watch(FunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
-        writes = ends_in_place(name) and (copies or name not in OVERWRITING)
+        writes = ends_in_place(name) and (copies or name not in OVERWRITING | RESHAPING)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
         tensor = args[0]
@@ -335,6 +352,12 @@ class Watch(FunctionMode):
             return first
         self._unwritten.append(first)
         return first.clone()
+
+    def _write_copy(self, name: str, tensor: torch.Tensor) -> None:
+        """Note that a function has written into what has taken the place of a tensor."""
+        if name in RESHAPING:  # its shape is asked of the tensor itself
+            self.left = "it changes the shape of a tensor that it has written into"
+        self._supersede(tensor)
 
     def _supersede(self, *tensors: torch.Tensor) -> None:
         """Note that tensors' memory has their value no more: whoever shares it unseen is cut."""
@@ -364,7 +387,23 @@ class Watch(FunctionMode):
         self._keep_apart(view)
         if self._detaches and not self.in_forward:
             self._cuts.setdefault(id(view), _STOP)
+        self._stopped = self._stopped or (self.in_forward and self._private)
         return view
+
+    def _set_grad_mode(self, enabled: bool) -> None:
+        """Leave gradients on in forward, but know whether its author has switched them on.
+
+        Then he makes a graph for backward to ask, in which what he detaches is a constant. To leave
+        a region sets what was before it, which is on here.
+        """
+        if not self.in_forward:
+            if self._detaches:
+                set_grad_mode(enabled)
+        elif self._private:
+            self._stopped = self._stopped or not enabled
+        else:
+            self._off += -1 if enabled else 1
+            self._private = self._off < 0
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         tensors = [tensor for tensor in given if is_differentiable(tensor)]

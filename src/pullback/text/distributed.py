@@ -30,7 +30,7 @@ from pullback.errors import ArgumentError, ProgramError, PullbackError
 from pullback.internal._arguments import Count, checked
 from pullback.tape import Feedback, place
 from pullback.tape import backward as run_backward
-from pullback.tape._concurrency import call_within_limit, run, within
+from pullback.tape._concurrency import call_within_limit, run, served_by, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
@@ -136,8 +136,9 @@ class Workers:
             raise ArgumentError("The module has no text that may be changed.")
         starts = range(0, len(samples), self.chunk)
         with _Office(self.host) as office:
-            # The prompts and the critic are chosen for all that happens inside, there as here.
-            chosen = _prompts._replaced.get(), current_critic()
+            # The prompts and the critic are chosen for all that happens inside, there as here; and
+            # a worker that is a thread here asks no loop that waits for it.
+            chosen = _prompts._replaced.get(), current_critic(), served_by.get()
             shared = self._pack((module, metric, *chosen, learn), office)
             parts = [self._pack(list(samples[n : n + self.chunk]), office) for n in starts]
             work = partial(_work, shared)
@@ -298,7 +299,7 @@ class _Distant(LM):
 
 def _work(shared: bytes, part: bytes, start: int) -> list[tuple[bytes, int, list[str]]]:
     """Run on a worker: some samples, at once; what each gave, packed, and what of it failed."""
-    module, metric, prompts, critic, learn = pickle.loads(shared)  # noqa: S301  # of who sent us
+    module, metric, prompts, critic, served, learn = pickle.loads(shared)  # noqa: S301  # of who sent us
     samples = pickle.loads(part)  # noqa: S301
     parameters = text_parameters(module) if learn else None
 
@@ -306,6 +307,7 @@ def _work(shared: bytes, part: bytes, start: int) -> list[tuple[bytes, int, list
         _asked.set(Counter())  # in a context of its own, as all that is set here
         _prompts._replaced.set(prompts)
         _critic.set(critic)
+        served_by.set(served)
         with tolerate(1.0) as failures, within(("sample", start + number)):
             scored = score_sample(metric, module, samples[number], parameters)
         return pickle.dumps(scored), failures.asked, failures.causes

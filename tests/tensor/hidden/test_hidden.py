@@ -18,6 +18,7 @@ SEED = os.environ.get("PULLBACK_SEED", "20261121")
 MANY = examples(300)
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
 @pytest.mark.timeout(300 + MANY)
 def test_right_or_refused():
     counts = run(MANY, SEED, compiled=0.003)

@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from tests.fuzzing import examples
@@ -14,6 +16,8 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
+from pullback.tape import Function, Variable, vmap
+from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
     Account,
@@ -413,6 +417,49 @@ def test_a_call_that_is_interrupted_is_kept(tmp_path):
         asyncio.run(main(OpenAI("m", base_url=server.url, api_key=KEY)))
     with Journal(path) as journal:
         assert [call.answer.text for call in journal.calls()] == ["x"]
+
+
+def test_a_call_that_was_begun_is_kept_though_its_loop_has_had_no_time_for_it(tmp_path):
+    async def busy():
+        time.sleep(0.05)  # as where many calls begin at once
+
+    async def leave():
+        with Run(tmp_path / "run.sqlite"):
+            begin(busy())
+            asking = asyncio.ensure_future(lm.acomplete("Hi"))
+            await asyncio.sleep(0)
+            asking.cancel()
+
+    lm = Scripted(["first", "second"])
+    asyncio.run(leave())
+    with Run(tmp_path / "run.sqlite") as run:
+        assert (lm("Hi").text, run.recorded) == ("first", 1)
+
+
+def test_a_thread_that_outlasts_its_run_asks_nothing_more(tmp_path):
+    class Step(Function):
+        blocking = True
+
+        @staticmethod
+        def forward(ctx, x):
+            if x.data == "bad":
+                assert begun.wait(5)
+                raise ValueError("no")
+            begun.set()
+            assert left.wait(5)
+            try:
+                return Variable(lm(x.data).text)
+            finally:
+                ended.set()
+
+    (begun, left, ended), sent = (threading.Event() for _ in range(3)), []
+    lm = Scripted(lambda request: sent.append(request) or "fine")
+    with pytest.raises(ValueError, match="no"), Run(tmp_path / "run.sqlite"):
+        vmap(Step.apply)(["bad", "good"])
+    left.set()
+    assert ended.wait(5)
+    assert sent == []
+    assert lm("outside").text == "fine"
 
 
 def test_the_digest_of_a_request_is_the_same_in_every_process():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pullback.errors import ReplyError
+from pullback.errors import RecordingError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
 from pullback.tape._concurrency import begin, run
@@ -27,6 +27,9 @@ Step = Callable[[Request, Ask], AsyncIterator[Chunk]]
 
 # The run under way, whose steps all models of this process go through: one at most.
 _active: list[Any] = []
+
+entered: ContextVar[Any] = ContextVar("pullback.text.run", default=None)
+"""The run that this began in, which a thread or task of it may outlast."""
 
 bound: ContextVar[Callable[["LM"], Step]] = ContextVar("pullback.text.bound")
 """Gives the step that holds a model to the budget that is in force here, if there is one."""
@@ -112,7 +115,13 @@ class LM(ABC):
     def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Through the steps that are in force here, those of a run around that of a budget."""
         if not self.wraps:
-            hold, run = bound.get(None), active()
+            hold, run, began = bound.get(None), active(), entered.get()
+            if began is not None and began is not run:
+                raise RecordingError(
+                    "A model was asked in a run that has been left, where no journal keeps the "
+                    "answer and no budget holds.",
+                    given=self.model, mend="Let what asks end inside of the run.",
+                )  # fmt: skip
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
             for step in steps:

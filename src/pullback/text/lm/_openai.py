@@ -1,6 +1,5 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
-import asyncio
 import email.utils
 import inspect
 import json
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.internal._arguments import Positive, checked
 from pullback.internal._extras import require
-from pullback.tape._concurrency import loop_of, runs
+from pullback.tape._concurrency import awaited, begin, runs
 from pullback.text.lm._completion import Chunk, Completion, Finish, Usage
 from pullback.text.lm._json import json_schema
 from pullback.text.lm._lm import LM
@@ -153,8 +152,6 @@ class OpenAI(LM):
     async def _guarded(self, awaitable: Any) -> Any:
         try:
             return await awaitable
-        except ModelError:
-            raise
         except Exception as error:
             failed = explain(error, self.model, self._sdk)
         raise failed  # out here, so that what the SDK raised, with its request, is no context of it
@@ -330,13 +327,10 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
 
 async def _at_home(coroutine: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine that uses connections; cancelling this cancels it."""
-    home = loop_of(HOME)
-    if asyncio.get_running_loop() is home:
-        return await coroutine
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+    return await awaited(begin(coroutine, HOME))
 
 
 def _begin_at_home(start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Let a coroutine run there without waiting for it; nothing happens where no loop runs yet."""
     if runs(HOME):
-        asyncio.run_coroutine_threadsafe(start(), loop_of(HOME))
+        begin(start(), HOME)

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
 from pullback.text.lm._completion import Chunk, Completion, summarise
 from pullback.text.lm._journal import Journal
-from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, in_one
+from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, entered, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.lm._steps import Budget, most_of
@@ -163,7 +163,8 @@ class Run:
     or reserved in the budget, sent, and written. The same program run again with the same journal
     pays for nothing twice. What an earlier run spent counts: the budget is that of the whole. A
     call goes on when who asked for it is interrupted, so that its answer is kept; leaving the run
-    waits for it.
+    waits for it. What began inside and asks after that is refused: a thread of a step that was
+    left, for example.
 
     Arguments:
         journal: the path of the journal; made if it is not there.
@@ -226,8 +227,9 @@ class Run:
             raise ArgumentError("Another run is under way in this process.",
                                 given=str(self.journal.path))  # fmt: skip
         activate(self)
-        self._places = within(())  # the places of a run are counted from its beginning
-        self._places.__enter__()
+        self._inside = ExitStack()
+        self._inside.enter_context(setting(entered, self))
+        self._inside.enter_context(within(()))  # places are counted from the beginning of a run
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -240,7 +242,7 @@ class Run:
                 self.retire_failures()
         finally:
             activate(None)
-            self._places.__exit__(None, None, None)
+            self._inside.close()
             self.journal.close()
 
     def wait(self) -> None:
@@ -249,7 +251,9 @@ class Run:
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self.under_way, seconds)
+            # An answer that was begun is under way although its loop had no time for it yet: were
+            # the run left then, it would be sent and never written.
+            self._changed.wait_for(lambda: not (self.under_way or self._answers), seconds)
 
     def steps(self, lm: LM) -> list[Step]:
         """What a model's requests go through in this run, the innermost first."""
@@ -267,10 +271,16 @@ class Run:
         """Await an answer, which goes on when who asked for it is interrupted."""
         # In a loop of the tape, which ends with the process: who asks may be cancelled, and its
         # own loop may end, but what was sent is paid for and to be kept.
-        future = begin(answer)
-        self._answers.add(future)
-        future.add_done_callback(self._answers.discard)
+        with self._changed:
+            future = begin(answer)
+            self._answers.add(future)
+        future.add_done_callback(self._kept)
         return await asyncio.shield(awaited(future))
+
+    def _kept(self, answer: Future[Completion]) -> None:
+        with self._changed:
+            self._answers.discard(answer)
+            self._changed.notify_all()
 
     def retire_failures(self) -> None:
         """Let the next run ask again what failed in this one."""
