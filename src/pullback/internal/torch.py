@@ -31,7 +31,6 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 __all__ = [
     "CHANGES_OF_VIEWS_ARE_LOST", "COMPILER", "FUSED_ATTENTION", "INTERMEDIATES_ARE_OUTPUTS",
@@ -172,6 +171,7 @@ try:
     _find(FakeTensorMode.__init__.__code__.co_names, "_allow_unsafe_data_ptr_access")
     FunctionalTensor: Any = _functional.FunctionalTensor
     TorchDispatchMode: Any = _modes.TorchDispatchMode
+    _TorchFunctionMode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
     disable_current_modes = _modes._disable_current_modes
     disable_torch_function: Any = _c.DisableTorchFunction
     _find(dir(_c), "_len_torch_function_stack", "_pop_torch_function_stack")
@@ -260,7 +260,7 @@ class Observing(TorchDispatchMode):
         return True
 
 
-class FunctionMode(TorchFunctionMode):
+class FunctionMode(_TorchFunctionMode):
     """A mode of torch functions that Dynamo traces with what it compiles, and never by itself.
 
     Where it ends a graph within ``__torch_function__``, Dynamo (2.13) compiles that as a frame of
