@@ -1,5 +1,6 @@
 """What a derivative must be, from a Function's own first-order backward and finite differences."""
 
+import contextlib
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ def second_order(
     With cotangent g(x) = w + y(x) the gradient is B(x, g(x)). Its derivative along v is that of B
     at a fixed cotangent, by the checker's finite differences with forward run again at each
     point, plus B(x, J v). J is the transpose of B: a cotangent changes as backward says that the
-    output does, which for an exact backward is how it changes.
+    output does, which for an exact backward is how it changes. An output that backward reads moves
+    in the same way, as it does for torch.
     """
     points = truth.points
     cotangents = truth.weights
@@ -28,13 +30,13 @@ def second_order(
             None if weight is None else weight + output
             for weight, output in zip(truth.weights, truth.values(points), strict=True)
         ]
-    fixed, error = _difference_rows(truth, points, cotangents)
+    rows = None if truth.intent == "nonlinear" else _backward_rows(truth, points)
+    fixed, error = _difference_rows(truth, points, cotangents, rows)
     if transposed:
         error = error.T
     vector = torch.cat([direction.reshape(-1) for direction in directions])
     matrix = fixed.T if transposed else fixed
-    if truth.intent != "nonlinear":
-        rows = _backward_rows(truth, points)
+    if rows is not None:
         matrix = matrix + rows.T @ rows
     return tuple(
         _parts(found @ along, points)
@@ -49,9 +51,12 @@ def _parts(flat: torch.Tensor, points) -> list[torch.Tensor]:
     ]
 
 
-def _difference_rows(truth: Any, points, cotangents) -> tuple[torch.Tensor, torch.Tensor]:
+def _difference_rows(
+    truth: Any, points, cotangents, rows: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """d B(x, g) / d x at a fixed cotangent, `[inputs, inputs]`, and its error."""
     columns, errors = [], []
+    here = truth.values(points)
     for index, point in enumerate(points):
         sizes = 0.1 * (point.abs().square().mean().sqrt() or 1.0) + point.abs()
         for element in range(point.numel()):
@@ -60,13 +65,38 @@ def _difference_rows(truth: Any, points, cotangents) -> tuple[torch.Tensor, torc
             def gradient(t: float, index=index, element=element, size=size) -> torch.Tensor:
                 moved = [other.clone() for other in points]
                 moved[index].view(-1)[element] += t * size
-                pulled = truth.pull(moved, cotangents)
+                hooks = contextlib.nullcontext()
+                if rows is not None:
+                    change = t * size * rows[:, len(columns)]
+                    hooks = _moving_as_ruled(truth, here, truth.values(moved), change)
+                with hooks:
+                    pulled = truth.pull(moved, cotangents)
                 return torch.cat([part.reshape(-1) for part in pulled])
 
             found = slopes(gradient)
             columns.append(found.value / size)
             errors.append(found.error / size)
     return torch.stack(columns, dim=1), torch.stack(errors, dim=1)
+
+
+def _moving_as_ruled(
+    truth: Any, here, there, change: torch.Tensor
+) -> torch.autograd.graph.saved_tensors_hooks:
+    """Let each output that is saved have moved by a change, wherever forward has it."""
+    pairs, at = [], 0
+    for weight, before, after in zip(truth.weights, here, there, strict=True):
+        if weight is not None:
+            part = change[at : at + before.numel()].reshape(before.shape)
+            pairs.append((after, before + part.to(before.dtype)))
+            at += before.numel()
+
+    def unpack(saved: torch.Tensor) -> torch.Tensor:
+        for after, ruled in pairs:
+            if saved.shape == after.shape and torch.equal(saved, after):
+                return ruled
+        return saved
+
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack)
 
 
 def _sides(truth: Any, directions, function):

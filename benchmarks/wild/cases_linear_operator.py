@@ -26,10 +26,16 @@ def _pivoted(generator):
     return tree, 2, 1e-6, matrix
 
 
+def _symmetric(apply, *arguments):
+    """As it is called: what stays symmetric, where one triangle alone is read."""
+    *others, matrix = arguments
+    return apply(*others, (matrix + matrix.mT) / 2)
+
+
 CASES = [
     Published(f"{_MODULE}._matmul:Matmul", _with_right),
-    Published(f"{_MODULE}._solve:Solve", lambda g: _with_right(g, False)),
-    Published(f"{_MODULE}._inv_quad:InvQuad", _with_right),
+    Published(f"{_MODULE}._solve:Solve", lambda g: _with_right(g, False), _symmetric),
+    Published(f"{_MODULE}._inv_quad:InvQuad", _with_right, _symmetric),
     Published(
         f"{_MODULE}._pivoted_cholesky:PivotedCholesky",
         _pivoted,
