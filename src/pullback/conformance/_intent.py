@@ -241,13 +241,13 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     """
     points = probe.point(number)
     outputs = probe.output_values(points)
-    found = _combined(probe, points, outputs, 1.0)
-    if found is not None and found.size >= _SOLVED:
-        return found
-    others = ((1e3, 1.0), (1e-3, 1.0)) if found is not None else ()
+    first = _combined(probe, points, outputs, 1.0)
+    others = ((1.0, 1.0), (1e3, 1.0), (1e-3, 1.0)) if first is not None else ()
     for size, outlier in (*others, (1.0, 1e3)):
         found = _combined(probe, points, outputs, size, outlier)
-        if found is not None and found.size >= _SOLVED:
+        # A tolerance that is absolute weighs as many times as much as cotangents are smaller.
+        least = 10 * first.size / size if first is not None and size < 1 else 0.0
+        if found is not None and found.size >= max(_SOLVED, least):
             return found
     still = [torch.zeros_like(y) for y in outputs]
     zeros = probe.backward(points, still)

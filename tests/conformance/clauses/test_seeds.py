@@ -45,7 +45,7 @@ def test_right_specimens_are_not_flagged(seed):
 
 ONCE_FLAGGED = [
     ("LearntStep", "rank", 0), ("Dropout", "rank", 9), ("Dropout", "rank", 10),
-    ("SolveRoughly", "values", 14),
+    ("SolveRoughly", "values", 14), ("SolvesTogether", "linear", 1005),
 ]  # fmt: skip
 
 
