@@ -148,7 +148,8 @@ class Watch(FunctionMode):
         self.in_forward = self.paused = self.doubtful = False
         self._off = 0  # how often forward has switched gradients off
         self._private = False  # forward makes a graph of its own
-        self._stopped = False  # in which it stops a gradient
+        self._stopping = False  # in which it stops a gradient now
+        self._stopped: set[int] = set()  # what is computed of values whose gradient it stopped
         self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
@@ -239,7 +240,7 @@ class Watch(FunctionMode):
             with self:
                 yield
         finally:
-            self.in_forward = False
+            self.in_forward = self._stopping = False
             self.left_in_forward, self.left = self.left, None
 
     @contextmanager
@@ -279,6 +280,7 @@ class Watch(FunctionMode):
                 return func(self._seen(args[0]), *args[1:], **kwargs)
             if self._cuts.get(id(args[0])) is _STOP:
                 del self._cuts[id(args[0])]
+            self._stopped.discard(id(args[0]))
             return args[0]
         if func in _DERIVING:
             args, kwargs = self._derive(func, args, kwargs)
@@ -308,7 +310,7 @@ class Watch(FunctionMode):
 
     def _derive(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a private derivative, which is to keep its history."""
-        if self._stopped and not self.in_forward:
+        if not self.in_forward and any(id(t) in self._stopped for t in tensors_in(*args[:1])):
             self.left = _STOPPED
         if func is not torch.autograd.grad:
             return args, kwargs
@@ -387,20 +389,21 @@ class Watch(FunctionMode):
         self._keep_apart(view)
         if self._detaches and not self.in_forward:
             self._cuts.setdefault(id(view), _STOP)
-        self._stopped = self._stopped or (self.in_forward and self._private)
+        if self.in_forward and self._private:
+            self._stopped.add(id(view))
         return view
 
     def _set_grad_mode(self, enabled: bool) -> None:
         """Leave gradients on in forward, but know whether its author has switched them on.
 
-        Then he makes a graph for backward to ask, in which what he detaches is a constant. To leave
-        a region sets what was before it, which is on here.
+        Then he makes a graph for backward to ask, in which what he detaches, or computes where they
+        are off again, is a constant. To leave a region sets what was before it, which is on here.
         """
         if not self.in_forward:
             if self._detaches:
                 set_grad_mode(enabled)
         elif self._private:
-            self._stopped = self._stopped or not enabled
+            self._stopping = not enabled
         else:
             self._off += -1 if enabled else 1
             self._private = self._off < 0
@@ -531,6 +534,8 @@ class Watch(FunctionMode):
         self.dtypes.add(tensor.dtype)
         if self._depends(given):
             self._dependent.add(id(tensor))
+        if self._stopping or not self._stopped.isdisjoint(map(id, given)):
+            self._stopped.update([id(tensor)] if is_differentiable(tensor) else ())
         if self.in_forward:
             self._origins.add(tensor, given)
 
