@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._names import Name, is_number
+from pullback.conformance._names import Name, along, is_number, is_size
 from pullback.conformance._place import Place, Rewrite, is_plain
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._watch import Watch
@@ -102,7 +102,7 @@ def _operators(place: Place) -> Iterator[Rewrite]:
             near = {kind, other} <= {ast.Add, ast.Sub} or table is _LOGICAL
             yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
     if any(isinstance(place.known(n), (int, torch.Tensor)) for n in (node.left, node.right)):
-        yield from (place.to(3, rule.atom(n)) for n in (node.left, node.right))
+        yield from (place.to(2, rule.atom(n)) for n in (node.left, node.right))
     if kind in (ast.Sub, ast.Div, ast.MatMult):
         yield place.to(3, place.written({node.left: right, node.right: left}))
         atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}
@@ -182,7 +182,7 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
     for name in _REDUCTIONS:
         for count in range(1, len(every) + 1):
             for dims in itertools.combinations(every, count):
-                shown = f"{dims[0]}" if count == 1 else f"{dims}"
+                shown = f"{along(dims[0], whole.ndim) if count == 1 else dims}"
                 for keep in (kept, True):
                     tail = ", keepdim=True" * keep
                     yield place.to(4 if keep == kept else 5, f"{of}.{name}({shown}{tail})")
@@ -225,8 +225,8 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
     for name in place.numbers:
         if name.value != value and name.text != text:
             if not whole or constant or name.value == int(name.value):
-                named = constant and ".shape[" not in name.text
-                yield place.to(0 if named else 2, name.text)
+                named = constant and not is_size(name)
+                yield place.to(0 if named else 3 if constant else 2, name.text)
             if type(name.value) is float:
                 yield place.to(4, f"{name.text} ** 2")
                 yield place.to(4, f"(1 - {name.text})")
@@ -248,7 +248,7 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
             if is_continuous(name.value):
                 yield place.to(4, f"{text} * {name.text}")
                 yield place.to(5, f"{text} * {name.text}.sign()")
-    yield from (place.to(3, f"{n}") for n in near)
+    yield from (place.to(2 if n == -1 else 3, f"{n}") for n in near)
 
 
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {

@@ -8,6 +8,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
+from pullback.conformance._names import along
 from pullback.conformance._place import Place, Rewrite
 
 __all__ = ["of_a_tensor"]
@@ -99,10 +100,11 @@ def _alone(place: Place) -> Iterator[Rewrite]:
         if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
             yield place.to(4, f"{atom} ** {number.text}")
     for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
+        at = along(dim, place.value.ndim)
         for reduction in ("sum", "mean"):
-            yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
-            yield place.to(5, f"{atom}.{reduction}({dim})")
-        yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({at}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({at})")
+        yield place.to(5, f"{place.e.text} - {atom}.mean({at}, keepdim=True)")
 
 
 def _arranged(place: Place) -> Iterator[Rewrite]:
@@ -112,12 +114,13 @@ def _arranged(place: Place) -> Iterator[Rewrite]:
         text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
     for dim in (d for d, size in enumerate(value.shape) if size > 1):
-        lead = ":, " * dim
-        yield place.to(5, f"{atom}.flip({dim})")
-        yield place.to(6, f"{atom}.roll(1, {dim})")
-        yield place.to(6, f"{atom}.roll(-1, {dim})")
+        at = along(dim, value.ndim)
+        lead = "..., " if value.ndim > 1 and at < 0 else ":, " * dim
+        yield place.to(5, f"{atom}.flip({at})")
+        yield place.to(6, f"{atom}.roll(1, {at})")
+        yield place.to(6, f"{atom}.roll(-1, {at})")
         zeros = f"torch.zeros_like({atom}[{lead}:1])"
-        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {dim})")
-        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
+        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {at})")
+        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {at})")
     if value.is_complex():
         yield place.to(3, f"{atom}.conj()")
