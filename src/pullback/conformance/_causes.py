@@ -7,9 +7,10 @@ tested again: those that hold then failed because of it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pullback.conformance._mends import MENDS, Mend, mended
+from pullback.conformance._mends import MENDS, Mend
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
+from pullback.conformance._within import mended_within
 from pullback.report import Finding, Verdict
 
 __all__ = ["fold"]
@@ -76,7 +77,7 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
     """What holds without a breach; ``None`` where the breach is not there, or nothing holds."""
     if mend.clause not in failed:
         return None
-    subject = mended(probe.subject, mend.undo)
+    subject = mended_within(probe, mend.undo)
     if subject is None:
         return None
     there = replace(probe, subject=subject)

@@ -27,6 +27,7 @@ class Rule:
     # what keeps the structure of each point, of its gradient too
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     does: str = "back"  # or ``jvp``, or ``fill``: what fills the context
+    name: str = ""  # the Function's, where a callable around it is looked at
     method: Callable[..., Any] | None = None  # as the author has it
     left: dict[str, Any] = field(default_factory=dict)  # what forward left for it, by name
     runs: bool = False  # whether it answers as it is
@@ -36,7 +37,8 @@ class Rule:
 
     @property
     def called(self) -> str:
-        return "The tangent" if self.does == "jvp" else "Backward"
+        of = f" of {self.name}" * bool(self.name)
+        return "The tangent" if self.does == "jvp" else f"Backward{of}"
 
     @property
     def answered(self) -> str:

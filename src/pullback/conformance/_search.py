@@ -9,6 +9,7 @@ import ast
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
+from pullback.conformance._limits import limited
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
@@ -88,7 +90,9 @@ class Search:
         except (SyntaxError, ValueError):
             return None
         self.watch.until = time.process_time() + _PATIENCE
-        return self.rule.call(self.function) if self.function else None
+        with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
+            return self.rule.call(self.function) if self.function else None
+        return None
 
     def gap(self, answers: Sequence[torch.Tensor] | None) -> float:
         """How far the answer is off then, beside its largest entry."""

@@ -110,6 +110,8 @@ def _alone(place: Place) -> Iterator[Rewrite]:
 def _arranged(place: Place) -> Iterator[Rewrite]:
     """The same numbers at other places, or their complex conjugates."""
     value, atom = place.value, place.e.atom
+    if value.ndim:
+        yield place.to(4, f"{atom}[..., None]")
     for one, other in itertools.combinations(range(value.ndim), 2):
         text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)

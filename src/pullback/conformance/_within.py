@@ -1,0 +1,133 @@
+"""The Functions that a callable applies, and the same callable with others in their place."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import Arguments
+from pullback.conformance._intent import infer_intent
+from pullback.conformance._mends import Undo, around, changed, mended
+from pullback.conformance._prepare import prepare
+from pullback.conformance._probe import Probe
+from pullback.conformance._subject import Subject
+from pullback.internal.torch import answer_by, function_of
+from pullback.tensor import reference_of
+
+__all__ = ["alone", "mended_within"]
+
+_CALLS, _NODES = 2, 2000  # calls of a Function that are looked at, and nodes of a graph
+
+_Kind = type[torch.autograd.Function]
+
+
+def mended_within(probe: Probe, steps: Sequence[Undo]) -> Subject | None:
+    """The subject with other methods, step by step; of a callable, the Functions that it applies.
+
+    Returns:
+        The subject; ``None`` where it cannot be had.
+    """
+    subject = mended(probe.subject, steps)
+    if subject is not None or not _is_around(probe.subject):
+        return subject
+    others = {kind: changed(kind, steps) for kind in _applied(probe)}
+    known = {kind: other for kind, other in others.items() if other is not None}
+    return _with(probe.subject, known) if known and len(known) == len(others) else None
+
+
+def alone(probe: Probe) -> Iterator[Probe]:
+    """Each Function that a callable applies, as a subject of its own with what it was given."""
+    calls: dict[_Kind, list[Sequence[Any]]] = {}
+    if not _is_around(probe.subject):
+        return
+
+    def taken(kind: _Kind) -> _Kind:
+        split = kind.setup_context is not torch.autograd.Function.setup_context
+        kept = calls.setdefault(kind, [])
+
+        def forward(method: Any, *args: Any) -> Any:
+            own = args if split else args[1:]
+            kept.extend([[_apart(a) for a in own]] * (len(kept) < _CALLS))
+            return method(*args)
+
+        return changed(kind, [around(forward=forward)]) or kind
+
+    with suppress(Exception):  # as its clauses say
+        subject = _with(probe.subject, {kind: taken(kind) for kind in _applied(probe)})
+        replace(probe, subject=subject).evaluate(probe.leaves())
+    for kind, every in calls.items():
+        for args in every:
+            with suppress(Exception):  # one that cannot be called by itself
+                there = infer_intent(prepare(Subject.of(kind), Arguments.of(args), probe.seed))
+                if there.intent == "exact" and there.fault is None:
+                    yield there
+
+
+def _is_around(subject: Subject) -> bool:
+    """Whether it is no Function itself."""
+    return subject.function is None and reference_of(subject.target) is None
+
+
+def _apart(value: Any) -> Any:
+    """A tensor in the graph as one of its own."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _applied(probe: Probe) -> list[_Kind]:
+    """The Functions in the graph of a callable's outputs, the latest first."""
+    found: dict[_Kind, None] = {}
+    with suppress(Exception):  # as its clauses say
+        nodes = [y.grad_fn for y in probe.evaluate(probe.leaves())]
+        seen = set()
+        while nodes and len(seen) < _NODES:
+            node = nodes.pop(0)
+            if node is not None and node not in seen:
+                seen.add(node)
+                nodes += [behind for behind, _ in node.next_functions]
+                kind = function_of(node)
+                if kind is not None:
+                    found.setdefault(kind)
+    return [*found]
+
+
+def _with(subject: Subject, others: Mapping[_Kind, _Kind]) -> Subject:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _standing_in(others):
+            return subject.call(*args, **kwargs)
+
+    return replace(subject, call=call)
+
+
+@contextmanager
+def _standing_in(others: Mapping[_Kind, _Kind]) -> Iterator[None]:
+    """While forward runs the classes have the methods of others; backward finds those by its node.
+
+    So their own are back in place before anything else is called.
+    """
+    before: list[tuple[_Kind, str, Any]] = []
+    try:
+        for kind, other in others.items():
+            told = around(fill=_answered_by(other))(other)
+            methods = {n: m for n, m in vars(other).items() if isinstance(m, staticmethod)}
+            for name, method in {**methods, **told}.items():
+                before.append((kind, name, vars(kind).get(name)))
+                setattr(kind, name, method)
+        yield
+    finally:
+        for kind, name, method in reversed(before):
+            if method is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, method)
+
+
+def _answered_by(other: _Kind) -> Callable[..., Any]:
+    def fill(method: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        answer_by(ctx, other)
+        return method(ctx, *args, **kwargs)
+
+    return fill
