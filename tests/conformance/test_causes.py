@@ -365,7 +365,8 @@ def test_causes_are_told_by_another_process_too():
         on_finding=lambda finding: seen.append((finding.clause, finding.cause)),
     )  # fmt: skip
     assert report["linear"].cause == "state"
-    assert seen == [("linear", ""), ("state", ""), ("linear", "state")]
+    assert seen[:2] == [("linear", ""), ("state", "")]
+    assert ("linear", "state") in seen
 
 
 def test_what_may_be_meant_is_told_last():

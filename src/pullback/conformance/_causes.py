@@ -7,6 +7,7 @@ tested again: those that hold then failed because of it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pullback.conformance._contract import edit_of_clause
 from pullback.conformance._mends import MENDS, Mend
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
@@ -17,6 +18,9 @@ __all__ = ["fold"]
 
 # These compile, which takes longer than all others together: tested again for one cause alone.
 _SLOW = ("compositions", "compile", "cuda-graph")
+# What an edit is to leave as it is, of what takes little time.
+_KEPT = ("linear", "derivative", "cotangent", "mutation", "saved", "retain", "state", "stale",
+         "needs-input-grad", "layout", "undefined", "double")  # fmt: skip
 
 Again = Callable[[str, Probe], Finding]
 
@@ -30,13 +34,38 @@ class _Cause:
     healed: list[str]
 
 
-def fold(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:
+def fold(
+    probe: Probe, findings: Sequence[Finding], again: Again, known: Sequence[Finding] = ()
+) -> Iterator[Finding]:
     """Find causes, the fewest, of what failed.
+
+    Arguments:
+        probe: the subject with its inputs.
+        findings: of all clauses that were run here.
+        again: tests a clause again.
+        known: what another process has found, which may be the cause of what failed here.
 
     Yields:
         The findings that have changed: those of consequences name the clause of their cause, that
-        of the cause its own mend.
+        of the cause its own mend, with the edit in the author's source where one is found.
     """
+    latest = {finding.clause: finding for finding in findings}
+    for finding in _folded(probe, [*known, *findings], again):
+        latest[finding.clause] = finding
+        yield finding
+    kept = [f.clause for f in findings if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
+    for finding in [latest[finding.clause] for finding in findings]:
+        if not finding.verdict.is_bad or finding.cause or finding.hint.startswith(EDIT):
+            continue
+        healed = [f.clause for f in latest.values() if f.cause == finding.clause]
+        healed = [id_ for id_ in healed if id_ not in _SLOW]
+        edit = edit_of_clause(probe, finding.clause, healed, kept, again)
+        if edit:
+            detail, hint = f"{finding.detail} It holds with {edit}.", f"Write {edit}."
+            yield replace(finding, detail=detail, hint=f"{hint} {finding.hint}".strip())
+
+
+def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:
     failed = {finding.clause: finding for finding in findings if finding.verdict.is_bad}
     for finding in _of_one_edit(failed.values()):
         del failed[finding.clause]

@@ -54,7 +54,8 @@ class _Repair:
             rules = {e.node: e.rule for e in rewrite.texts}
             with suppress(Exception):  # no code, or none that runs
                 (owner,) = {id(rule): rule for rule in rules.values()}.values()
-                function = search.source.replaced(owner, texts)
+                numbered = {owner.key(node)[1]: text for node, text in texts.items()}
+                function = search.source.replaced({owner.function: numbered})
                 answers = search.rule.call(function)
                 near = search.gap(answers) <= max(gap, search.pair.difference.close)
                 if answers is None or not near:
@@ -73,23 +74,12 @@ class _Repair:
         rule = self.search.rule
         called = rule.called if whole else f"That {rule.answered} alone"
         but = f", but for {100 * gap:.2g} % of the largest entry," * (gap > 0)
-        shown: dict[Any, dict[Any, str]] = {}
-        for node, text in texts.items():
-            shown.setdefault(owner.shown(node), {})[node] = text
-        edits = [
-            (_line(owner.spliced(inner, node)), _line(owner.text(node)), owner.where(node))
-            for node, inner in shown.items()
-        ]
-        said = " and ".join(f"`{new}` for `{old}` at {where}" for new, old, where in edits)
+        said = owner.edit(texts)
         alone = ", with these arguments alone" * (grade is Grade.HERE)
         # Whoever made an edit that is right here alone would be led astray.
         mend = "" if alone else f"{EDIT}{said[1:]}."
         told = f"{called} is right{but} with {said}{alone}."
         return Right(told, mend, whole, grade is Grade.BESIDE)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def right_edit(

@@ -9,18 +9,26 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._mends import Undo, around, changed, mended
+from pullback.conformance._mends import Undo, around, changed
 from pullback.conformance._prepare import prepare
 from pullback.conformance._probe import Probe
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import answer_by, function_of
 from pullback.tensor import reference_of
 
-__all__ = ["alone", "mended_within"]
+__all__ = ["alone", "functions_in", "mended_within", "with_functions"]
 
 _CALLS, _NODES = 2, 2000  # calls of a Function that are looked at, and nodes of a graph
 
 _Kind = type[torch.autograd.Function]
+
+
+def functions_in(probe: Probe) -> list[_Kind]:
+    """The Function that is looked at; of a callable around some, those that it applies."""
+    subject = probe.subject
+    if _is_around(subject):
+        return _applied(probe)
+    return [subject.target.function if subject.function is None else subject.function]
 
 
 def mended_within(probe: Probe, steps: Sequence[Undo]) -> Subject | None:
@@ -29,12 +37,18 @@ def mended_within(probe: Probe, steps: Sequence[Undo]) -> Subject | None:
     Returns:
         The subject; ``None`` where it cannot be had.
     """
-    subject = mended(probe.subject, steps)
-    if subject is not None or not _is_around(probe.subject):
-        return subject
-    others = {kind: changed(kind, steps) for kind in _applied(probe)}
+    kinds = functions_in(probe)
+    others = {kind: changed(kind, steps) for kind in kinds}
     known = {kind: other for kind, other in others.items() if other is not None}
-    return _with(probe.subject, known) if known and len(known) == len(others) else None
+    return with_functions(probe.subject, known) if known and len(known) == len(kinds) else None
+
+
+def with_functions(subject: Subject, others: Mapping[_Kind, _Kind]) -> Subject:
+    """A subject with other Functions in the place of some."""
+    if not _is_around(subject):
+        (other,) = others.values()
+        return replace(subject, call=other.apply, function=other)
+    return _with(subject, others)
 
 
 def alone(probe: Probe) -> Iterator[Probe]:

@@ -170,15 +170,31 @@ class Written:
         helpers = {name: helper.watched(watch) for name, helper in self.helpers.items()}
         return self._compiled(made, helpers, {SEEN: seen, HERE: here, WITHIN: within})
 
-    def replaced(self, rule: "Written", texts: Mapping[Any, str]) -> Callable[..., Any]:
-        """It, with other expressions written in it, or in what it calls.
+    def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
+        """It, with something else written in it, or in what it calls.
+
+        Arguments:
+            texts: of functions, the texts of nodes, by their numbers.
 
         Raises:
             SyntaxError: that is no code.
         """
-        source = rule.spliced(texts) if rule is self else self.source
-        helpers = {name: helper.replaced(rule, texts) for name, helper in self.helpers.items()}
+        nodes = [*ast.walk(self.tree)]
+        own = {nodes[k]: text for k, text in texts.get(self.function, {}).items()}
+        source = self.spliced(own) if own else self.source
+        helpers = {name: helper.replaced(texts) for name, helper in self.helpers.items()}
         return self._compiled(parse(source).body[0], helpers, {})
+
+    def edit(self, texts: Mapping[Any, str]) -> str:
+        """Other texts of nodes in words, each with the file and the line."""
+        shown: dict[Any, dict[Any, str]] = {}
+        for node, text in texts.items():
+            shown.setdefault(self.shown(node), {})[node] = text
+        return " and ".join(
+            f"`{_line(self.spliced(inner, node))}` for `{_line(self.text(node))}` "
+            f"at {self.where(node)}"
+            for node, inner in shown.items()
+        )
 
     def spliced(self, texts: Mapping[Any, str], node: Any = None) -> str:
         """The source of a node, of all if it is none, with other expressions written in it."""
@@ -200,7 +216,7 @@ class Written:
 
     def shown(self, node: Any) -> Any:
         """The expression that is shown for a short one: the nearest around it that says more."""
-        while not self._is_told_by(node):
+        while isinstance(node, ast.expr) and not self._is_told_by(node):
             around: Any = self.parent[node]
             if isinstance(around, (ast.keyword, ast.Slice)) or self._is_called(around):
                 around = self.parent[around]
@@ -284,6 +300,10 @@ class Written:
         if isinstance(node, ast.Attribute):
             return names_in(node)[:1] != [] and names_in(node)[0] in self.local
         return True
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def names_in(node: Any) -> list[str]:

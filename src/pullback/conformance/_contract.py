@@ -1,0 +1,88 @@
+"""The edit after which a clause of the contract holds, in the author's source.
+
+As that of a derivative (`_repair`): written, compiled and judged, by the clause itself and by all
+that held before.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from pullback.conformance._mends import around, changed
+from pullback.conformance._probe import Probe
+from pullback.conformance._slips import Edit, Rules, slips
+from pullback.conformance._within import functions_in, with_functions
+from pullback.conformance._written import Written, written
+from pullback.report import Finding
+
+__all__ = ["edit_of_clause"]
+
+_SECONDS, _MOST = 2.0, 60  # of work that looking for an edit may take, and edits that are tried
+
+Again = Callable[[str, Probe], Finding]
+
+
+def edit_of_clause(
+    probe: Probe, clause: str, healed: Sequence[str], kept: Sequence[str], again: Again
+) -> str:
+    """The edit after which a clause holds, ``"`new` for `old` at file:line"``; or an empty text.
+
+    Arguments:
+        probe: the subject with its inputs.
+        clause: the clause that fails.
+        healed: what fails for the same cause, and is to hold then.
+        kept: what holds, and is to hold still.
+        again: tests a clause again.
+    """
+    until = time.process_time() + _SECONDS
+    for kind in functions_in(probe):
+        rules = _rules(kind)
+        for edit in [*slips(clause, rules)][:_MOST]:
+            if time.process_time() > until:
+                return ""
+            there = _edited(probe, kind, rules, edit)
+            if there is not None and _hold(there, [clause, *healed, *kept], again):
+                return " and ".join(
+                    rule.edit({n: text for (r, n), text in edit.items() if r is rule})
+                    for rule in dict.fromkeys(rule for rule, _ in edit)
+                )
+    return ""
+
+
+def _rules(kind: type[torch.autograd.Function]) -> Rules:
+    split = kind.setup_context is not torch.autograd.Function.setup_context
+    own = kind.backward is not torch.autograd.Function.backward
+    names = ("backward" if own else "vjp", "setup_context" if split else "forward")
+    back, fill = (_source(kind, name) for name in names)
+    return Rules(kind, back, fill)
+
+
+def _source(kind: Any, name: str) -> Written | None:
+    method = getattr(kind, name)
+    return written(method) if isinstance(method, FunctionType) else None
+
+
+def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
+    """The subject with an edit in its source; ``None`` where that is no code."""
+    with suppress(Exception):
+        methods: dict[str, Callable[..., Any]] = {}
+        texts: dict[Any, dict[int, str]] = {}
+        for (rule, node), text in edit.items():
+            texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
+        for does, whole in (("back", rules.back), ("fill", rules.fill)):
+            if whole is not None and any(rule.function in texts for rule in whole.rules):
+                made = whole.replaced(texts)
+                methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
+        other = changed(kind, [around(**methods)])
+        subject = None if other is None else with_functions(probe.subject, {kind: other})
+        return None if subject is None else replace(probe, subject=subject)
+    return None
+
+
+def _hold(probe: Probe, clauses: Sequence[str], again: Again) -> bool:
+    return all(not again(clause, probe).verdict.is_bad for clause in clauses)

@@ -1,0 +1,273 @@
+"""What may have been meant where a rule breaks the contract: slips of use, not of mathematics.
+
+Each is an edit of the author's source by its structure: an operation in place made out of place, a
+view that needs contiguous memory made one that does not, what calls share kept by each call.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pullback.conformance._written import Written, names_in
+
+__all__ = ["Edit", "Rules", "slips"]
+
+_NOT_IN_PLACE = ("requires_grad_", "share_memory_", "retain_grad_")
+_ANEW = {"zero_": "torch.zeros_like({0})", "fill_": "torch.full_like({0}, {1})",
+         "copy_": "({1}).expand_as({0}).clone()"}  # fmt: skip
+_SIGNS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.MatMult: "@",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.Mod: "%", ast.FloorDiv: "//",
+}  # fmt: skip
+_MADE = ("zeros", "ones", "empty", "full", "tensor", "eye", "linspace", "rand", "randn", "arange")
+_CASTS = ("float", "double", "half", "bfloat16")
+
+Edit = Mapping[tuple[Written, Any], str]
+"""Other texts of nodes, each of a rule."""
+
+
+class Rules(NamedTuple):
+    """The rules of a Function, as they are written."""
+
+    kind: Any  # the Function
+    back: Written | None
+    fill: Written | None  # what fills the context
+
+    @property
+    def every(self) -> Iterator[Written]:
+        """They, and what they call."""
+        seen = set()
+        for rule in (self.back, self.fill):
+            for written in rule.rules if rule is not None else ():
+                if written.function not in seen:
+                    seen.add(written.function)
+                    yield written
+
+
+def slips(clause: str, rules: Rules) -> Iterator[Edit]:
+    """The edits after which a clause may hold."""
+    for made in _BY_CLAUSE.get(clause, ()):
+        yield from made(rules)
+
+
+def _nodes(rules: Rules, *kinds: type[ast.AST]) -> Iterator[tuple[Written, Any]]:
+    for rule in rules.every:
+        yield from ((rule, node) for node in ast.walk(rule.tree) if isinstance(node, kinds))
+
+
+def _out_of_place(rules: Rules) -> Iterator[Edit]:
+    """Each operation in place, out of place."""
+    for rule, node in _nodes(rules, ast.Call, ast.AugAssign, ast.Assign):
+        text = _anew(rule, node) if isinstance(node, ast.Call) else _bound_anew(rule, node)
+        if text:
+            statement = rule.parent[node]
+            target = _written_to(rule, node) if isinstance(statement, ast.Expr) else ""
+            if isinstance(statement, ast.Expr) and not target:
+                continue
+            bound = f"{target} = {text}" if target else text
+            yield {(rule, node): bound}
+    for rule, node in _nodes(rules, ast.Assign, ast.AugAssign, ast.Expr):
+        base = _entries_of(node)
+        if isinstance(base, ast.Name):  # some entries of it are written
+            yield {(rule, node): f"{base.id} = {base.id}.clone(); {rule.text(node)}"}
+
+
+def _anew(rule: Written, node: ast.Call) -> str:
+    """A call in place, out of place; empty for another one."""
+    for keyword in node.keywords:
+        if keyword.arg == "out":
+            kept = [rule.text(n) for n in (*node.args, *node.keywords) if n is not keyword]
+            return f"{rule.text(node.func)}({', '.join(kept)})"
+        if keyword.arg == "inplace" and getattr(keyword.value, "value", None) is True:
+            return rule.spliced({keyword.value: "False"}, node)
+    if not isinstance(node.func, ast.Attribute):
+        return ""
+    name, owner = node.func.attr, rule.text(node.func.value)
+    if not name.endswith("_") or name.endswith("__") or name in _NOT_IN_PLACE:
+        return ""
+    if name in _ANEW:
+        return _ANEW[name].format(owner, *(rule.text(n) for n in node.args), "0")
+    return rule.spliced({node.func: f"{owner}.{name[:-1]}"}, node)
+
+
+def _bound_anew(rule: Written, node: Any) -> str:
+    """``x *= y`` as an assignment; empty for another statement."""
+    if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)):
+        return ""
+    sign = _SIGNS.get(type(node.op))
+    return f"{node.target.id} = {node.target.id} {sign} {rule.atom(node.value)}" if sign else ""
+
+
+def _written_to(rule: Written, node: ast.Call) -> str:
+    """What a call in place, whose value nobody takes, writes to; empty where it is no name."""
+    out = [keyword.value for keyword in node.keywords if keyword.arg == "out"]
+    of_module = names_in(node.func)[:1] in (["torch"], ["F"], ["nn"])
+    owner = getattr(node.func, "value", None)
+    first = node.args[0] if node.args else None
+    target = out[0] if out else first if of_module or owner is None else owner
+    return rule.text(target) if isinstance(target, ast.Name) else ""
+
+
+def _entries_of(node: ast.stmt) -> Any:
+    """The tensor of which a statement writes some entries, if any."""
+    target = getattr(node, "target", None) or next(iter(getattr(node, "targets", ())), None)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        if isinstance(called, ast.Attribute) and called.attr.endswith("_"):
+            target = called.value
+    return target.value if isinstance(target, ast.Subscript) else None
+
+
+def _reshaped(rules: Rules) -> Iterator[Edit]:
+    """A view of any memory."""
+    for rule, node in _nodes(rules, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
+            text = f"{rule.text(node.func.value)}.reshape"
+            yield {(rule, node): rule.spliced({node.func: text}, node)}
+
+
+def _contiguous(rules: Rules) -> Iterator[Edit]:
+    """What is read, contiguous: at one place, or at all."""
+    for rule in rules.every:
+        read = [n for n in ast.walk(rule.tree)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]  # fmt: skip
+        given = [arg.arg for arg in rule.tree.args.args]
+        for name in given:
+            places = [n for n in read if n.id == name]
+            yield from ({(rule, n): f"{name}.contiguous()"} for n in places)
+            if len(places) > 1:
+                yield dict.fromkeys([(rule, n) for n in places], f"{name}.contiguous()")
+
+
+def _flags(rules: Rules) -> Iterator[Edit]:
+    """The flag of another argument, or of any; that of the argument for one of a tensor."""
+    asked = f"{_context(rules.back) if rules.back is not None else 'ctx'}.needs_input_grad"
+    count = len(rules.fill.tree.args.args) - 1 if rules.fill is not None else 0
+    others = [f"{asked}[{k}]" for k in range(count)]
+    for rule, node in _nodes(rules, ast.Subscript):
+        if rule.text(node.value) == asked:
+            old = rule.text(node)
+            yield from ({(rule, node): text} for text in others if text != old)
+            yield {(rule, node): f"any({asked})"}
+    for rule, node in _nodes(rules, ast.Attribute):
+        if node.attr in ("requires_grad", "is_leaf") and isinstance(node.ctx, ast.Load):
+            yield from ({(rule, node): text} for text in others)
+
+
+def _toggled(rules: Rules) -> Iterator[Edit]:
+    """Zeros for a cotangent that is ``None``."""
+    for rule, node in _nodes(rules, ast.Call):
+        path = names_in(node.func)
+        if path[-1:] == ["set_materialize_grads"] and node.args:
+            yield {(rule, node): rule.spliced({node.args[0]: "True"}, node)}
+
+
+def _of_the_class(rules: Rules) -> Mapping[str, list[tuple[Written, Any]]]:
+    """Where the rules read and write what stands on the class, by its name, if they write it."""
+    owners = {name for rule in rules.every for name, value in rule.function.__globals__.items()
+              if isinstance(value, type) and value in rules.kind.__mro__}  # fmt: skip
+    places: dict[str, list[tuple[Written, Any]]] = {}
+    for rule, node in _nodes(rules, ast.Attribute):
+        path = names_in(node)
+        if len(path) == 2 and path[0] in owners:
+            places.setdefault(path[1], []).append((rule, node))
+    own = (rules.back, rules.fill)
+    return {
+        name: some
+        for name, some in places.items()
+        if any(isinstance(node.ctx, ast.Store) for _, node in some)
+        and all(rule in own for rule, _ in some)
+    }
+
+
+def _on_context(rules: Rules) -> Iterator[Edit]:
+    """What forward leaves on the class, on the context, or saved there."""
+    back, fill = rules.back, rules.fill
+    if back is None or fill is None or fill.tree.name == "setup_context":
+        return
+    for name, places in _of_the_class(rules).items():
+        yield {(rule, node): f"{_context(rule)}.{name}" for rule, node in places}
+        stores = [fill.parent[n] for _, n in places if isinstance(n.ctx, ast.Store)]
+        if len(stores) == 1 and isinstance(stores[0], ast.Assign) and name not in fill.local:
+            yield from _saved_from_class(name, places, stores[0], back, fill)
+
+
+def _saved_from_class(
+    name: str, places: Sequence[tuple[Written, Any]], store: ast.Assign, back: Written,
+    fill: Written,
+) -> Iterator[Edit]:  # fmt: skip
+    text, asked = f"{name} = {fill.text(store.value)}", f"{_context(back)}.saved_tensors"
+    saving = [n for n in ast.walk(fill.tree) if isinstance(n, ast.Call)
+              and names_in(n.func)[1:] == ["save_for_backward"]]  # fmt: skip
+    within = {*ast.walk(store)}
+    edit = {(rule, n): name for rule, n in places if rule is fill and n not in within}
+    before = 0
+    if saving and saving[0].args:
+        call = saving[0]
+        last, before = call.args[-1], len(call.args)
+        edit[fill, call] = fill.spliced({last: f"{fill.text(last)}, {name}"}, call)
+        unpacked = [n.value for n in ast.walk(back.tree)
+                    if isinstance(n, ast.Assign) and back.text(n.value) == asked]  # fmt: skip
+        edit |= {(back, n): f"{asked}[:{before}]" for n in unpacked}
+    else:
+        text = f"{text}; {_context(fill)}.save_for_backward({name})"
+    read = {(back, n): f"{asked}[{before}]" for rule, n in places if rule is back}
+    yield {(fill, store): text} | edit | read
+
+
+def _context(rule: Written) -> str:
+    """How a rule calls its context."""
+    return rule.tree.args.args[0].arg
+
+
+def _saved(rules: Rules) -> Iterator[Edit]:
+    """A tensor that forward leaves on its context, saved, where nothing else is."""
+    back, fill = rules.back, rules.fill
+    if back is None or fill is None or "save_for_backward" in fill.source:
+        return
+    context, asked = _context(fill), _context(back)
+    left = [
+        (node, node.targets[0].attr)
+        for node in ast.walk(fill.tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        and names_in(node.targets[0])[:1] == [context]
+    ]  # fmt: skip
+    for node, name in left:
+        read = [n for n in ast.walk(back.tree)
+                if isinstance(n, ast.Attribute) and names_in(n) == [asked, name]]  # fmt: skip
+        text = f"{context}.save_for_backward({fill.text(node.value)})"
+        yield {(fill, node): text} | {(back, n): f"{asked}.saved_tensors[0]" for n in read}
+
+
+def _own(rules: Rules) -> Iterator[Edit]:
+    """What is returned, memory of the call's own."""
+    yield from _out_of_place(rules)
+    for rule, node in _nodes(rules, ast.Return):
+        parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for part in parts:
+            if part is not None and not isinstance(part, ast.Constant):
+                yield {(rule, part): f"{rule.atom(part)}.clone()"}
+
+
+def _typed(rules: Rules) -> Iterator[Edit]:
+    """What is made or cast in a dtype of its own, in that of what is given."""
+    for rule, node in _nodes(rules, ast.Call):
+        given = [arg.arg for arg in rule.tree.args.args]
+        path = names_in(node.func)
+        for name in given:
+            if path[:1] == ["torch"] and path[1:] and path[1] in _MADE:
+                known = [k for k in node.keywords if k.arg != "dtype"]
+                parts = [rule.text(n) for n in (*node.args, *known)]
+                text = f"{rule.text(node.func)}({', '.join([*parts, f'dtype={name}.dtype'])})"
+                yield {(rule, node): text}
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
+                yield {(rule, node): f"{rule.text(node.func.value)}.to({name}.dtype)"}
+
+
+_Made = Callable[[Rules], Iterator[Edit]]
+_BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
+    "cotangent": (_out_of_place,), "mutation": (_out_of_place,), "retain": (_out_of_place,),
+    "stale": (_out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
+    "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
+    "undefined": (_toggled,), "saved": (_saved,), "dtype": (_typed,), "autocast": (_typed,),
+}  # fmt: skip
