@@ -19,12 +19,13 @@ from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import judge
 from pullback.conformance._intent import linearity_gap
 from pullback.conformance._probe import Probe
-from pullback.conformance._resize import larger
+from pullback.conformance._resize import larger, resizings
 from pullback.conformance._rule import Rule
 from pullback.conformance._vectors import normal
 
 __all__ = ["Grade", "Judge"]
 
+_CONTROL = 2**10  # entries
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
 
 
@@ -56,6 +57,9 @@ class Judge:
             return Grade.HERE
         if not all(self._is_right(there.at(inputs)) for inputs in self.elsewhere):
             return Grade.HERE
+        large = all(self._is_right(there.at(inputs)) for inputs in self.larger)
+        if not large and self._keeps_kinds(there):
+            return Grade.HERE
         finite = all(_is_finite(there.at(inputs)) for inputs in self._at_zero)
         beside = finite and all(self._is_right(there.at(inputs)) for inputs in self.beside)
         return Grade.BESIDE if beside else Grade.ELSEWHERE
@@ -73,12 +77,29 @@ class Judge:
 
     @cached_property
     def elsewhere(self) -> Sequence[Arguments]:
-        """Other arguments that forward takes: other sizes, options, and numbers all alike."""
+        """Other arguments that forward takes: other options, and numbers where all are alike."""
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
         wide = [_varied(value, generator) for value in given.values]
-        found = [larger(given, generator), given.with_numbers(lambda n: 0.9 * n),
-                 given.with_values(wide)]  # fmt: skip
-        return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
+        found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
+        return [inputs for inputs in found if self._takes(inputs)]
+
+    @cached_property
+    def larger(self) -> Sequence[Arguments]:
+        """The arguments at a larger size."""
+        found = larger(self.rule.probe.inputs, self.rule.probe.generator("elsewhere"))
+        return [found] if found is not None and self._takes(found) else []
+
+    def _keeps_kinds(self, there: Probe) -> bool:
+        """Whether it is right at the size given with integers such as larger ones are made of.
+
+        Where it is not, those given are of a kind that is not kept: a permutation, for example.
+        """
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("control")
+        if all(is_continuous(value) for value in given.values):
+            return True
+        found = resizings(given, _CONTROL, _CONTROL, generator)
+        controls = [inputs for resizing in found for inputs in resizing.control()]
+        return all(self._is_right(there.at(i)) for i in controls if self._takes(i))
 
     @cached_property
     def beside(self) -> Sequence[Arguments]:
@@ -86,7 +107,8 @@ class Judge:
         given = self.rule.probe.inputs
         grown = [given.with_numbers(_grown)]
         deeper = next((inputs for inputs in _deeper(given) if self._takes(inputs)), None)
-        return [i for i in grown if self._takes(i)] + [deeper] * (deeper is not None)
+        known = [inputs for inputs in grown if self._takes(inputs)]
+        return known if deeper is None else [*known, deeper]
 
     @cached_property
     def _at_zero(self) -> Sequence[Arguments]:

@@ -158,11 +158,10 @@ def _of_two(one: Name, other: Name) -> Iterator[_Form]:
 def _together(factor: float, forms: Sequence[_Form]) -> Iterator[tuple[int, str]]:
     """Several numbers together, some by 2: of so many, few digits would be met by chance."""
     twice = [_Form(2, "2 * {0}", 2.0), _Form(2, "{0} / 2", 0.5)]
-    for some in itertools.chain(
-        itertools.product(twice, forms),
-        itertools.combinations(forms, 2),
-        ((*both, last) for both in itertools.combinations(forms, 2) for last in twice),
-    ):
+    both = [*itertools.combinations(forms, 2)]
+    every: list[tuple[_Form, ...]] = [*itertools.product(twice, forms), *both]
+    every += [(*two, last) for two in both for last in twice]
+    for some in every:
         value = math.prod(form.value for form in some)
         if abs(abs(factor) - abs(value)) <= _SHARP * abs(value):
             how = "{0}"

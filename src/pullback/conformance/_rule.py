@@ -74,7 +74,7 @@ class Rule:
         return method(*args, **kwargs)
 
     def _forward(self, method: Any, *args: Any) -> Any:
-        self._taken = args
+        self._taken = _copies(args)  # which forward may change
         return method(*args)
 
     def _called(self, method: Any, ctx: Any, *given: Any) -> Any:

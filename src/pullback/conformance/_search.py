@@ -198,7 +198,7 @@ class Search:
         scope = self.noted.scopes.get(expression.place, {})
         around = {n for n in ast.walk(expression.node) if isinstance(n, ast.expr)}
         for e in expression.rule.expressions:
-            value = self.noted.first.get(e.key)
+            value: Any = self.noted.first.get(e.key)
             simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= _LONG
             own = names_read(e.node) & e.rule.local <= scope.keys()
             if not (simple and own and is_plain(value) and is_continuous(value)):

@@ -15,7 +15,7 @@ __all__ = ["Edit", "Rules", "slips"]
 _NOT_IN_PLACE = ("requires_grad_", "share_memory_", "retain_grad_")
 _ANEW = {"zero_": "torch.zeros_like({0})", "fill_": "torch.full_like({0}, {1})",
          "copy_": "({1}).expand_as({0}).clone()"}  # fmt: skip
-_SIGNS = {
+_SIGNS: Mapping[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.MatMult: "@",
     ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.Mod: "%", ast.FloorDiv: "//",
 }  # fmt: skip

@@ -38,6 +38,7 @@ _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
 _WITNESSED = 1e-3
+_ROUNDING = 1e-5
 _OF_A_SIZE = (float, math.sqrt, lambda n: n - 1, lambda n: n / (n - 1))
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
@@ -303,7 +304,11 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
             found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
             apart = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
-            close = apart * float(terms.square().sum().sqrt())
+            # Where all is zero, what rounding leaves of differences is.
+            least = sum(
+                float((w * y).abs().sum()) for w, y in zip(at.weights, at.base, strict=True)
+            )
+            close = apart * max(float(terms.square().sum().sqrt()), _ROUNDING * least)
             if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
