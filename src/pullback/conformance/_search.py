@@ -24,6 +24,7 @@ from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
+from pullback.conformance._statements import statements
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -82,6 +83,8 @@ class Search:
 
     def answers(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
         """All answers with expressions replaced."""
+        if any(isinstance(e.node, ast.stmt) for e in rewrite.texts):
+            return self.anew(rewrite)
         try:
             self.watch.instead = {
                 e.key: Instead(compile(text.strip(), "<edit>", "eval"), e.place)
@@ -92,6 +95,15 @@ class Search:
         self.watch.until = time.process_time() + _PATIENCE
         with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
             return self.rule.call(self.function) if self.function else None
+        return None
+
+    def anew(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
+        """All answers of the source with statements replaced, compiled."""
+        texts: dict[Any, dict[int, str]] = {}
+        for e, text in rewrite.texts.items():
+            texts.setdefault(e.rule.function, {})[e.key[1]] = text
+        with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
+            return self.rule.call(self.source.replaced(texts))
         return None
 
     def gap(self, answers: Sequence[torch.Tensor] | None) -> float:
@@ -134,6 +146,8 @@ class Search:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
             found.append((0, Rewrite(3, texts)))
         found += [(0, rewrite) for rewrite in self.turned_round()]
+        for source in self.source.rules if self.rule.does != "fill" else ():
+            found += [(0, rewrite) for rewrite in statements(source, self.noted)]
         found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
         return [rewrite for _, rewrite in found]
 
