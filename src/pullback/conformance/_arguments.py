@@ -1,6 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -186,6 +186,15 @@ class Arguments:
             (self.args, dict(self.kwargs)),
         )
         return with_fields(self, args=args, kwargs=kwargs)
+
+    def with_counts(self) -> Iterator["Arguments"]:
+        """The same arguments with one integer by one larger, for each that is no tensor."""
+        every, form = pytree.tree_flatten((self.args, dict(self.kwargs)))
+        for place in [k for k, leaf in enumerate(every) if type(leaf) is int]:
+            args, kwargs = pytree.tree_unflatten(
+                [leaf + 1 if k == place else leaf for k, leaf in enumerate(every)], form
+            )
+            yield with_fields(self, args=args, kwargs=kwargs)
 
     def with_generators(self, generators: Sequence[PutBack]) -> "Arguments":
         """The same arguments with more generators that are put back before each run."""

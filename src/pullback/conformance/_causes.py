@@ -53,6 +53,7 @@ def fold(
     for finding in _folded(probe, [*known, *findings], again):
         latest[finding.clause] = finding
         yield finding
+    edits = {f.hint.partition(". ")[0]: f.clause for f in latest.values() if not f.cause}
     kept = [f.clause for f in findings if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
     for finding in [latest[finding.clause] for finding in findings]:
         if not finding.verdict.is_bad or finding.cause or finding.hint.startswith(EDIT):
@@ -60,7 +61,9 @@ def fold(
         healed = [f.clause for f in latest.values() if f.cause == finding.clause]
         healed = [id_ for id_ in healed if id_ not in _SLOW]
         edit = edit_of_clause(probe, finding.clause, healed, kept, again)
-        if edit:
+        if edit and f"Write {edit}" in edits:
+            yield replace(finding, cause=edits[f"Write {edit}"])
+        elif edit:
             detail, hint = f"{finding.detail} It holds with {edit}.", f"Write {edit}."
             yield replace(finding, detail=detail, hint=f"{hint} {finding.hint}".strip())
 

@@ -5,6 +5,7 @@ rank. Where the Function with the rule as the author has it does not run, nothin
 takes no such arguments.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from pullback.conformance._vectors import normal
 __all__ = ["Grade", "Judge"]
 
 _CONTROL = 2**10  # entries
+_COUNTS = 3  # integers that are changed
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
 
 
@@ -105,7 +107,7 @@ class Judge:
     def beside(self) -> Sequence[Arguments]:
         """Arguments at which slips show that others hide."""
         given = self.rule.probe.inputs
-        grown = [given.with_numbers(_grown)]
+        grown = [given.with_numbers(_grown), *itertools.islice(given.with_counts(), _COUNTS)]
         deeper = next((inputs for inputs in _deeper(given) if self._takes(inputs)), None)
         known = [inputs for inputs in grown if self._takes(inputs)]
         return known if deeper is None else [*known, deeper]

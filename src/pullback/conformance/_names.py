@@ -28,6 +28,9 @@ class Name(NamedTuple):
     value: Any
 
 
+_CONSTANTS = (Name("torch.pi", math.pi), Name("(2 * torch.pi)", 2 * math.pi))
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a finite number of Python's."""
     return type(value) in (int, float) and math.isfinite(value)
@@ -103,7 +106,7 @@ def is_size(name: Name) -> bool:
 
 def named_factors(factor: float, numbers: Sequence[Name]) -> Iterator[tuple[int, str]]:
     """How a factor may be written, with ``{0}`` for what it multiplies."""
-    known = [n for n in numbers if n.value not in (0, 1, -1)]
+    known = [n for n in (*numbers, *_CONSTANTS) if n.value not in (0, 1, -1)]
     forms = [form for name in known for form in _forms(name)]
     whole = [
         _Form(2 + (n > 2), how, by)

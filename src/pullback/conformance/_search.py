@@ -83,7 +83,7 @@ class Search:
 
     def answers(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
         """All answers with expressions replaced."""
-        if any(isinstance(e.node, ast.stmt) for e in rewrite.texts):
+        if rewrite.anew:
             return self.anew(rewrite)
         try:
             self.watch.instead = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pullback.conformance._written import Written, names_in
 
-__all__ = ["Edit", "Rules", "slips"]
+__all__ = ["Edit", "Rules", "out_of_place", "slips"]
 
 _NOT_IN_PLACE = ("requires_grad_", "share_memory_", "retain_grad_")
 _ANEW = {"zero_": "torch.zeros_like({0})", "fill_": "torch.full_like({0}, {1})",
@@ -56,20 +56,23 @@ def _nodes(rules: Rules, *kinds: type[ast.AST]) -> Iterator[tuple[Written, Any]]
 
 
 def _out_of_place(rules: Rules) -> Iterator[Edit]:
-    """Each operation in place, out of place."""
-    for rule, node in _nodes(rules, ast.Call, ast.AugAssign, ast.Assign):
-        text = _anew(rule, node) if isinstance(node, ast.Call) else _bound_anew(rule, node)
-        if text:
-            statement = rule.parent[node]
-            target = _written_to(rule, node) if isinstance(statement, ast.Expr) else ""
-            if isinstance(statement, ast.Expr) and not target:
-                continue
-            bound = f"{target} = {text}" if target else text
-            yield {(rule, node): bound}
-    for rule, node in _nodes(rules, ast.Assign, ast.AugAssign, ast.Expr):
-        base = _entries_of(node)
-        if isinstance(base, ast.Name):  # some entries of it are written
-            yield {(rule, node): f"{base.id} = {base.id}.clone(); {rule.text(node)}"}
+    for rule in rules.every:
+        yield from ({(rule, node): text} for node, text in out_of_place(rule))
+
+
+def out_of_place(rule: Written) -> Iterator[tuple[Any, str]]:
+    """Each operation in place of a rule, and how it is written out of place."""
+    for node in ast.walk(rule.tree):
+        if isinstance(node, (ast.Call, ast.AugAssign)):
+            text = _anew(rule, node) if isinstance(node, ast.Call) else _bound_anew(rule, node)
+            lone = isinstance(rule.parent[node], ast.Expr)
+            target = _written_to(rule, node) if lone and isinstance(node, ast.Call) else ""
+            if text and (target or not lone):
+                yield node, f"{target} = {text}" if target else text
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)):
+            base = _entries_of(node)
+            if isinstance(base, ast.Name):  # some entries of it are written
+                yield node, f"{base.id} = {base.id}.clone(); {rule.text(node)}"
 
 
 def _anew(rule: Written, node: ast.Call) -> str:

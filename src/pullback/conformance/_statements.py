@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._place import Rewrite
+from pullback.conformance._slips import out_of_place
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression, Written
 
@@ -25,8 +26,14 @@ def statements(rule: Written, noted: Watch) -> Iterator[Rewrite]:
     """Other statements in the place of one that has run."""
     for node in ast.walk(rule.tree):
         if isinstance(node, ast.stmt) and rule.key(node) in noted.scopes:
-            e = Expression(rule, node, rule.key(node), rule.key(node))
-            yield from (Rewrite(rank, {e: text}) for rank, text in _others(rule, node, noted))
+            for rank, text in _others(rule, node, noted):
+                yield _rewrite(rank, rule, node, text)
+    for node, text in out_of_place(rule):
+        yield _rewrite(0, rule, node, text)
+
+
+def _rewrite(rank: int, rule: Written, node: Any, text: str) -> Rewrite:
+    return Rewrite(rank, {Expression(rule, node, rule.key(node), rule.key(node)): text}, anew=True)
 
 
 def _others(rule: Written, node: ast.stmt, noted: Watch) -> Iterator[tuple[int, str]]:

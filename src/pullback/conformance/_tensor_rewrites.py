@@ -10,6 +10,7 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
 from pullback.conformance._names import along
 from pullback.conformance._place import Place, Rewrite
+from pullback.conformance._written import names_read
 
 __all__ = ["of_a_tensor"]
 
@@ -125,14 +126,23 @@ def _arranged(place: Place) -> Iterator[Rewrite]:
     for one, other in itertools.combinations(range(value.ndim), 2):
         text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
+    own = names_read(place.e.node)
+    read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape]
+    for text in dict.fromkeys([atom, *read]):
+        yield from _shifted(place, text)
+    if value.is_complex():
+        yield place.to(3, f"{atom}.conj()")
+
+
+def _shifted(place: Place, text: str) -> Iterator[Rewrite]:
+    """A tensor turned round along a dimension, or by one entry."""
+    value = place.value
     for dim in (d for d, size in enumerate(value.shape) if size > 1):
         at = along(dim, value.ndim)
         lead = "..., " if value.ndim > 1 and at < 0 else ":, " * dim
-        yield place.to(5, f"{atom}.flip({at})")
-        yield place.to(6, f"{atom}.roll(1, {at})")
-        yield place.to(6, f"{atom}.roll(-1, {at})")
-        zeros = f"torch.zeros_like({atom}[{lead}:1])"
-        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {at})")
-        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {at})")
-    if value.is_complex():
-        yield place.to(3, f"{atom}.conj()")
+        yield place.to(5, f"{text}.flip({at})")
+        yield place.to(6, f"{text}.roll(1, {at})")
+        yield place.to(6, f"{text}.roll(-1, {at})")
+        zeros = f"torch.zeros_like({text}[{lead}:1])"
+        yield place.to(5, f"torch.cat([{zeros}, {text}[{lead}:-1]], {at})")
+        yield place.to(5, f"torch.cat([{text}[{lead}1:], {zeros}], {at})")
