@@ -4,10 +4,10 @@ The breach that is the cause is undone from outside (`_mends`), and the clauses 
 tested again: those that hold then failed because of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pullback.conformance._contract import edit_of_clause
+from pullback.conformance._contract import as_edited, edit_of_clause
 from pullback.conformance._mends import MENDS, Mend
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
@@ -74,7 +74,7 @@ def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator
         del failed[finding.clause]
         yield finding
     left = list(failed)
-    causes = [c for mend in MENDS if (c := _tried(mend, probe, left, again)) is not None]
+    causes = [c for mend in MENDS if (c := _tried(mend, probe, failed, again)) is not None]
     while causes:
         best = max(causes, key=lambda cause: len([id_ for id_ in cause.healed if id_ in left]))
         healed = [id_ for id_ in best.healed if id_ in left]
@@ -105,15 +105,14 @@ def _of_one_edit(failed: Iterable[Finding]) -> list[Finding]:
     return found
 
 
-def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Cause | None:
+def _tried(
+    mend: Mend, probe: Probe, failed: Mapping[str, Finding], again: Again
+) -> _Cause | None:  # fmt: skip
     """What holds without a breach; ``None`` where the breach is not there, or nothing holds."""
     if mend.clause not in failed:
         return None
-    subject = mended_within(probe, mend.undo)
-    if subject is None:
-        return None
-    there = replace(probe, subject=subject)
-    if not _is_kept(again(mend.clause, there), mend):
+    there = _without(mend, probe, failed[mend.clause], again)
+    if there is None:
         return None
     others = [
         id_
@@ -124,6 +123,20 @@ def _tried(mend: Mend, probe: Probe, failed: Sequence[str], again: Again) -> _Ca
         mend, there,
         [mend.clause, *(id_ for id_ in others if _is_kept(again(id_, there), mend))],
     )  # fmt: skip
+
+
+def _without(mend: Mend, probe: Probe, finding: Finding, again: Again) -> Probe | None:
+    """The subject without a breach; by the edit that mends it, where one is told.
+
+    What an edit leaves as it is has another cause, and may hold once the whole rule is another.
+    """
+    told = finding.hint.startswith(EDIT)
+    there = as_edited(probe, finding.hint.partition(". ")[0]) if told else None
+    if there is not None and _is_kept(again(mend.clause, there), mend):
+        return there
+    subject = mended_within(probe, mend.undo)
+    there = None if subject is None else replace(probe, subject=subject)
+    return there if there is not None and _is_kept(again(mend.clause, there), mend) else None
 
 
 def _is_kept(finding: Finding, mend: Mend) -> bool:

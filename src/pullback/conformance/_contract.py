@@ -20,7 +20,7 @@ from pullback.conformance._within import functions_in, with_functions
 from pullback.conformance._written import Written, written
 from pullback.report import Finding
 
-__all__ = ["edit_of_clause"]
+__all__ = ["as_edited", "edit_of_clause"]
 
 _SECONDS, _MOST = 2.0, 60  # of work that looking for an edit may take, and edits that are tried
 
@@ -52,6 +52,17 @@ def edit_of_clause(
                     for rule in dict.fromkeys(rule for rule, _ in edit)
                 )
     return ""
+
+
+def as_edited(probe: Probe, said: str) -> Probe | None:
+    """The subject with an edit made that is told in words; ``None`` where it is not found."""
+    for kind in functions_in(probe):
+        rules = _rules(kind)
+        for rule in rules.every:
+            texts = rule.edited(said)
+            if texts:
+                return _edited(probe, kind, rules, {(rule, n): t for n, t in texts.items()})
+    return None
 
 
 def _rules(kind: type[torch.autograd.Function]) -> Rules:

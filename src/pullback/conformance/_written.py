@@ -9,6 +9,7 @@ nothing is told.
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ __all__ = ["Expression", "Written", "names_in", "names_read", "written"]
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 _CALLS = 32  # functions that a rule calls, of which the author's are read
 _SHOWN = 60  # characters of an expression
+_TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
 
@@ -195,6 +197,16 @@ class Written:
             f"at {self.where(node)}"
             for node, inner in shown.items()
         )
+
+    def edited(self, said: str) -> Mapping[Any, str]:
+        """The texts of nodes of which an edit was told; empty where it is of another function."""
+        told = {(old, where): new for new, old, where in _TOLD.findall(said)}
+        found = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.stmt, *_Value)) and told:
+                new = told.pop((_line(self.text(node)), self.where(node)), None)
+                found |= {} if new is None else {node: new}
+        return {} if told else found
 
     def spliced(self, texts: Mapping[Any, str], node: Any = None) -> str:
         """The source of a node, of all if it is none, with other expressions written in it."""
