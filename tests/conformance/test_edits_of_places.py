@@ -156,6 +156,41 @@ class Masks(torch.autograd.Function):
         return g * 1
 
 
+class Delays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        ctx.save_for_backward(b)
+        return x + b * torch.nn.functional.pad(x, (1, 0))[..., :-1]
+
+    @staticmethod
+    def backward(ctx, g):
+        (b,) = ctx.saved_tensors
+        return g + b * torch.nn.functional.pad(g, (1, 0))[..., :-1], None  # the other way
+
+
+class Pools(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x.reshape(len(x), -1, k).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.repeat_interleave(ctx.k, -1) / ctx.k, None  # no mean
+
+
+class NormalDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.special.ndtr(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.exp(-x.square() / 2)
+
+
 SWAP = torch.tensor([2, 0, 1, 3])
 
 
@@ -186,6 +221,9 @@ PLACES = {
     "a new dimension": (Outer, (drawn(4), drawn(4)), "`(g * a[..., None]).sum(0)`"),
     "a bound": (Rectifies, (3 * drawn(9), torch.arange(9) % 2, 1.5), ".abs() < ctx.bound)"),
     "a mask": (Masks, (drawn(9),), "g * ctx.saved_tensors[0] * 1"),
+    "the other way": (Delays, (drawn(3, 5), drawn()), "torch.cat([g[..., 1:]"),
+    "for each option": (Pools, (drawn(2, 12), 2), "`g.repeat_interleave(ctx.k, -1)` for"),
+    "pi": (NormalDensity, (drawn(6),), "/ (2 * torch.pi) ** 0.5"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 

@@ -206,3 +206,34 @@ class Both(torch.autograd.Function):
 def test_an_edit_with_which_the_clause_fails_still_is_not_told():
     finding = check(Both, X.clone().requires_grad_(), clauses="cotangent")["cotangent"]
     assert not finding.hint.startswith("Write `")
+
+
+class WritesBeforeItReads(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g.mul_(w), g * x
+
+
+def test_what_an_operation_in_place_spoils_has_the_same_edit():
+    args = [x.clone().requires_grad_() for x in (X, X.flip(0))]
+    report = check(WritesBeforeItReads, *args, clauses=["derivative", "cotangent", "linear"])
+    assert "`g.mul(w)` for `g.mul_(w)`" in report["derivative"].hint
+    assert report["cotangent"].cause == "derivative"
+
+
+class TwoFaults(_OfOne):
+    """The derivative lacks a factor, and what is read of the data is a constant to autograd."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w.detach() * 2, g * x.detach()
+
+
+def test_a_second_fault_is_a_finding_of_its_own():
+    args = [x.clone().requires_grad_() for x in (X, X.flip(0))]
+    report = check(TwoFaults, *args, clauses=["derivative", "double"])
+    assert report["derivative"].hint.startswith("Write `")
+    assert report["double"].verdict == "broken"
+    assert report["double"].cause == ""

@@ -53,7 +53,8 @@ def fold(
     for finding in _folded(probe, [*known, *findings], again):
         latest[finding.clause] = finding
         yield finding
-    edits = {f.hint.partition(". ")[0]: f.clause for f in latest.values() if not f.cause}
+    causes = [f for f in latest.values() if f.verdict.is_bad and not f.cause]
+    edits = {f.hint.partition(". ")[0]: f.clause for f in causes}
     kept = [f.clause for f in findings if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
     for finding in [latest[finding.clause] for finding in findings]:
         if not finding.verdict.is_bad or finding.cause or finding.hint.startswith(EDIT):
