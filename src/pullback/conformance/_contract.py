@@ -4,6 +4,7 @@ As that of a derivative (`_repair`): written, compiled and judged, by the clause
 that held before.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,28 +41,34 @@ def edit_of_clause(
         again: tests a clause again.
     """
     until = time.process_time() + _SECONDS
-    for kind in functions_in(probe):
-        rules = _rules(kind)
-        for edit in [*slips(clause, rules)][:_MOST]:
-            if time.process_time() > until:
-                return ""
-            there = _edited(probe, kind, rules, edit)
-            if there is not None and _hold(there, [clause, *healed, *kept], again):
-                return " and ".join(
-                    rule.edit({n: text for (r, n), text in edit.items() if r is rule})
-                    for rule in dict.fromkeys(rule for rule, _ in edit)
-                )
+    with suppress(Exception):  # nothing but words depends on it
+        for kind in functions_in(probe):
+            rules = _rules(kind)
+            for edit in itertools.islice(slips(clause, rules), _MOST):
+                if time.process_time() > until:
+                    return ""
+                there = _edited(probe, kind, rules, edit)
+                if there is not None and _hold(there, [clause, *healed, *kept], again):
+                    return _in_words(edit)
     return ""
+
+
+def _in_words(edit: Edit) -> str:
+    return " and ".join(
+        rule.edit({n: text for (r, n), text in edit.items() if r is rule})
+        for rule in dict.fromkeys(rule for rule, _ in edit)
+    )
 
 
 def as_edited(probe: Probe, said: str) -> Probe | None:
     """The subject with an edit made that is told in words; ``None`` where it is not found."""
-    for kind in functions_in(probe):
-        rules = _rules(kind)
-        for rule in rules.every:
-            texts = rule.edited(said)
-            if texts:
-                return _edited(probe, kind, rules, {(rule, n): t for n, t in texts.items()})
+    with suppress(Exception):
+        for kind in functions_in(probe):
+            rules = _rules(kind)
+            for rule in rules.every:
+                texts = rule.edited(said)
+                if texts:
+                    return _edited(probe, kind, rules, {(rule, n): t for n, t in texts.items()})
     return None
 
 

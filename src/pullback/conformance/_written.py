@@ -383,9 +383,10 @@ def _helpers(
 
 def _is_beside(function: FunctionType, value: Any) -> bool:
     """Whether something is of the package of a function, or of a file in its folder."""
-    own, module = function.__module__.partition(".")[0], getattr(value, "__module__", "")
-    if f"{module}".partition(".")[0] == own:
+    own, other = (f"{getattr(f, '__module__', '')}".partition(".")[0] for f in (function, value))
+    if own == other:
         return True
     code = getattr(inspect.unwrap(value), "__code__", None)
-    one, other = (Path(getattr(c, "co_filename", "")) for c in (function.__code__, code))
-    return code is not None and one.parent == other.parent
+    if code is None:
+        return False
+    return Path(code.co_filename).parent == Path(function.__code__.co_filename).parent
