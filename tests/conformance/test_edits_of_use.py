@@ -123,6 +123,39 @@ class OnTheContext(torch.autograd.Function):
         return 2 * g * ctx.x
 
 
+class Detached(OnTheContext):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return x * x
+
+
+class BesideSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w)
+        ctx.x = x
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, g):
+        (w,) = ctx.saved_tensors
+        return g * ctx.x.cos() * w, g * ctx.x.sin()
+
+
+class Deletes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = x > 0
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g * ctx.mask
+        del ctx.mask
+        return found
+
+
 class Buffered(Saved):
     buffer = torch.zeros(6, dtype=torch.float64)
 
@@ -172,6 +205,9 @@ USES = {
     "on the class": (OnTheClass, (X,), "state", "`mask = x > 0; ctx.save_for_backward(mask)` for"),
     "on the class, besides": (OnTheClassBesides, (X,), "state", "ctx.save_for_backward(x, mask)"),
     "on the context": (OnTheContext, (X,), "saved", "`ctx.save_for_backward(x)` for `ctx.x = x`"),
+    "detached": (Detached, (X,), "double", "`ctx.save_for_backward(x)` for `ctx.x = x.detach()`"),
+    "beside what is saved": (BesideSaved, (X, X), "saved", "`ctx.saved_tensors[:1]` for"),
+    "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
     "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),
     "no zeros": (NoZeros, (X,), "undefined", "`ctx.set_materialize_grads(True)` for"),
     "a dtype": (Untyped, (X,), "dtype", "`torch.zeros(y.shape, dtype=g.dtype)` for"),

@@ -28,6 +28,7 @@ _ALIKE = 3  # of the same numbers, that hang on other options
 _LARGE = 1e-2  # beside the largest: entries whose logarithms are told to all digits
 _DIRECTIONS = 3
 _SUMMED = {1: 200, 2: 130, 3: 50}  # the factors that sums of products of so many are made of
+_ROOM = 2**23  # entries of all of these together
 # The likeliest first.
 _FORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "/ {0}": torch.reciprocal, "{0} ** 2": torch.square,
@@ -241,7 +242,10 @@ def _of_sums(
     texts, flat = list(factors), target.reshape(-1)
     values = torch.stack([*factors.values()]) if factors else torch.zeros(0)
     for count, most in _SUMMED.items():
-        rows = torch.combinations(torch.arange(min(most, len(texts))), count)
+        some = min(most, len(texts))
+        while math.comb(some, count) * count * over.shape.numel() > _ROOM:
+            some -= 1
+        rows = torch.combinations(torch.arange(some), count)
         if len(rows):
             made = values[rows].prod(1).reshape(len(rows), *over.shape)
             made = made.sum(tuple(d + 1 for d in over.dims)).reshape(len(rows), -1)

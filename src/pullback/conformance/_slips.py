@@ -20,6 +20,8 @@ _SIGNS: Mapping[type[ast.operator], str] = {
     ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.Mod: "%", ast.FloorDiv: "//",
 }  # fmt: skip
 _MADE = ("zeros", "ones", "empty", "full", "tensor", "eye", "linspace", "rand", "randn", "arange")
+_OF_CONTEXT = ("saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty",
+               "mark_non_differentiable", "set_materialize_grads")  # fmt: skip
 _CASTS = ("float", "double", "half", "bfloat16")
 
 Edit = Mapping[tuple[Written, Any], str]
@@ -190,56 +192,79 @@ def _on_context(rules: Rules) -> Iterator[Edit]:
         return
     for name, places in _of_the_class(rules).items():
         yield {(rule, node): f"{_context(rule)}.{name}" for rule, node in places}
-        stores = [fill.parent[n] for _, n in places if isinstance(n.ctx, ast.Store)]
-        if len(stores) == 1 and isinstance(stores[0], ast.Assign) and name not in fill.local:
-            yield from _saved_from_class(name, places, stores[0], back, fill)
+        yield from _into_saved(name, places, back, fill)
 
 
-def _saved_from_class(
-    name: str, places: Sequence[tuple[Written, Any]], store: ast.Assign, back: Written,
-    fill: Written,
-) -> Iterator[Edit]:  # fmt: skip
-    text, asked = f"{name} = {fill.text(store.value)}", f"{_context(back)}.saved_tensors"
-    saving = [n for n in ast.walk(fill.tree) if isinstance(n, ast.Call)
-              and names_in(n.func)[1:] == ["save_for_backward"]]  # fmt: skip
-    within = {*ast.walk(store)}
-    edit = {(rule, n): name for rule, n in places if rule is fill and n not in within}
-    before = 0
-    if saving and saving[0].args:
-        call = saving[0]
-        last, before = call.args[-1], len(call.args)
-        edit[fill, call] = fill.spliced({last: f"{fill.text(last)}, {name}"}, call)
-        unpacked = [n.value for n in ast.walk(back.tree)
-                    if isinstance(n, ast.Assign) and back.text(n.value) == asked]  # fmt: skip
-        edit |= {(back, n): f"{asked}[:{before}]" for n in unpacked}
-    else:
-        text = f"{text}; {_context(fill)}.save_for_backward({name})"
-    read = {(back, n): f"{asked}[{before}]" for rule, n in places if rule is back}
-    yield {(fill, store): text} | edit | read
+def _saved(rules: Rules) -> Iterator[Edit]:
+    """A tensor that forward leaves on its context, saved."""
+    back, fill = rules.back, rules.fill
+    if back is None or fill is None:
+        return
+    places: dict[str, list[tuple[Written, Any]]] = {}
+    for rule in (back, fill):
+        for node in ast.walk(rule.tree):
+            path = names_in(node)
+            if len(path) == 2 and path[0] == _context(rule) and path[1] not in _OF_CONTEXT:
+                places.setdefault(path[1], []).append((rule, node))
+    for name, some in places.items():
+        yield from _into_saved(name, some, back, fill)
+
+
+def _into_saved(
+    name: str, places: Sequence[tuple[Written, Any]], back: Written, fill: Written
+) -> Iterator[Edit]:
+    """What is kept at some places, saved: written once in forward, and read in backward."""
+    stores = [fill.parent[n] for rule, n in places
+              if rule is fill and isinstance(n.ctx, ast.Store)]  # fmt: skip
+    store = stores[0] if len(stores) == 1 else None
+    if not isinstance(store, ast.Assign) or len(store.targets) > 1:
+        return
+    for value in _sources(store.value):
+        local = value.id if isinstance(value, ast.Name) else name
+        if local == name and name in fill.local and not isinstance(value, ast.Name):
+            continue
+        text = "" if isinstance(value, ast.Name) else f"{name} = {fill.text(value)}"
+        within = {*ast.walk(store)}
+        edit = {(rule, n): local for rule, n in places if rule is fill and n not in within}
+        save, before = _saving(local, back, fill)
+        if not save:
+            text = f"{text}; ".lstrip("; ") + f"{_context(fill)}.save_for_backward({local})"
+        read = f"{_context(back)}.saved_tensors[{before}]"
+        for n in (n for rule, n in places if rule is back):
+            gone = isinstance(n.ctx, ast.Del)
+            edit[back, back.parent[n] if gone else n] = "pass" if gone else read
+        yield {(fill, store): text or "pass"} | save | edit
+
+
+def _sources(value: Any) -> Iterator[Any]:
+    """A value, and what it is a copy of to which autograd sees no way."""
+    yield value
+    called = getattr(value, "func", None)
+    if isinstance(called, ast.Attribute) and called.attr in ("detach", "clone"):
+        yield called.value
+    elif isinstance(value, ast.Attribute) and value.attr == "data":
+        yield value.value
+
+
+def _saving(local: str, back: Written, fill: Written) -> tuple[dict[tuple[Written, Any], str], int]:
+    """A name saved beside what is saved, if anything is, and how many there are before it."""
+    asked = f"{_context(back)}.saved_tensors"
+    for call in ast.walk(fill.tree):
+        saves = isinstance(call, ast.Call) and names_in(call.func)[1:] == ["save_for_backward"]
+        if isinstance(call, ast.Call) and saves and call.args:
+            last = call.args[-1]
+            text = fill.spliced({last: f"{fill.text(last)}, {local}"}, call)
+            unpacked = [n.value for n in ast.walk(back.tree)
+                        if isinstance(n, ast.Assign) and back.text(n.value) == asked]  # fmt: skip
+            before = len(call.args)
+            edit = {(back, n): f"{asked}[:{before}]" for n in unpacked}
+            return {(fill, call): text, **edit}, before
+    return {}, 0
 
 
 def _context(rule: Written) -> str:
     """How a rule calls its context."""
     return rule.tree.args.args[0].arg
-
-
-def _saved(rules: Rules) -> Iterator[Edit]:
-    """A tensor that forward leaves on its context, saved, where nothing else is."""
-    back, fill = rules.back, rules.fill
-    if back is None or fill is None or "save_for_backward" in fill.source:
-        return
-    context, asked = _context(fill), _context(back)
-    left = [
-        (node, node.targets[0].attr)
-        for node in ast.walk(fill.tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
-        and names_in(node.targets[0])[:1] == [context]
-    ]  # fmt: skip
-    for node, name in left:
-        read = [n for n in ast.walk(back.tree)
-                if isinstance(n, ast.Attribute) and names_in(n) == [asked, name]]  # fmt: skip
-        text = f"{context}.save_for_backward({fill.text(node.value)})"
-        yield {(fill, node): text} | {(back, n): f"{asked}.saved_tensors[0]" for n in read}
 
 
 def _own(rules: Rules) -> Iterator[Edit]:
@@ -270,7 +295,8 @@ def _typed(rules: Rules) -> Iterator[Edit]:
 _Made = Callable[[Rules], Iterator[Edit]]
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "cotangent": (_out_of_place,), "mutation": (_out_of_place,), "retain": (_out_of_place,),
-    "stale": (_out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
+    "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
-    "undefined": (_toggled,), "saved": (_saved,), "dtype": (_typed,), "autocast": (_typed,),
+    "undefined": (_toggled,), "saved": (_saved,), "double": (_saved,), "dtype": (_typed,),
+    "autocast": (_typed,),
 }  # fmt: skip
