@@ -872,7 +872,7 @@ NAMED = {
     "one too many": (
         Composite,
         (torch.rand(3, 6, generator=generator), torch.randn(3, 6, generator=generator)),
-        "`1` for `1 - alpha` at test_edits.py",
+        "`through` for `(1 - alpha) * through` at test_edits.py",
     ),
     "index of a loop": (
         Chain,

@@ -187,6 +187,31 @@ class Untyped(Saved):
         return found
 
 
+class AroundTheCounter(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        x.data.clamp_(min=1.0)
+        return x.log()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.saved_tensors[0]
+
+
+class FromTheFront(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.flip(1).cumsum(1).flip(1)
+
+
 def behind(x):
     return Helped.apply(2 * x).sum()
 
@@ -210,6 +235,10 @@ USES = {
     "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
     "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),
     "no zeros": (NoZeros, (X,), "undefined", "`ctx.set_materialize_grads(True)` for"),
+    "around the counter": (AroundTheCounter, (X.abs() + 2,), "mutation",
+                           "`x = x.clamp(min=1.0)` for `x.data.clamp_(min=1.0)`"),
+    "for batches": (FromTheFront, (X.reshape(2, 3),), "rank",
+                    "`g.flip(-1).cumsum(-1).flip(-1)` for `g.flip(1).cumsum(1).flip(1)`"),
     "a dtype": (Untyped, (X,), "dtype", "`torch.zeros(y.shape, dtype=g.dtype)` for"),
 }  # fmt: skip
 

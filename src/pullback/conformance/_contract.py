@@ -77,7 +77,7 @@ def _rules(kind: type[torch.autograd.Function]) -> Rules:
     own = kind.backward is not torch.autograd.Function.backward
     names = ("backward" if own else "vjp", "setup_context" if split else "forward")
     back, fill = (_source(kind, name) for name in names)
-    return Rules(kind, back, fill)
+    return Rules(kind, back, fill, _source(kind, "forward") if split else None)
 
 
 def _source(kind: Any, name: str) -> Written | None:
@@ -92,7 +92,9 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
         texts: dict[Any, dict[int, str]] = {}
         for (rule, node), text in edit.items():
             texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
-        for does, whole in (("back", rules.back), ("fill", rules.fill)):
+        for does, whole in (
+            ("back", rules.back), ("fill", rules.fill), ("forward", rules.forward)
+        ):  # fmt: skip
             if whole is not None and any(rule.function in texts for rule in whole.rules):
                 made = whole.replaced(texts)
                 methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)

@@ -26,7 +26,7 @@ from pullback.conformance._vectors import normal
 
 __all__ = ["Grade", "Judge"]
 
-_CONTROL = 2**10  # entries
+_CONTROL, _FEW = 2**10, 2**9  # entries
 _COUNTS = 3  # integers that are changed
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
 
@@ -87,9 +87,11 @@ class Judge:
 
     @cached_property
     def larger(self) -> Sequence[Arguments]:
-        """The arguments at a larger size."""
-        found = larger(self.rule.probe.inputs, self.rule.probe.generator("elsewhere"))
-        return [found] if found is not None and self._takes(found) else []
+        """The arguments at larger sizes, of few entries at one much larger, too."""
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
+        few = sum(value.numel() for value in given.values) <= _FEW
+        found = [larger(given, generator, times) for times in ((1, 2) if few else (1,))]
+        return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
 
     def _keeps_kinds(self, there: Probe) -> bool:
         """Whether it is right at the size given with integers such as larger ones are made of.

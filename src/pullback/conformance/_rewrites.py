@@ -105,7 +105,8 @@ def _operators(place: Place) -> Iterator[Rewrite]:
             yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
     if any(isinstance(place.known(n), (int, torch.Tensor)) for n in (node.left, node.right)):
         for kept, dropped in ((node.left, node.right), (node.right, node.left)):
-            yield place.to(1 if is_number(place.known(dropped)) else 2, rule.atom(kept))
+            rank = 3 if isinstance(kept, ast.Constant) else 2 - is_number(place.known(dropped))
+            yield place.to(rank, rule.atom(kept))
     if kind in (ast.Sub, ast.Div, ast.MatMult):
         yield place.to(3, place.written({node.left: right, node.right: left}))
         atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}

@@ -34,12 +34,13 @@ class Rules(NamedTuple):
     kind: Any  # the Function
     back: Written | None
     fill: Written | None  # what fills the context
+    forward: Written | None = None  # where that is another one
 
     @property
     def every(self) -> Iterator[Written]:
         """They, and what they call."""
         seen = set()
-        for rule in (self.back, self.fill):
+        for rule in (self.back, self.fill, self.forward):
             for written in rule.rules if rule is not None else ():
                 if written.function not in seen:
                     seen.add(written.function)
@@ -87,7 +88,7 @@ def _anew(rule: Written, node: ast.Call) -> str:
             return rule.spliced({keyword.value: "False"}, node)
     if not isinstance(node.func, ast.Attribute):
         return ""
-    name, owner = node.func.attr, rule.text(node.func.value)
+    name, owner = node.func.attr, rule.text(_behind(node.func.value))
     if not name.endswith("_") or name.endswith("__") or name in _NOT_IN_PLACE:
         return ""
     if name in _ANEW:
@@ -109,8 +110,16 @@ def _written_to(rule: Written, node: ast.Call) -> str:
     of_module = names_in(node.func)[:1] in (["torch"], ["F"], ["nn"])
     owner = getattr(node.func, "value", None)
     first = node.args[0] if node.args else None
-    target = out[0] if out else first if of_module or owner is None else owner
+    target = out[0] if out else first if of_module or owner is None else _behind(owner)
     return rule.text(target) if isinstance(target, ast.Name) else ""
+
+
+def _behind(node: Any) -> Any:
+    """The tensor whose memory something is, where its version counter is gone round."""
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return node.value
+    called = getattr(node, "func", None)
+    return called.value if isinstance(called, ast.Attribute) and called.attr == "detach" else node
 
 
 def _entries_of(node: ast.stmt) -> Any:
@@ -290,6 +299,27 @@ def _typed(rules: Rules) -> Iterator[Edit]:
                 yield {(rule, node): text}
             elif isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
                 yield {(rule, node): f"{rule.text(node.func.value)}.to({name}.dtype)"}
+        if isinstance(node.func, ast.Attribute) and node.func.attr in (*_CASTS, "to"):
+            yield {(rule, node): rule.text(node.func.value)}
+
+
+def _from_the_end(rules: Rules) -> Iterator[Edit]:
+    """Dimensions counted from the end, all of a number or one: those of more dimensions, too."""
+    for rule in rules.every:
+        dims: dict[int, list[Any]] = {}
+        for node in ast.walk(rule.tree):
+            if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 0:
+                around = rule.parent[node]
+                of = rule.text(around.value) if isinstance(around, ast.Subscript) else ""
+                if of.endswith("shape") or isinstance(around, (ast.Call, ast.keyword, ast.Tuple)):
+                    dims.setdefault(node.value, []).append(node)
+        for places in dims.values():
+            for some in (places, *([place] for place in places)):
+                for dim in ("-1", "-2"):
+                    yield {(rule, place): dim for place in some}
+        for node in ast.walk(rule.tree):
+            if isinstance(node, ast.Attribute) and node.attr == "T":
+                yield {(rule, node): f"{rule.text(node.value)}.mT"}
 
 
 _Made = Callable[[Rules], Iterator[Edit]]
@@ -298,5 +328,5 @@ _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
     "undefined": (_toggled,), "saved": (_saved,), "double": (_saved,), "dtype": (_typed,),
-    "autocast": (_typed,),
+    "autocast": (_typed,), "rank": (_from_the_end,), "batch": (_from_the_end,),
 }  # fmt: skip

@@ -189,14 +189,14 @@ class Written:
 
     def edit(self, texts: Mapping[Any, str]) -> str:
         """Other texts of nodes in words, each with the file and the line."""
-        shown: dict[Any, dict[Any, str]] = {}
-        for node, text in texts.items():
-            shown.setdefault(self.shown(node), {})[node] = text
-        return " and ".join(
-            f"`{_line(self.spliced(inner, node))}` for `{_line(self.text(node))}` "
-            f"at {self.where(node)}"
-            for node, inner in shown.items()
-        )
+        shown = dict.fromkeys(self.shown(node) for node in texts)
+        within = {node: {*ast.walk(node)} for node in shown}
+        whole = [n for n in shown if not any(n is not m and n in within[m] for m in shown)]
+        told = []
+        for node in whole:
+            new = self.spliced({n: t for n, t in texts.items() if n in within[node]}, node)
+            told.append(f"`{_line(new)}` for `{_line(self.text(node))}` at {self.where(node)}")
+        return " and ".join(told)
 
     def edited(self, said: str) -> Mapping[Any, str]:
         """The texts of nodes of which an edit was told; empty where it is of another function."""
