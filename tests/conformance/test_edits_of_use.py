@@ -235,7 +235,7 @@ USES = {
     "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
     "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),
     "no zeros": (NoZeros, (X,), "undefined", "`ctx.set_materialize_grads(True)` for"),
-    "around the counter": (AroundTheCounter, (X.abs() + 2,), "mutation",
+    "around the counter": (AroundTheCounter, (X.abs() + 0.1,), "mutation",
                            "`x = x.clamp(min=1.0)` for `x.data.clamp_(min=1.0)`"),
     "for batches": (FromTheFront, (X.reshape(2, 3),), "rank",
                     "`g.flip(-1).cumsum(-1).flip(-1)` for `g.flip(1).cumsum(1).flip(1)`"),
