@@ -112,6 +112,20 @@ class OnTheClassBesides(torch.autograd.Function):
         return g * x.cos() * OnTheClassBesides.mask
 
 
+CACHE = {}
+
+
+class Cached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        CACHE["x"] = x.detach().clone()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * CACHE["x"].cos()
+
+
 class OnTheContext(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -229,6 +243,7 @@ USES = {
                "`ctx.needs_input_grad[1]` for `ctx.needs_input_grad[0]`"),
     "on the class": (OnTheClass, (X,), "state", "`mask = x > 0; ctx.save_for_backward(mask)` for"),
     "on the class, besides": (OnTheClassBesides, (X,), "state", "ctx.save_for_backward(x, mask)"),
+    "in a dictionary": (Cached, (X,), "state", "for `CACHE[\"x\"] = x.detach().clone()`"),
     "on the context": (OnTheContext, (X,), "saved", "`ctx.save_for_backward(x)` for `ctx.x = x`"),
     "detached": (Detached, (X,), "double", "`ctx.save_for_backward(x)` for `ctx.x = x.detach()`"),
     "beside what is saved": (BesideSaved, (X, X), "saved", "`ctx.saved_tensors[:1]` for"),

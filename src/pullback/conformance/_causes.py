@@ -53,20 +53,36 @@ def fold(
     for finding in _folded(probe, [*known, *findings], again):
         latest[finding.clause] = finding
         yield finding
+    for clause in [finding.clause for finding in findings if finding.verdict.is_bad]:
+        for told in _with_edit(probe, clause, latest, again):
+            latest[told.clause] = told
+            yield told
+
+
+def _with_edit(
+    probe: Probe, clause: str, latest: Mapping[str, Finding], again: Again
+) -> Iterator[Finding]:
+    """A finding with the edit that mends it, and what holds with that as its consequences."""
+    finding = latest[clause]
+    if finding.cause or finding.hint.startswith(EDIT):
+        return
     causes = [f for f in latest.values() if f.verdict.is_bad and not f.cause]
-    edits = {f.hint.partition(". ")[0]: f.clause for f in causes}
-    kept = [f.clause for f in findings if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
-    for finding in [latest[finding.clause] for finding in findings]:
-        if not finding.verdict.is_bad or finding.cause or finding.hint.startswith(EDIT):
-            continue
-        healed = [f.clause for f in latest.values() if f.cause == finding.clause]
-        healed = [id_ for id_ in healed if id_ not in _SLOW]
-        edit = edit_of_clause(probe, finding.clause, healed, kept, again)
-        if edit and f"Write {edit}" in edits:
-            yield replace(finding, cause=edits[f"Write {edit}"])
-        elif edit:
-            detail, hint = f"{finding.detail} It holds with {edit}.", f"Write {edit}."
-            yield replace(finding, detail=detail, hint=f"{hint} {finding.hint}".strip())
+    kept = [f.clause for f in latest.values() if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
+    healed = [f.clause for f in latest.values() if f.cause == clause and f.clause not in _SLOW]
+    edit = edit_of_clause(probe, clause, healed, kept, again)
+    if edit is None:
+        return
+    said, there = edit
+    same = [f.clause for f in causes if f.hint.partition(". ")[0] == f"Write {said}"]
+    if same:
+        yield replace(finding, cause=same[0])
+        return
+    detail, hint = f"{finding.detail} It holds with {said}.", f"Write {said}. {finding.hint}"
+    yield replace(finding, detail=detail, hint=hint.strip())
+    for other in causes:
+        mended = other.hint.startswith(EDIT) or other.clause in (clause, *_SLOW)
+        if not mended and again(other.clause, there).verdict is Verdict.HOLDS:
+            yield replace(other, cause=clause)
 
 
 def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator[Finding]:

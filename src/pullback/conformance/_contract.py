@@ -30,8 +30,8 @@ Again = Callable[[str, Probe], Finding]
 
 def edit_of_clause(
     probe: Probe, clause: str, healed: Sequence[str], kept: Sequence[str], again: Again
-) -> str:
-    """The edit after which a clause holds, ``"`new` for `old` at file:line"``; or an empty text.
+) -> tuple[str, Probe] | None:
+    """The edit after which a clause holds, and the subject with it; ``None`` if none was found.
 
     Arguments:
         probe: the subject with its inputs.
@@ -39,6 +39,9 @@ def edit_of_clause(
         healed: what fails for the same cause, and is to hold then.
         kept: what holds, and is to hold still.
         again: tests a clause again.
+
+    Returns:
+        The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
     """
     until = time.process_time() + _SECONDS
     with suppress(Exception):  # nothing but words depends on it
@@ -46,11 +49,11 @@ def edit_of_clause(
             rules = _rules(kind)
             for edit in itertools.islice(slips(clause, rules), _MOST):
                 if time.process_time() > until:
-                    return ""
+                    return None
                 there = _edited(probe, kind, rules, edit)
                 if there is not None and _hold(there, [clause, *healed, *kept], again):
-                    return _in_words(edit)
-    return ""
+                    return _in_words(edit), there
+    return None
 
 
 def _in_words(edit: Edit) -> str:

@@ -5,7 +5,7 @@ view that needs contiguous memory made one that does not, what calls share kept 
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pullback.conformance._written import Written, names_in
@@ -176,15 +176,15 @@ def _toggled(rules: Rules) -> Iterator[Edit]:
             yield {(rule, node): rule.spliced({node.args[0]: "True"}, node)}
 
 
-def _of_the_class(rules: Rules) -> Mapping[str, list[tuple[Written, Any]]]:
-    """Where the rules read and write what stands on the class, by its name, if they write it."""
+def _between_calls(rules: Rules) -> Mapping[str, list[tuple[Written, Any]]]:
+    """Where the rules read and write what stands on the class or in a dictionary beside it."""
     owners = {name for rule in rules.every for name, value in rule.function.__globals__.items()
               if isinstance(value, type) and value in rules.kind.__mro__}  # fmt: skip
     places: dict[str, list[tuple[Written, Any]]] = {}
-    for rule, node in _nodes(rules, ast.Attribute):
-        path = names_in(node)
-        if len(path) == 2 and path[0] in owners:
-            places.setdefault(path[1], []).append((rule, node))
+    for rule, node in _nodes(rules, ast.Attribute, ast.Subscript):
+        name = _shared_name(rule, node, owners)
+        if name.isidentifier():
+            places.setdefault(name, []).append((rule, node))
     own = (rules.back, rules.fill)
     return {
         name: some
@@ -194,12 +194,25 @@ def _of_the_class(rules: Rules) -> Mapping[str, list[tuple[Written, Any]]]:
     }
 
 
+def _shared_name(rule: Written, node: Any, owners: Collection[str]) -> str:
+    """The name of what calls share; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        path = names_in(node)
+        keyed = isinstance(rule.parent[node], ast.Subscript)
+        return path[1] if len(path) == 2 and path[0] in owners and not keyed else ""
+    path = names_in(node.value)
+    key = getattr(node.slice, "value", None)
+    shared = path[:1] and path[0] not in rule.local and len(path) < 3
+    beside = len(path) == 1 or (len(path) == 2 and path[0] in owners)
+    return key if shared and beside and isinstance(key, str) else ""
+
+
 def _on_context(rules: Rules) -> Iterator[Edit]:
-    """What forward leaves on the class, on the context, or saved there."""
+    """What forward leaves where calls share it, on the context, or saved there."""
     back, fill = rules.back, rules.fill
-    if back is None or fill is None or fill.tree.name == "setup_context":
+    if back is None or fill is None:
         return
-    for name, places in _of_the_class(rules).items():
+    for name, places in _between_calls(rules).items():
         yield {(rule, node): f"{_context(rule)}.{name}" for rule, node in places}
         yield from _into_saved(name, places, back, fill)
 
@@ -229,10 +242,9 @@ def _into_saved(
     if not isinstance(store, ast.Assign) or len(store.targets) > 1:
         return
     for value in _sources(store.value):
-        local = value.id if isinstance(value, ast.Name) else name
-        if local == name and name in fill.local and not isinstance(value, ast.Name):
-            continue
-        text = "" if isinstance(value, ast.Name) else f"{name} = {fill.text(value)}"
+        free = name if name not in fill.local else f"saved_{name}"
+        local = value.id if isinstance(value, ast.Name) else free
+        text = "" if isinstance(value, ast.Name) else f"{local} = {fill.text(value)}"
         within = {*ast.walk(store)}
         edit = {(rule, n): local for rule, n in places if rule is fill and n not in within}
         save, before = _saving(local, back, fill)
@@ -246,13 +258,13 @@ def _into_saved(
 
 
 def _sources(value: Any) -> Iterator[Any]:
-    """A value, and what it is a copy of to which autograd sees no way."""
-    yield value
+    """What a value is a copy of to which autograd sees no way, and the value."""
     called = getattr(value, "func", None)
     if isinstance(called, ast.Attribute) and called.attr in ("detach", "clone"):
-        yield called.value
+        yield from _sources(called.value)
     elif isinstance(value, ast.Attribute) and value.attr == "data":
-        yield value.value
+        yield from _sources(value.value)
+    yield value
 
 
 def _saving(local: str, back: Written, fill: Written) -> tuple[dict[tuple[Written, Any], str], int]:
