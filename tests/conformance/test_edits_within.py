@@ -1,9 +1,14 @@
 """An edit is found within nested functions, lambdas, comprehensions, helpers, and callables."""
 
+import threading
+
 import pytest
 import torch
 
 from pullback.conformance import check
+from pullback.conformance._mends import around, changed
+from pullback.conformance._subject import Subject
+from pullback.conformance._within import with_functions
 
 generator = torch.Generator().manual_seed(7)
 
@@ -185,7 +190,7 @@ class Lost(torch.autograd.Function):
         return g * torch.linspace(1, 2, g.numel(), dtype=g.dtype).reshape(g.shape)
 
 
-def around(x):
+def lost(x):
     return Lost.apply(3 * x).sum()
 
 
@@ -215,7 +220,7 @@ def test_of_several_functions_behind_a_callable_the_wrong_one_is_named():
 
 
 def test_the_function_is_named_where_no_edit_is_found():
-    finding = check(around, drawn(7), clauses="derivative")["derivative"]
+    finding = check(lost, drawn(7), clauses="derivative")["derivative"]
     assert "Lost is wrong by itself: check it alone." in finding.detail
 
 
@@ -223,3 +228,23 @@ def test_the_functions_behind_a_callable_are_as_they_were():
     own = dict(vars(HalfSquare)), dict(vars(Exponential))
     check(near, drawn(4, 2), clauses=["derivative", "cotangent", "state"])
     assert (dict(vars(HalfSquare)), dict(vars(Exponential))) == own
+
+
+def test_the_functions_behind_a_callable_are_as_they_were_whatever_thread_ends_last():
+    other = changed(HalfSquare, [around(back=lambda method, ctx, g: method(ctx, g))])
+    subject = Subject.of(lambda gate: gate() or HalfSquare.apply(drawn(3)))
+    started, own = threading.Barrier(2, timeout=10), dict(vars(HalfSquare))
+    ends = [threading.Event(), threading.Event()]
+
+    def gate(k):
+        started.wait()
+        ends[k].wait(10)
+
+    call = with_functions(subject, {HalfSquare: other}).call
+    threads = [threading.Thread(target=call, args=(lambda k=k: gate(k),)) for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for end, thread in zip(ends, threads, strict=True):
+        end.set()
+        thread.join()
+    assert dict(vars(HalfSquare)) == own

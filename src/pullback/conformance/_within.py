@@ -1,5 +1,6 @@
 """The Functions that a callable applies, and the same callable with others in their place."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -120,23 +121,42 @@ def _with(subject: Subject, others: Mapping[_Kind, _Kind]) -> Subject:
 def _standing_in(others: Mapping[_Kind, _Kind]) -> Iterator[None]:
     """While forward runs the classes have the methods of others; backward finds those by its node.
 
-    So their own are back in place before anything else is called.
+    So their own are back in place before anything else is called, whatever thread ends last.
     """
-    before: list[tuple[_Kind, str, Any]] = []
+    entered: list[tuple[_Kind, dict[str, Any]]] = []
     try:
         for kind, other in others.items():
             told = around(fill=_answered_by(other))(other)
-            methods = {n: m for n, m in vars(other).items() if isinstance(m, staticmethod)}
-            for name, method in {**methods, **told}.items():
-                before.append((kind, name, vars(kind).get(name)))
-                setattr(kind, name, method)
+            methods = {n: m for n, m in vars(other).items() if isinstance(m, staticmethod)} | told
+            entered.append((kind, methods))
+            with _lock:
+                _entered.setdefault(kind, []).append(methods)
+                _put(kind)
         yield
     finally:
-        for kind, name, method in reversed(before):
-            if method is None:
-                delattr(kind, name)
-            else:
-                setattr(kind, name, method)
+        for kind, methods in entered:
+            with _lock:
+                _entered[kind] = [one for one in _entered[kind] if one is not methods]
+                _put(kind)
+
+
+_lock = threading.Lock()
+_entered: dict[_Kind, list[dict[str, Any]]] = {}
+_own: dict[_Kind, dict[str, Any]] = {}  # what the classes define themselves
+
+
+def _put(kind: _Kind) -> None:
+    """Give a class the methods that were entered last, or its own."""
+    own, latest = _own.setdefault(kind, {}), _entered[kind][-1] if _entered[kind] else {}
+    for name in latest:
+        own.setdefault(name, vars(kind).get(name))
+    for name, method in own.items():
+        if latest.get(name, method) is not None:
+            setattr(kind, name, latest.get(name, method))
+        elif name in vars(kind):
+            delattr(kind, name)
+    if not latest:
+        del _own[kind], _entered[kind]
 
 
 def _answered_by(other: _Kind) -> Callable[..., Any]:
