@@ -317,6 +317,13 @@ def test_inputs_without_strided_numbers_are_refused_by_name(unusual, told):
         check(Cube, unusual(), isolate=True)
 
 
+def test_of_a_sparse_input_the_lines_to_paste_are_told():
+    with pytest.raises(ArgumentError) as refused:
+        check(Cube, torch.eye(3).to_sparse_csr())
+    assert "def dense(a0): return Cube.apply(a0.to_sparse_csr())" in str(refused.value)
+    assert "pullback.check(dense, a0.to_dense())" in str(refused.value)
+
+
 @pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
 def test_a_seed_that_torch_cannot_take_is_refused(seed):
     with pytest.raises(ArgumentError, match="seed"):

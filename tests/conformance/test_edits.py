@@ -736,7 +736,7 @@ NAMED = {
     "dimension": (
         Softmax,
         (X @ X.T,),
-        ("`(g * y).sum(1, keepdim=True)` for `(g * y).sum(-2, keepdim=True)` at test_edits.py"),
+        ("`(g * y).sum(-1, keepdim=True)` for `(g * y).sum(-2, keepdim=True)` at test_edits.py"),
     ),
     "number of its own": (
         ByLogLength,
@@ -760,7 +760,7 @@ NAMED = {
         LayerNorm,
         (torch.randn(12, 25, generator=generator),),  # too many to move each of them
         (
-            "`g - g.mean(1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)` for `g - y "
+            "`g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)` for `g - y "
             "* (g * y).mean(-1, keepdim=True)` at test_edits.py"
         ),
     ),
@@ -809,7 +809,7 @@ NAMED = {
     "extent": (
         WholeSoftmax,
         (X,),
-        "`(g * y).sum(1, keepdim=True)` for `(g * y).sum()` at test_edits.py",
+        "`(g * y).sum(-1, keepdim=True)` for `(g * y).sum()` at test_edits.py",
     ),
     "state before": (
         Scan,
@@ -843,7 +843,7 @@ NAMED = {
     "one less": (
         Standardises,
         (torch.randn(4, 7, generator=generator),),
-        "`(g * g.shape[1] / (g.shape[1] - 1) * y).mean(1, keepdim=True)` for "
+        "`(g * g.shape[-1] / (g.shape[-1] - 1) * y).mean(1, keepdim=True)` for "
         "`(g * y).mean(1, keepdim=True)` at test_edits.py",
     ),
     "operand": (
@@ -872,7 +872,7 @@ NAMED = {
     "one too many": (
         Composite,
         (torch.rand(3, 6, generator=generator), torch.randn(3, 6, generator=generator)),
-        "`1` for `1 - alpha` at test_edits.py",
+        "`through` for `(1 - alpha) * through` at test_edits.py",
     ),
     "index of a loop": (
         Chain,
@@ -943,7 +943,7 @@ NAMED = {
     "solved by few steps": (
         NewtonLogSumExp,
         (X,),
-        "`share.sum(1, keepdim=True)` for `share.sum(0, keepdim=True)` at test_edits.py",
+        "`share.sum(-1, keepdim=True)` for `share.sum(0, keepdim=True)` at test_edits.py",
     ),
     "searched by few steps": (
         NewtonRoot,

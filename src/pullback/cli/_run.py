@@ -153,7 +153,8 @@ def _has_hung(report: Report) -> bool:
 
 
 def _one_line(error: PullbackError) -> str:
-    return " ".join(part for part in (error.what, error.given) if part)
+    lines = error.mend if "\n" in (error.mend or "") else ""  # to paste
+    return " ".join(part for part in (error.what, error.given) if part) + f"\n{lines}".rstrip()
 
 
 def side_by_side() -> int:

@@ -1,6 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -227,6 +227,15 @@ class Arguments:
         )
         return with_fields(self, args=args, kwargs=kwargs)
 
+    def with_counts(self) -> Iterator["Arguments"]:
+        """The same arguments with one integer by one larger, for each that is no tensor."""
+        every, form = pytree.tree_flatten((self.args, dict(self.kwargs)))
+        for place in [k for k, leaf in enumerate(every) if type(leaf) is int]:
+            args, kwargs = pytree.tree_unflatten(
+                [leaf + 1 if k == place else leaf for k, leaf in enumerate(every)], form
+            )
+            yield with_fields(self, args=args, kwargs=kwargs)
+
     def with_generators(self, generators: Sequence[PutBack]) -> "Arguments":
         """The same arguments with more generators that are put back before each run."""
         return with_fields(self, generators=(*self.generators, *generators))
@@ -251,18 +260,50 @@ def _is_other(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad or is_composed(tensor)
 
 
-def refuse_data(arguments: Arguments) -> None:
-    """Refuse tensors that have no strided numbers to move and compare."""
+def refuse_data(arguments: Arguments, name: str = "F") -> None:
+    """Refuse tensors that have no strided numbers to move and compare.
+
+    Arguments:
+        arguments: the inputs.
+        name: how the Function is called.
+
+    Raises:
+        ArgumentError: there is such a tensor; of a sparse one it has the lines to paste.
+    """
     for path, value in zip(arguments.paths, arguments.values, strict=True):
         kind = _unusual(value)
         if kind:
+            lines = _of_dense(arguments, name) if value.layout in _SPARSE else ""
             raise ArgumentError(
                 "An input cannot be checked.",
                 given=f"{path} is {kind}",
                 expected="strided tensors that hold numbers",
-                mend="Check the Function on dense tensors, or wrap it in a function that makes "
+                mend=lines
+                or "Check the Function on dense tensors, or wrap it in a function that makes "
                 "such a tensor of dense ones.",
             )
+
+
+_SPARSE = {
+    torch.sparse_coo: "", torch.sparse_csr: "_csr", torch.sparse_csc: "_csc",
+}  # fmt: skip
+
+
+def _of_dense(arguments: Arguments, name: str) -> str:
+    """A function of dense tensors that applies a Function to sparse ones, and its check."""
+    layouts = [getattr(value, "layout", None) for value in arguments.args]
+    names = [f"a{k}" for k in range(len(layouts))]
+    made = [f"{n}.to_sparse{_SPARSE[layout]}()" if layout in _SPARSE else n
+            for n, layout in zip(names, layouts, strict=True)]  # fmt: skip
+    given = [f"{n}.to_dense()" if made_of != n else n
+             for n, made_of in zip(names, made, strict=True)]  # fmt: skip
+    own = name.rpartition(":")[2]
+    return (
+        "Check a function of dense tensors around it, beside it in its file:\n"
+        f"    def dense({', '.join(names)}): return {own}.apply({', '.join(made)})\n"
+        f"    pullback.check(dense, {', '.join(given)})\n"
+        f"or pullback check {name.rpartition(':')[0]}:dense --input '...'"
+    )
 
 
 def _unusual(value: torch.Tensor) -> str:

@@ -3,7 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from pullback.conformance._subject import Subject
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
-__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "by_autograd", "mended"]
+__all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "by_autograd", "changed", "mended"]
 
 _Kind = type[torch.autograd.Function]
 
@@ -42,14 +42,17 @@ def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
     kind = subject.function
     if kind is None and reference_of(subject.target) is not None:
         kind = subject.target.function
-    if kind is None:
-        return None
-    try:
+    other = None if kind is None else changed(kind, steps)
+    return None if other is None else replace(subject, call=other.apply, function=other)
+
+
+def changed(kind: _Kind, steps: Sequence[Undo]) -> _Kind | None:
+    """A Function with other methods, step by step; ``None`` for one that cannot be derived from."""
+    with suppress(Exception):
         for undo in steps:
             kind = type(kind)(kind.__name__, (kind,), {**undo(kind), "__module__": kind.__module__})
-    except Exception:  # a class that cannot be derived from
-        return None
-    return replace(subject, call=kind.apply, function=kind)
+        return kind
+    return None
 
 
 def by_autograd(subject: Subject) -> Subject | None:

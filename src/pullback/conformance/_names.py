@@ -1,19 +1,24 @@
 """What an expression of a rule may name, and how a number is written in those names."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from pullback.conformance._changes import CLOSE, is_same
-from pullback.conformance._mends import Stand
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression
 
-__all__ = ["Name", "is_number", "named_factors", "names_at", "numbers_at"]
+__all__ = ["Name", "along", "is_number", "is_size", "named_factors", "names_at", "numbers_at"]
 
+_DEPTH, _FEW = 2, 8  # of what is held by what, and how many of a row
+# These hold what is not of the moment.
+_OWN_RIGHT = (torch.Tensor, torch.nn.Module, type, ModuleType, FunctionType)
 _WHOLE = range(2, 13)  # numbers that are told as such, also as divisors
+_MANY, _SHARP = 60, 1e-6  # forms of numbers of which several go together, and how near they come
 
 
 class Name(NamedTuple):
@@ -23,6 +28,9 @@ class Name(NamedTuple):
     value: Any
 
 
+_CONSTANTS = (Name("torch.pi", math.pi), Name("(2 * torch.pi)", 2 * math.pi))
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a finite number of Python's."""
     return type(value) in (int, float) and math.isfinite(value)
@@ -30,19 +38,31 @@ def is_number(value: Any) -> bool:
 
 def names_at(expression: Expression, noted: Watch) -> Sequence[Name]:
     """The tensors and numbers that it may name, each under its first name."""
-    found: list[Name] = []
-    for name, value in noted.scopes.get(expression.place, {}).items():
-        if name.startswith("_"):  # what is not to be read
-            continue
-        found.append(Name(name, value))
-        for attribute, held in vars(value).items() if isinstance(value, Stand) else ():
-            if attribute == "saved_tensors":
-                found += [Name(f"{name}.saved_tensors[{k}]", t) for k, t in enumerate(held)]
-            elif not attribute.startswith("_"):
-                found.append(Name(f"{name}.{attribute}", held))
+    scope = noted.scopes.get(expression.place, {}).items()
+    named = [Name(name, value) for name, value in scope if not name.startswith(("_", "."))]
+    found = [name for whole in named for name in (whole, *_parts(whole, _DEPTH))]
     usable = [n for n in found if isinstance(n.value, torch.Tensor) or is_number(n.value)]
-    usable.sort(key=lambda name: "." in name.text)  # a name of its own before a path
+    usable.sort(key=lambda name: not name.text.isidentifier())  # a name of its own before a path
     return [n for k, n in enumerate(usable) if not any(_is_one(n, o) for o in usable[:k])]
+
+
+def _parts(name: Name, depth: int) -> Iterator[Name]:
+    """What a context, an object, a dictionary or a few values in a row hold."""
+    text, value = name
+    held: list[Name] = []
+    if isinstance(value, torch.Size):
+        held = [Name(f"{text}[{along(k, len(value))}]", n) for k, n in enumerate(value)]
+    elif isinstance(value, (list, tuple)):
+        held = [Name(f"{text}[{k}]", part) for k, part in enumerate(value[:_FEW])]
+    elif isinstance(value, dict):
+        texts = [(key, part) for key, part in value.items() if isinstance(key, str)]
+        held = [Name(f'{text}["{key}"]', part) for key, part in texts]
+    elif hasattr(value, "__dict__") and not isinstance(value, _OWN_RIGHT):
+        own = [(key, part) for key, part in vars(value).items() if not key.startswith("_")]
+        held = [Name(f"{text}.{key}", part) for key, part in own]
+    for part in held if depth else ():
+        yield part
+        yield from _parts(part, depth - 1)
 
 
 def _is_one(name: Name, other: Name) -> bool:
@@ -63,51 +83,91 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
                 if 0 < count < name.value.numel():
                     used = name.text if mask else f"({name.text} >= 0)"
                     found.append(Name(f"{used}.sum()", count))
-            sizes = enumerate(name.value.shape)
-            found += [Name(f"{name.text}.shape[{d}]", size) for d, size in sizes if size > 1]
+            sizes = [n for n in enumerate(name.value.shape) if n[1] > 1]
+            ndim = name.value.ndim
+            found += [Name(f"{name.text}.shape[{along(d, ndim)}]", size) for d, size in sizes]
+            found += [Name(f"{name.text}.numel()", name.value.numel())] * bool(sizes)
     first: dict[Any, Name] = {}
     for name in found:
-        first.setdefault((type(name.value), name.value), name)
+        every = name.text.endswith(".numel()")  # of one row, another number than its size
+        first.setdefault((type(name.value), name.value, every), name)
     return list(first.values())
+
+
+def along(dim: int, ndim: int) -> int:
+    """How a dimension is written: the last one so that it is that of more dimensions, too."""
+    return -1 if dim == ndim - 1 else dim
+
+
+def is_size(name: Name) -> bool:
+    """Whether a number is how many there are."""
+    return ".shape[" in name.text or name.text.endswith(".numel()")
 
 
 def named_factors(factor: float, numbers: Sequence[Name]) -> Iterator[tuple[int, str]]:
     """How a factor may be written, with ``{0}`` for what it multiplies."""
-    known = [(n.text, abs(float(n.value)), n) for n in numbers if n.value not in (0, 1, -1)]
+    known = [n for n in (*numbers, *_CONSTANTS) if n.value not in (0, 1, -1)]
+    forms = [form for name in known for form in _forms(name)]
+    whole = [
+        _Form(2 + (n > 2), how, by)
+        for n in _WHOLE
+        for how, by in ((f"{n} * {{0}}", float(n)), (f"{{0}} / {n}", 1 / n))
+    ]
+    pairs = (form for one, two in itertools.combinations(known, 2) for form in _of_two(one, two))
+    for form in itertools.chain(forms, whole, pairs):
+        if abs(factor - form.value) <= CLOSE * abs(form.value):
+            yield form.rank, form.how
+        elif abs(factor + form.value) <= CLOSE * abs(form.value):
+            yield form.rank, f"-{form.how}"
+    yield from _together(factor, forms[:_MANY])
 
-    def near(other: float) -> bool:
-        return other > 0 and abs(factor - other) <= CLOSE * other
 
-    for text, value, name in known:
-        size = type(name.value) is int and value > 2
-        kinds = [
-            (2 + size, "{0} * " + text, value), (2 + size, "{0} / " + text, 1 / value),
-            (3, "{0} * " + f"{text} ** 2", value**2), (3, "{0} / " + f"{text} ** 2", value**-2),
-            (4, "{0} * " + f"{text} ** 0.5", value**0.5),
-            (4, "{0} / " + f"{text} ** 0.5", value**-0.5),
-            (4, "{0} / " + f"{text} ** 3", value**-3), (4, "{0} * " + f"{text} ** 3", value**3),
-        ]  # fmt: skip
-        if not size:
-            kinds += [
-                (3, "{0} * " + f"(1 - {text})", 1 - value),
-                (3, "{0} * " + f"(1 + {text})", 1 + value),
-                (3, "{0} / " + f"(1 - {text})", 1 / (1 - value) if value != 1 else 0),
-                (3, "{0} / " + f"(1 + {text})", 1 / (1 + value)),
-            ]  # fmt: skip
-        else:
-            kinds += [
-                (3, "{0} * " + f"({text} - 1)", value - 1),
-                (3, "{0} / " + f"({text} - 1)", 1 / (value - 1)),
-                (3, "{0} * " + f"{text} / ({text} - 1)", value / (value - 1)),
-                (3, "{0} * " + f"({text} - 1) / {text}", (value - 1) / value),
-            ]  # fmt: skip
-        yield from ((rank, how) for rank, how, by in kinds if near(by))
-    for n in _WHOLE:
-        yield from [(2 if n == 2 else 3, f"{n} * " + "{0}")] * near(n)
-        yield from [(2 if n == 2 else 3, "{0} / " + f"{n}")] * near(1 / n)
-    for k, (one, value, _) in enumerate(known):
-        for other, by, _ in known[k + 1 :]:
-            yield from [(4, "{0} * " + f"({one} * {other})")] * near(value * by)
-            yield from [(4, "{0} / " + f"({one} * {other})")] * near(1 / (value * by))
-            yield from [(4, "{0} * " + f"{one} / {other}")] * near(value / by)
-            yield from [(4, "{0} * " + f"{other} / {one}")] * near(by / value)
+class _Form(NamedTuple):
+    """A factor made of one number."""
+
+    rank: int
+    how: str
+    value: float
+
+
+def _forms(name: Name) -> Iterator[_Form]:
+    text, value = name.text, float(name.value)
+    size = type(name.value) is int and abs(value) > 2
+    yield _Form(2 + size, f"{{0}} * {text}", value)
+    yield _Form(2 + size, f"{{0}} / {text}", 1 / value)
+    if size:
+        yield _Form(3, f"{{0}} * ({text} - 1)", value - 1)
+        yield _Form(3, f"{{0}} / ({text} - 1)", 1 / (value - 1))
+        yield _Form(3, f"{{0}} * {text} / ({text} - 1)", value / (value - 1))
+        yield _Form(3, f"{{0}} * ({text} - 1) / {text}", (value - 1) / value)
+    else:
+        for by, other in ((f"(1 - {text})", 1 - value), (f"(1 + {text})", 1 + value)):
+            yield _Form(3, f"{{0}} * {by}", other)
+            yield from [_Form(3, f"{{0}} / {by}", 1 / other)] * (other != 0)
+    for power in (2, 0.5, 3) if value > 0 else (2, 3):
+        rank = 3 if power == 2 else 4
+        yield _Form(rank, f"{{0}} * {text} ** {power}", value**power)
+        yield _Form(rank, f"{{0}} / {text} ** {power}", value**-power)
+
+
+def _of_two(one: Name, other: Name) -> Iterator[_Form]:
+    value, by = float(one.value), float(other.value)
+    yield _Form(4, f"{{0}} * {one.text} * {other.text}", value * by)
+    yield _Form(4, f"{{0}} / ({one.text} * {other.text})", 1 / (value * by))
+    yield _Form(4, f"{{0}} * {one.text} / {other.text}", value / by)
+    yield _Form(4, f"{{0}} * {other.text} / {one.text}", by / value)
+
+
+def _together(factor: float, forms: Sequence[_Form]) -> Iterator[tuple[int, str]]:
+    """Several numbers together, some by 2: of so many, few digits would be met by chance."""
+    twice = [_Form(2, "2 * {0}", 2.0), _Form(2, "{0} / 2", 0.5)]
+    both = [*itertools.combinations(forms, 2)]
+    every: list[tuple[_Form, ...]] = [*itertools.product(twice, forms), *both]
+    every += [(*two, last) for two in both for last in twice]
+    for some in every:
+        value = math.prod(form.value for form in some)
+        if abs(abs(factor) - abs(value)) <= _SHARP * abs(value):
+            how = "{0}"
+            for form in some[::-1]:
+                how = form.how.format(how)
+            yield 4 + len(some), "-" * (factor * value < 0) + how

@@ -20,6 +20,7 @@ class Rewrite(NamedTuple):
 
     rank: int  # those of a lower rank are likelier
     texts: Mapping[Expression, str]
+    anew: bool = False  # whether it is compiled: what it replaces would have run before
 
 
 def is_plain(value: Any) -> bool:

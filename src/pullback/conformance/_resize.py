@@ -131,10 +131,16 @@ def together(
     return _of_their_kind(arguments, values)
 
 
-def larger(arguments: Arguments, generator: torch.Generator) -> Arguments | None:
-    """The arguments with all sizes by one larger at once; ``None`` where none can be changed."""
+def larger(arguments: Arguments, generator: torch.Generator, times: int = 1) -> Arguments | None:
+    """The arguments with all sizes larger at once; ``None`` where none can be changed.
+
+    Arguments:
+        arguments: as given.
+        generator: draws what changes repeated entries.
+        times: how many times as large, and ``2 * times - 1`` more.
+    """
     every = [*resizings(arguments, _LARGEST, _ENTRIES, generator)]
-    sizes = [min(resizing.size + 1, resizing.largest) for resizing in every]
+    sizes = [min(times * resizing.size + 2 * times - 1, resizing.largest) for resizing in every]
     return together(every, sizes, generator) if every else None
 
 

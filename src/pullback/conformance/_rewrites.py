@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._names import Name, is_number
+from pullback.conformance._names import Name, along, is_number, is_size
 from pullback.conformance._place import Place, Rewrite, is_plain
+from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression, names_in
@@ -33,6 +34,7 @@ _FUNCTIONS = (
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
+    ("scatter", "scatter_add"), ("index_copy", "index_add"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried
@@ -102,7 +104,9 @@ def _operators(place: Place) -> Iterator[Rewrite]:
             near = {kind, other} <= {ast.Add, ast.Sub} or table is _LOGICAL
             yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
     if any(isinstance(place.known(n), (int, torch.Tensor)) for n in (node.left, node.right)):
-        yield from (place.to(3, rule.atom(n)) for n in (node.left, node.right))
+        for kept, dropped in ((node.left, node.right), (node.right, node.left)):
+            rank = 3 if isinstance(kept, ast.Constant) else 2 - is_number(place.known(dropped))
+            yield place.to(rank, rule.atom(kept))
     if kind in (ast.Sub, ast.Div, ast.MatMult):
         yield place.to(3, place.written({node.left: right, node.right: left}))
         atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}
@@ -164,6 +168,7 @@ def _calls(place: Place) -> Iterator[Rewrite]:
                     2 if name in _REDUCTIONS else 4, place.written({node.func: head + other})
                 )
     yield from _exchanged(place, node.args)
+    yield from arranged_otherwise(place)
     whole = owner if owner is not None else node.args[0] if node.args else None
     of = None if whole is None else place.known(whole)
     if not (isinstance(of, torch.Tensor) and isinstance(value, torch.Tensor)):
@@ -182,7 +187,7 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
     for name in _REDUCTIONS:
         for count in range(1, len(every) + 1):
             for dims in itertools.combinations(every, count):
-                shown = f"{dims[0]}" if count == 1 else f"{dims}"
+                shown = f"{along(dims[0], whole.ndim) if count == 1 else dims}"
                 for keep in (kept, True):
                     tail = ", keepdim=True" * keep
                     yield place.to(4 if keep == kept else 5, f"{of}.{name}({shown}{tail})")
@@ -225,14 +230,16 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
     for name in place.numbers:
         if name.value != value and name.text != text:
             if not whole or constant or name.value == int(name.value):
-                named = constant and ".shape[" not in name.text
-                yield place.to(0 if named else 2, name.text)
+                named = constant and not is_size(name)
+                yield place.to(0 if named else 3 if constant else 2, name.text)
             if type(name.value) is float:
                 yield place.to(4, f"{name.text} ** 2")
                 yield place.to(4, f"(1 - {name.text})")
                 yield from (place.to(5, f"({text} {sign} {name.text})") for sign in "+-*/")
     if whole:
         near = [n for n in (-1, 0, 1, 2, 3, -2) if n != value]
+        if constant and isinstance(place.e.rule.parent[node], (ast.BinOp, ast.Call)):
+            yield from (place.to(6, f"{text} * {n.text}") for n in _moving(place))
         if not constant:
             yield place.to(1, f"{text} - 1")
             yield place.to(1, f"{text} + 1")
@@ -244,11 +251,14 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
         yield from (place.to(3, other) for other in alone if value > 0 or "0.5" not in other)
         if constant:
             near += [2 * value, value / 2, value + 1, value - 1]
-        for name in () if constant else place.tensors():
-            if is_continuous(name.value):
-                yield place.to(4, f"{text} * {name.text}")
-                yield place.to(5, f"{text} * {name.text}.sign()")
-    yield from (place.to(3, f"{n}") for n in near)
+        for name in () if constant else _moving(place):
+            yield place.to(4, f"{text} * {name.text}")
+            yield place.to(5, f"{text} * {name.text}.sign()")
+    yield from (place.to(2 if n == -1 else 3, f"{n}") for n in near)
+
+
+def _moving(place: Place) -> Iterator[Name]:
+    yield from (name for name in place.tensors() if is_continuous(name.value))
 
 
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {

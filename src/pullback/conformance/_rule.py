@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._changes import is_same
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._resize import larger
 from pullback.conformance._transforms import push
-from pullback.conformance._vectors import normal
 
 __all__ = ["Rule"]
 
@@ -30,15 +27,18 @@ class Rule:
     # what keeps the structure of each point, of its gradient too
     within: Sequence[Callable[[torch.Tensor], torch.Tensor]]
     does: str = "back"  # or ``jvp``, or ``fill``: what fills the context
+    name: str = ""  # the Function's, where a callable around it is looked at
     method: Callable[..., Any] | None = None  # as the author has it
     left: dict[str, Any] = field(default_factory=dict)  # what forward left for it, by name
+    runs: bool = False  # whether it answers as it is
     _ctx: Any = None
     _given: Sequence[Any] = ()  # the cotangents or tangents that it was handed
     _taken: Sequence[Any] = ()  # the arguments of forward
 
     @property
     def called(self) -> str:
-        return "The tangent" if self.does == "jvp" else "Backward"
+        of = f" of {self.name}" * bool(self.name)
+        return "The tangent" if self.does == "jvp" else f"Backward{of}"
 
     @property
     def answered(self) -> str:
@@ -57,21 +57,8 @@ class Rule:
                 push(there, self.points, _copies(self.weights))
             else:
                 there.answers(there.leaves(self.points), _copies(self.weights))
+            self.runs = True
         return self.method is not None
-
-    @cached_property
-    def elsewhere(self) -> Sequence[Arguments]:
-        """Other arguments that forward takes: other sizes, options, and numbers all alike."""
-        given, generator = self.probe.inputs, self.probe.generator("elsewhere")
-        wide = [_varied(value, generator) for value in given.values]
-        found = [larger(given, generator), given.with_numbers(lambda n: 0.9 * n),
-                 given.with_values(wide)]  # fmt: skip
-        return [inputs for inputs in found if inputs is not None and self._is_taken(inputs)]
-
-    def _is_taken(self, inputs: Arguments) -> bool:
-        with suppress(Exception):
-            return all(bool(y.isfinite().all()) for y in self.probe.at(inputs).output_values())
-        return False
 
     def of(self, methods: Mapping[str, Callable[..., Any]]) -> Probe | None:
         """The subject with methods that are called through others."""
@@ -87,7 +74,7 @@ class Rule:
         return method(*args, **kwargs)
 
     def _forward(self, method: Any, *args: Any) -> Any:
-        self._taken = args
+        self._taken = _copies(args)  # which forward may change
         return method(*args)
 
     def _called(self, method: Any, ctx: Any, *given: Any) -> Any:
@@ -144,13 +131,6 @@ class Rule:
             return [keep(t) for keep, t in zip(self.within, found, strict=True)]
         except Exception:  # whatever backward does not take
             return None
-
-
-def _varied(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Numbers that differ, where those given are all the same."""
-    if not is_continuous(value) or value.numel() < 2 or bool((value != value.reshape(-1)[0]).any()):
-        return value
-    return normal(value, generator)
 
 
 def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -5,9 +5,11 @@ multiplied; a number, by Gauss-Newton steps; a term, where each entry of the ans
 an expression.
 """
 
+import ast
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,14 +17,16 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._changes import CLOSE, Pair, are_close
+from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
+from pullback.conformance._limits import limited
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
-from pullback.conformance._watch import Watch
-from pullback.conformance._written import Expression, Written
+from pullback.conformance._statements import statements
+from pullback.conformance._watch import Instead, Watch
+from pullback.conformance._written import Expression, Written, names_read
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 
@@ -33,6 +37,7 @@ NAMELESS = 8
 _ENOUGH, _NEARER = 6, 0.01
 _PATIENCE = 1.0  # seconds of work: with another operand a loop may have no end
 _NEWTON = 8
+_OPERANDS, _LONG = 40, 40  # what a factor may be, and the characters of what the rule computes
 
 IsRight = Callable[[int, torch.Tensor], bool]
 
@@ -78,14 +83,28 @@ class Search:
 
     def answers(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
         """All answers with expressions replaced."""
+        if rewrite.anew:
+            return self.anew(rewrite)
         try:
             self.watch.instead = {
-                e.key: compile(text.strip(), "<edit>", "eval") for e, text in rewrite.texts.items()
+                e.key: Instead(compile(text.strip(), "<edit>", "eval"), e.place)
+                for e, text in rewrite.texts.items()
             }
         except (SyntaxError, ValueError):
             return None
         self.watch.until = time.process_time() + _PATIENCE
-        return self.rule.call(self.function) if self.function else None
+        with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
+            return self.rule.call(self.function) if self.function else None
+        return None
+
+    def anew(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
+        """All answers of the source with statements replaced, compiled."""
+        texts: dict[Any, dict[int, str]] = {}
+        for e, text in rewrite.texts.items():
+            texts.setdefault(e.rule.function, {})[e.key[1]] = text
+        with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
+            return self.rule.call(self.source.replaced(texts))
+        return None
 
     def gap(self, answers: Sequence[torch.Tensor] | None) -> float:
         """How far the answer is off then, beside its largest entry."""
@@ -127,6 +146,8 @@ class Search:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
             found.append((0, Rewrite(3, texts)))
         found += [(0, rewrite) for rewrite in self.turned_round()]
+        for source in self.source.rules if self.rule.does != "fill" else ():
+            found += [(0, rewrite) for rewrite in statements(source, self.noted)]
         found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
         return [rewrite for _, rewrite in found]
 
@@ -185,6 +206,21 @@ class Search:
             self.names[expression.place] = names, numbers_at(names)
         return self.names[expression.place]
 
+    def operands_at(self, expression: Expression) -> Sequence[Name]:
+        """What a factor may be written of: names, and what its rule computes of them."""
+        found = [n for n in self.names_at(expression)[0] if is_plain(n.value)]
+        scope = self.noted.scopes.get(expression.place, {})
+        around = {n for n in ast.walk(expression.node) if isinstance(n, ast.expr)}
+        for e in expression.rule.expressions:
+            value: Any = self.noted.first.get(e.key)
+            simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= _LONG
+            own = names_read(e.node) & e.rule.local <= scope.keys()
+            if not (simple and own and is_plain(value) and is_continuous(value)):
+                continue
+            if e.node not in around and not any(is_same(value, n.value) for n in found):
+                found.append(Name(e.atom, value))
+        return found[:_OPERANDS]
+
     def factors(self, e: Expression) -> Iterator[Rewrite]:
         """The number by which it is to be multiplied, or that it is to be."""
         value = self.noted.first[e.key]
@@ -221,10 +257,9 @@ class Search:
         elif abs(factor + 1) < CLOSE:
             yield Rewrite(2, {e: f"-{text}"})
         else:
-            sign = "-" * (factor < 0)
             yield from (
-                Rewrite(rank, {e: f"{sign}{by.format(text)}"})
-                for rank, by in named_factors(abs(factor), self.names_at(e)[1])
+                Rewrite(rank, {e: by.format(text)})
+                for rank, by in named_factors(factor, self.names_at(e)[1])
             )
             if int(self.pair.known.sum()) >= _FEWEST:
                 yield Rewrite(NAMELESS, {e: f"{factor:.6g} * {text}"})
@@ -256,7 +291,7 @@ class Search:
             value, needed = self.wanted(e, self.noted.first[e.key])
             if needed is None or time.process_time() > until:
                 continue
-            names, text = self.names_at(e), e.factor
+            names, text = (self.operands_at(e), self.names_at(e)[1]), e.factor
             ratio = needed / value
             if bool((value != 0).all()) and not any(_is_like(ratio, other) for other in tried):
                 tried.append(ratio)

@@ -8,7 +8,9 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
+from pullback.conformance._names import along
 from pullback.conformance._place import Place, Rewrite
+from pullback.conformance._written import names_read
 
 __all__ = ["of_a_tensor"]
 
@@ -16,6 +18,7 @@ _LARGE = 2**16  # entries of a tensor for which only what is likely is tried
 # Of a factor, what is read, the expression and an operand, with their ranks.
 _WITH_ONE = {
     "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
+    "{0} * ({1} > 0)": 6, "{0} * ({1} < 0)": 6,
     "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
     "{2} - {1}": 6, "{0} * {1}.conj()": 6,
     # What a norm, a softmax or a projection takes away.
@@ -23,6 +26,9 @@ _WITH_ONE = {
     "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
     "{2} - {1} * {3}.sum(-1, keepdim=True)": 6,
 }  # fmt: skip
+# By a number: where a gradient stops.
+_MASKS = ("{0} * ({1} < {2})", "{0} * ({1} > {2})", "{0} * ({1}.abs() < {2})",
+          "{0} * ({1}.abs() > {2})")  # fmt: skip
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
 # Of what forward left, one for the other: a logarithm, a logit, an angle.
@@ -70,11 +76,15 @@ def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _with_names(place: Place) -> Iterator[Rewrite]:
     """A factor or a term that is forgotten, or one too many."""
     value, factor, ends = place.value, place.e.factor, (place.e.text, place.e.atom)
-    for number in (n for n in place.names if type(n.value) is float):
+    options = [n for n in place.names if type(n.value) is float]
+    for number in options:
         yield place.to(4, f"{factor} * {number.text}")
         yield place.to(4, f"{factor} / {number.text}")
     for name in place.tensors():
         other = name.value
+        if other.dtype == torch.bool and _go_together(other, value):
+            yield place.to(4, f"{factor} * {name.text}", name.text)
+            yield place.to(5, f"{factor} * ~{name.text}", name.text)
         if not is_continuous(other) or other.is_complex() > value.is_complex():
             continue
         views = [name.text] * _go_together(other, value)
@@ -82,6 +92,8 @@ def _with_names(place: Place) -> Iterator[Rewrite]:
             views.append(f"{name.text}[..., None]")
         if other.ndim > 1 and _go_together(other.mT, value):
             views.append(f"{name.text}.mT")
+        for option in options if views else ():
+            yield from (place.to(6, how.format(factor, name.text, option.text)) for how in _MASKS)
         for form, rank in _WITH_ONE.items():
             for one in views:
                 yield place.to(rank, form.format(factor, one, *ends), name.text)
@@ -99,25 +111,38 @@ def _alone(place: Place) -> Iterator[Rewrite]:
         if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
             yield place.to(4, f"{atom} ** {number.text}")
     for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
+        at = along(dim, place.value.ndim)
         for reduction in ("sum", "mean"):
-            yield place.to(5, f"{atom}.{reduction}({dim}, keepdim=True)")
-            yield place.to(5, f"{atom}.{reduction}({dim})")
-        yield place.to(5, f"{place.e.text} - {atom}.mean({dim}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({at}, keepdim=True)")
+            yield place.to(5, f"{atom}.{reduction}({at})")
+        yield place.to(5, f"{place.e.text} - {atom}.mean({at}, keepdim=True)")
 
 
 def _arranged(place: Place) -> Iterator[Rewrite]:
     """The same numbers at other places, or their complex conjugates."""
     value, atom = place.value, place.e.atom
+    if value.ndim:
+        yield place.to(4, f"{atom}[..., None]")
     for one, other in itertools.combinations(range(value.ndim), 2):
         text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
-    for dim in (d for d, size in enumerate(value.shape) if size > 1):
-        lead = ":, " * dim
-        yield place.to(5, f"{atom}.flip({dim})")
-        yield place.to(6, f"{atom}.roll(1, {dim})")
-        yield place.to(6, f"{atom}.roll(-1, {dim})")
-        zeros = f"torch.zeros_like({atom}[{lead}:1])"
-        yield place.to(5, f"torch.cat([{zeros}, {atom}[{lead}:-1]], {dim})")
-        yield place.to(5, f"torch.cat([{atom}[{lead}1:], {zeros}], {dim})")
+    own = names_read(place.e.node)
+    read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape]
+    for text in dict.fromkeys([atom, *read]):
+        yield from _shifted(place, text)
     if value.is_complex():
         yield place.to(3, f"{atom}.conj()")
+
+
+def _shifted(place: Place, text: str) -> Iterator[Rewrite]:
+    """A tensor turned round along a dimension, or by one entry."""
+    value = place.value
+    for dim in (d for d, size in enumerate(value.shape) if size > 1):
+        at = along(dim, value.ndim)
+        lead = "..., " if value.ndim > 1 and at < 0 else ":, " * dim
+        yield place.to(5, f"{text}.flip({at})")
+        yield place.to(6, f"{text}.roll(1, {at})")
+        yield place.to(6, f"{text}.roll(-1, {at})")
+        zeros = f"torch.zeros_like({text}[{lead}:1])"
+        yield place.to(5, f"torch.cat([{zeros}, {text}[{lead}:-1]], {at})")
+        yield place.to(5, f"torch.cat([{text}[{lead}1:], {zeros}], {at})")

@@ -9,10 +9,11 @@ nothing is told.
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -20,15 +21,16 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.conformance._mends import Stand
-from pullback.conformance._watch import Watch
+from pullback.conformance._telling import HERE, LONE, SEEN, WITHIN, Telling
+from pullback.conformance._watch import Key, Watch
 from pullback.internal._syntax import parse
 
-__all__ = ["Expression", "Written", "names_in", "written"]
+__all__ = ["Expression", "Written", "names_in", "names_read", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 _CALLS = 32  # functions that a rule calls, of which the author's are read
-_SEEN, _HERE = "__seen__", "__here__"
 _SHOWN = 60  # characters of an expression
+_TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
 
@@ -38,8 +40,8 @@ class Expression(NamedTuple):
 
     rule: "Written"
     node: Any
-    key: tuple[int, int]
-    place: tuple[int, int]  # the key of the statement that it is in
+    key: Key
+    place: Key  # that of what binds the names that it reads: a statement, or a lambda in one
 
     @property
     def text(self) -> str:
@@ -52,7 +54,7 @@ class Expression(NamedTuple):
         sum_ = any(
             isinstance(getattr(n, "op", None), (ast.Add, ast.Sub)) for n in (self.node, around)
         )
-        assigned = isinstance(around, (ast.Assign, ast.AugAssign, ast.Return))
+        assigned = isinstance(around, (ast.Assign, ast.AugAssign, ast.Return, *LONE))
         return sum_ or assigned or self.rule.is_returned(self.node)
 
     @property
@@ -92,6 +94,7 @@ class Written:
     source: str
     tree: Any
     helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them
+    bound: Any = None  # the class that it is called with first, as a method of it
 
     @property
     def rules(self) -> Iterator["Written"]:
@@ -104,7 +107,7 @@ class Written:
     def _number(self) -> Mapping[ast.AST, int]:
         return {node: k for k, node in enumerate(ast.walk(self.tree))}
 
-    def key(self, node: ast.AST) -> tuple[int, int]:
+    def key(self, node: ast.AST) -> Key:
         """What a node of any rule is known by."""
         return id(self), self._number[node]
 
@@ -130,7 +133,7 @@ class Written:
         """What may be another one, in the order of the source."""
         found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
         found.sort(key=lambda node: (node.lineno, node.col_offset, -node.end_col_offset))
-        return [Expression(self, n, self.key(n), self.key(self.statement(n))) for n in found]
+        return [Expression(self, n, self.key(n), self.key(self.place(n))) for n in found]
 
     def text(self, node: Any) -> str:
         """How a node is written."""
@@ -158,22 +161,52 @@ class Written:
         def seen(number: int, value: Any) -> Any:
             return watch.seen((own, number), value, names)
 
-        def here(number: int, scope: Mapping[str, Any]) -> None:
-            watch.here((own, number), scope)
+        def here(number: int, function: int, within: int, scope: Mapping[str, Any]) -> None:
+            watch.runs((own, number), (own, function), (own, within), scope)
 
-        made = _Telling(numbers, keep).visit(tree)
+        def within(scope: Mapping[str, Any], number: int, function: int) -> Callable[..., Any]:
+            watch.here((own, number), (own, function), scope)
+            return seen
+
+        made = Telling(numbers, keep).visit(tree)
         helpers = {name: helper.watched(watch) for name, helper in self.helpers.items()}
-        return self._compiled(made, helpers, {_SEEN: seen, _HERE: here})
+        return self._compiled(made, helpers, {SEEN: seen, HERE: here, WITHIN: within})
 
-    def replaced(self, rule: "Written", texts: Mapping[Any, str]) -> Callable[..., Any]:
-        """It, with other expressions written in it, or in what it calls.
+    def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
+        """It, with something else written in it, or in what it calls.
+
+        Arguments:
+            texts: of functions, the texts of nodes, by their numbers.
 
         Raises:
             SyntaxError: that is no code.
         """
-        source = rule.spliced(texts) if rule is self else self.source
-        helpers = {name: helper.replaced(rule, texts) for name, helper in self.helpers.items()}
+        nodes = [*ast.walk(self.tree)]
+        own = {nodes[k]: text for k, text in texts.get(self.function, {}).items()}
+        source = self.spliced(own) if own else self.source
+        helpers = {name: helper.replaced(texts) for name, helper in self.helpers.items()}
         return self._compiled(parse(source).body[0], helpers, {})
+
+    def edit(self, texts: Mapping[Any, str]) -> str:
+        """Other texts of nodes in words, each with the file and the line."""
+        shown = dict.fromkeys(self.shown(node) for node in texts)
+        within = {node: {*ast.walk(node)} for node in shown}
+        whole = [n for n in shown if not any(n is not m and n in within[m] for m in shown)]
+        told = []
+        for node in whole:
+            new = self.spliced({n: t for n, t in texts.items() if n in within[node]}, node)
+            told.append(f"`{_line(new)}` for `{_line(self.text(node))}` at {self.where(node)}")
+        return " and ".join(told)
+
+    def edited(self, said: str) -> Mapping[Any, str]:
+        """The texts of nodes of which an edit was told; empty where it is of another function."""
+        told = {(old, where): new for new, old, where in _TOLD.findall(said)}
+        found = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.stmt, *_Value)) and told:
+                new = told.pop((_line(self.text(node)), self.where(node)), None)
+                found |= {} if new is None else {node: new}
+        return {} if told else found
 
     def spliced(self, texts: Mapping[Any, str], node: Any = None) -> str:
         """The source of a node, of all if it is none, with other expressions written in it."""
@@ -195,7 +228,7 @@ class Written:
 
     def shown(self, node: Any) -> Any:
         """The expression that is shown for a short one: the nearest around it that says more."""
-        while not self._is_told_by(node):
+        while isinstance(node, ast.expr) and not self._is_told_by(node):
             around: Any = self.parent[node]
             if isinstance(around, (ast.keyword, ast.Slice)) or self._is_called(around):
                 around = self.parent[around]
@@ -237,11 +270,18 @@ class Written:
         made.__defaults__, made.__kwdefaults__ = (
             self.function.__defaults__, self.function.__kwdefaults__
         )  # fmt: skip
-        return made
+        return made if self.bound is None else partial(made, self.bound)
 
     def statement(self, node: ast.AST) -> ast.AST:
         """The statement that a node is in."""
         while not isinstance(node, ast.stmt):
+            node = self.parent[node]
+        return node
+
+    def place(self, node: ast.AST) -> ast.AST:
+        """What binds the names that a node reads."""
+        node = self.parent[node]
+        while not isinstance(node, (ast.stmt, *LONE)):
             node = self.parent[node]
         return node
 
@@ -274,30 +314,8 @@ class Written:
         return True
 
 
-class _Telling(ast.NodeTransformer):
-    """Wraps expressions, and announces statements."""
-
-    def __init__(self, numbers: Mapping[ast.AST, int], keep: Collection[int]) -> None:
-        self._numbers, self._keep = numbers, keep
-
-    def visit(self, node: ast.AST) -> Any:
-        number = self._numbers.get(node, -1)
-        made: Any = self.generic_visit(node)
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(getattr(made, name, None), list):
-                setattr(made, name, [s for one in getattr(made, name) for s in self._told(one)])
-        return self._call(_SEEN, number, made) if number in self._keep else made
-
-    def _told(self, statement: ast.stmt) -> Iterator[ast.stmt]:
-        number = self._numbers.get(statement)
-        if number is not None:
-            scope = ast.Call(ast.Name("locals", ast.Load()), [], [])
-            yield ast.Expr(self._call(_HERE, number, scope))
-        yield statement
-
-    @staticmethod
-    def _call(name: str, number: int, value: ast.expr) -> ast.Call:
-        return ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number), value], [])
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def names_in(node: Any) -> list[str]:
@@ -310,7 +328,12 @@ def names_in(node: Any) -> list[str]:
     return []
 
 
-def written(function: Any, depth: int = 2, main: str = "") -> Written | None:
+def names_read(node: ast.AST) -> set[str]:
+    """The names that are read in an expression."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
     """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
 
     Arguments:
@@ -347,12 +370,23 @@ def _helpers(
     paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
     for path in [p for p in paths if p.count(".") < 2][:_CALLS]:
         name, _, attribute = path.partition(".")
-        value = function.__globals__.get(name)
+        owner = value = function.__globals__.get(name)
         if attribute:
-            value = inspect.getattr_static(value, attribute, None) if value is not None else None
-            value = value.__func__ if isinstance(value, staticmethod) else value
-        own, module = function.__module__.partition(".")[0], getattr(value, "__module__", "")
-        if callable(value) and value is not function and f"{module}".partition(".")[0] == own:
+            value = inspect.getattr_static(owner, attribute, None) if owner is not None else None
+        bound = owner if isinstance(value, classmethod) else None
+        value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+        if callable(value) and value is not function and _is_beside(function, value):
             helper = written(value, depth - 1, main)
             if helper is not None:
-                yield path, helper
+                yield path, replace(helper, bound=bound)
+
+
+def _is_beside(function: FunctionType, value: Any) -> bool:
+    """Whether something is of the package of a function, or of a file in its folder."""
+    own, other = (f"{getattr(f, '__module__', '')}".partition(".")[0] for f in (function, value))
+    if own == other:
+        return True
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    if code is None:
+        return False
+    return Path(code.co_filename).parent == Path(function.__code__.co_filename).parent

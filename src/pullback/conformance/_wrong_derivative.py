@@ -6,7 +6,7 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,23 +14,23 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._around import EVERY, Around, at_hand, slopes_along, step_of
+from pullback.conformance._around import EVERY, Around, at_hand, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT, Right, right_edit
 from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import stepping
-from pullback.conformance._transforms import push
 from pullback.conformance._tree import walk
 from pullback.conformance._values import window
-from pullback.conformance._vectors import filled, inner
+from pullback.conformance._vectors import inner
+from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
-__all__ = ["edit_of", "say_tangent", "wrong_derivative"]
+__all__ = ["edit_of", "wrong_derivative"]
 
 _SOME = 96
 _ENDS = 24
@@ -38,6 +38,7 @@ _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
 _WITNESSED = 1e-3
+_ROUNDING = 1e-5
 _OF_A_SIZE = (float, math.sqrt, lambda n: n - 1, lambda n: n / (n - 1))
 _APART = {torch.float64: 1e-4, torch.float32: 3e-2}
 
@@ -185,21 +186,39 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     return expected, got, said, mend.mend
 
 
-def _edit(at: Around, only: int, difference: Difference) -> Right:
+def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:
     at = replace(at, until=time.process_time() + 3 * _SECONDS)
     inputs = at.probe.inputs.with_points(at.points)
-    rules = [Rule(at.probe, at.points, at.weights, at.steps, does) for does in ("back", "fill")]
+    rules = [
+        Rule(at.probe, at.points, at.weights, at.steps, does, name) for does in ("back", "fill")
+    ]
     with suppress(Exception):  # another rule may raise, or answer, whatever there is
-        return right_edit(rules, only, difference, lambda k, t: _is_of(at, k, t, inputs), at.until)
+        found = right_edit(rules, only, difference, lambda k, t: _is_of(at, k, t, inputs), at.until)
+        return found if found.said or name else _edit_within(at.probe)
     return Right()
 
 
-def edit_of(probe: Probe, only: int = 0) -> Right:
+def _edit_within(probe: Probe) -> Right:
+    """The edit of a Function that a callable applies, or which one is wrong by itself."""
+    told = Right()
+    for there in alone(probe):
+        name = there.subject.name.rpartition(":")[2]
+        for k in range(len(there.inputs.differentiable)):
+            if judge(there, k).is_wrong:
+                found = edit_of(there, k, name)
+                if found.said:
+                    return found
+                told = told if told.said else Right(f"{name} is wrong by itself: check it alone.")
+    return told
+
+
+def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
     """The edit after which a backward that fails, or is not linear, is right.
 
     Arguments:
         probe: the subject with its inputs.
         only: the input whose gradient is looked at.
+        name: that of the Function, where a callable around it is looked at.
     """
     try:
         probe = probe.at(probe.inputs.cast(torch.float64))
@@ -211,7 +230,7 @@ def edit_of(probe: Probe, only: int = 0) -> Right:
         got = torch.zeros_like(expected)
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
-        return _edit(at, only, Difference(expected, got, known).sharp)
+        return _edit(at, only, Difference(expected, got, known).sharp, name)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException:  # the checked code may raise anything
@@ -285,7 +304,11 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
             found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
             apart = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
-            close = apart * float(terms.square().sum().sqrt())
+            # Where all is zero, what rounding leaves of differences is.
+            least = sum(
+                float((w * y).abs().sum()) for w, y in zip(at.weights, at.base, strict=True)
+            )
+            close = apart * max(float(terms.square().sum().sqrt()), _ROUNDING * least)
             if found is None or not abs(found - float(terms.sum())) <= close:
                 return False
     except Exception:  # outside of the domain of forward
@@ -349,46 +372,3 @@ def _difference(
     return replace(
         found, expected=expected, got=got, known=known, others=others, parts=parts | cotangents
     )
-
-
-def say_tangent(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
-    """One sentence on the tangent that is not the derivative of forward, by finite differences.
-
-    Arguments:
-        probe: the subject.
-        points: where.
-        step: the tangents of the inputs, ``None`` where there is none.
-
-    Returns:
-        The sentence, or an empty text where each tangent is right, or nothing is recognised.
-    """
-    if probe.intent != "exact":
-        return ""
-    outputs, tangents = push(probe, points, step)
-    whole = [x * 0 if v is None else v for x, v in zip(points, step, strict=True)]
-    alone = [[v if j == k else v * 0 for j, v in enumerate(whole)] for k in range(len(whole))]
-    names = [f"the tangent of {name}" for name in probe.inputs.names()]
-    moving = [k for k, v in enumerate(step) if v is not None]
-    hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
-    jvp = Rule(probe, points, [*step], [lambda t: t] * len(outputs), "jvp")
-    expected = slopes_along(probe, points, whole, outputs)
-    terms = {
-        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
-    }
-    for k, got in enumerate(filled(outputs, tangents)):
-        parts = {name: term[k] for name, term in terms.items()}
-        difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
-        pair = Pair.of(difference)
-        if pair is None or pair.equal(pair.got):
-            continue
-        said = explain(difference, EXACT)
-        until = time.process_time() + _SECONDS
-        if said:
-            return f"Of Jv: {said[0].lower()}{said[1:]}"
-
-        def is_right(j: int, tangent: torch.Tensor) -> bool:
-            other = Pair.of(replace(hand, expected=expected[j], got=tangent))
-            return other is not None and other.equal(other.got)
-
-        return right_edit([jvp], k, difference, is_right, until).said
-    return ""

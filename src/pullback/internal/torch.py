@@ -38,7 +38,7 @@ __all__ = [
     "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation",
     "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
     "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
-    "add_batch_dim", "answering",
+    "add_batch_dim", "answer_by", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -300,6 +300,11 @@ def storage_of(tensor: torch.Tensor) -> int:
 def function_of(node: object) -> Any:
     """The Function that made a node of the graph of autograd; ``None`` for torch's own nodes."""
     return getattr(node, "_forward_cls", None)
+
+
+def answer_by(ctx: object, function: type) -> None:
+    """Let the methods of another Function answer where the node of a context is asked."""
+    object.__setattr__(ctx, "_forward_cls", function)
 
 
 def metadata_of(node: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from pullback.conformance._repro import Given
 from pullback.conformance._transforms import push
 from pullback.conformance._values import CANCELLED
 from pullback.conformance._vectors import filled, flatten, products
-from pullback.conformance._wrong_derivative import say_tangent
+from pullback.conformance._wrong_tangent import say_tangent
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.report import Finding
 

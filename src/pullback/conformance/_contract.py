@@ -1,0 +1,111 @@
+"""The edit after which a clause of the contract holds, in the author's source.
+
+As that of a derivative (`_repair`): written, compiled and judged, by the clause itself and by all
+that held before.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from pullback.conformance._mends import around, changed
+from pullback.conformance._probe import Probe
+from pullback.conformance._slips import Edit, Rules, slips
+from pullback.conformance._within import functions_in, with_functions
+from pullback.conformance._written import Written, written
+from pullback.report import Finding
+
+__all__ = ["as_edited", "edit_of_clause"]
+
+_SECONDS, _MOST = 2.0, 60  # of work that looking for an edit may take, and edits that are tried
+
+Again = Callable[[str, Probe], Finding]
+
+
+def edit_of_clause(
+    probe: Probe, clause: str, healed: Sequence[str], kept: Sequence[str], again: Again
+) -> tuple[str, Probe] | None:
+    """The edit after which a clause holds, and the subject with it; ``None`` if none was found.
+
+    Arguments:
+        probe: the subject with its inputs.
+        clause: the clause that fails.
+        healed: what fails for the same cause, and is to hold then.
+        kept: what holds, and is to hold still.
+        again: tests a clause again.
+
+    Returns:
+        The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
+    """
+    until = time.process_time() + _SECONDS
+    with suppress(Exception):  # nothing but words depends on it
+        for kind in functions_in(probe):
+            rules = _rules(kind)
+            for edit in itertools.islice(slips(clause, rules), _MOST):
+                if time.process_time() > until:
+                    return None
+                there = _edited(probe, kind, rules, edit)
+                if there is not None and _hold(there, [clause, *healed, *kept], again):
+                    return _in_words(edit), there
+    return None
+
+
+def _in_words(edit: Edit) -> str:
+    return " and ".join(
+        rule.edit({n: text for (r, n), text in edit.items() if r is rule})
+        for rule in dict.fromkeys(rule for rule, _ in edit)
+    )
+
+
+def as_edited(probe: Probe, said: str) -> Probe | None:
+    """The subject with an edit made that is told in words; ``None`` where it is not found."""
+    with suppress(Exception):
+        for kind in functions_in(probe):
+            rules = _rules(kind)
+            for rule in rules.every:
+                texts = rule.edited(said)
+                if texts:
+                    return _edited(probe, kind, rules, {(rule, n): t for n, t in texts.items()})
+    return None
+
+
+def _rules(kind: type[torch.autograd.Function]) -> Rules:
+    split = kind.setup_context is not torch.autograd.Function.setup_context
+    own = kind.backward is not torch.autograd.Function.backward
+    names = ("backward" if own else "vjp", "setup_context" if split else "forward")
+    back, fill = (_source(kind, name) for name in names)
+    return Rules(kind, back, fill, _source(kind, "forward") if split else None)
+
+
+def _source(kind: Any, name: str) -> Written | None:
+    method = getattr(kind, name)
+    return written(method) if isinstance(method, FunctionType) else None
+
+
+def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
+    """The subject with an edit in its source; ``None`` where that is no code."""
+    with suppress(Exception):
+        methods: dict[str, Callable[..., Any]] = {}
+        texts: dict[Any, dict[int, str]] = {}
+        for (rule, node), text in edit.items():
+            texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
+        for does, whole in (
+            ("back", rules.back), ("fill", rules.fill), ("forward", rules.forward)
+        ):  # fmt: skip
+            if whole is not None and any(rule.function in texts for rule in whole.rules):
+                made = whole.replaced(texts)
+                methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
+        other = changed(kind, [around(**methods)])
+        subject = None if other is None else with_functions(probe.subject, {kind: other})
+        return None if subject is None else replace(probe, subject=subject)
+    return None
+
+
+def _hold(probe: Probe, clauses: Sequence[str], again: Again) -> bool:
+    return all(not again(clause, probe).verdict.is_bad for clause in clauses)

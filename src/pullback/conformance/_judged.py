@@ -1,0 +1,175 @@
+"""Judge a Function with another rule, as any Function is: here, elsewhere, and where slips show.
+
+What is right at the arguments given may be so by chance: of their sizes, their options, their
+rank. Where the Function with the rule as the author has it does not run, nothing is asked: it
+takes no such arguments.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._derivative import judge
+from pullback.conformance._intent import linearity_gap
+from pullback.conformance._probe import Probe
+from pullback.conformance._resize import larger, resizings
+from pullback.conformance._rule import Rule
+from pullback.conformance._vectors import normal
+
+__all__ = ["Grade", "Judge"]
+
+_CONTROL, _FEW = 2**10, 2**9  # entries
+_COUNTS = 3  # integers that are changed
+_TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
+
+
+class Grade(IntEnum):
+    """Where a rule is right."""
+
+    NOWHERE = 0
+    HERE = 1
+    ELSEWHERE = 2  # with other sizes and options, too
+    BESIDE = 3  # of another rank, too, at zero, and with numbers that are small as a rule
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges other rules of a Function."""
+
+    rule: Rule
+    only: int  # the position of the input whose gradient is looked at
+
+    def grade(self, function: Callable[..., Any]) -> Grade:
+        """How far the Function is right with another rule."""
+        there = self.rule.with_rule(function)
+        if self.rule.does == "jvp" or there is None:
+            return Grade.BESIDE if there is not None else Grade.NOWHERE
+        if not (self._is_right(there) and self._is_linear(there)):
+            return Grade.NOWHERE
+        alone = [there.inputs.with_differentiable([k]) for k in there.inputs.differentiable]
+        if not all(_runs(there.at(inputs)) for inputs in alone):
+            return Grade.HERE
+        if not all(self._is_right(there.at(inputs)) for inputs in self.elsewhere):
+            return Grade.HERE
+        large = all(self._is_right(there.at(inputs)) for inputs in self.larger)
+        if not large and self._keeps_kinds(there):
+            return Grade.HERE
+        finite = all(_is_finite(there.at(inputs)) for inputs in self._at_zero)
+        beside = finite and all(self._is_right(there.at(inputs)) for inputs in self.beside)
+        return Grade.BESIDE if beside else Grade.ELSEWHERE
+
+    def _is_right(self, probe: Probe) -> bool:
+        with suppress(Exception):  # refused there
+            return not judge(probe, self.only).is_wrong
+        return False
+
+    def _is_linear(self, probe: Probe) -> bool:
+        with suppress(Exception):
+            gap = linearity_gap(probe)
+            return gap is None or gap.place != self.only
+        return False
+
+    @cached_property
+    def elsewhere(self) -> Sequence[Arguments]:
+        """Other arguments that forward takes: other options, and numbers where all are alike."""
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
+        wide = [_varied(value, generator) for value in given.values]
+        found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
+        return [inputs for inputs in found if self._takes(inputs)]
+
+    @cached_property
+    def larger(self) -> Sequence[Arguments]:
+        """The arguments at larger sizes, of few entries at one much larger, too."""
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
+        few = sum(value.numel() for value in given.values) <= _FEW
+        found = [larger(given, generator, times) for times in ((1, 2) if few else (1,))]
+        return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
+
+    def _keeps_kinds(self, there: Probe) -> bool:
+        """Whether it is right at the size given with integers such as larger ones are made of.
+
+        Where it is not, those given are of a kind that is not kept: a permutation, for example.
+        """
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("control")
+        if all(is_continuous(value) for value in given.values):
+            return True
+        found = resizings(given, _CONTROL, _CONTROL, generator)
+        controls = [inputs for resizing in found for inputs in resizing.control()]
+        return all(self._is_right(there.at(i)) for i in controls if self._takes(i))
+
+    @cached_property
+    def beside(self) -> Sequence[Arguments]:
+        """Arguments at which slips show that others hide."""
+        given = self.rule.probe.inputs
+        grown = [given.with_numbers(_grown), *itertools.islice(given.with_counts(), _COUNTS)]
+        deeper = next((inputs for inputs in _deeper(given) if self._takes(inputs)), None)
+        known = [inputs for inputs in grown if self._takes(inputs)]
+        return known if deeper is None else [*known, deeper]
+
+    @cached_property
+    def _at_zero(self) -> Sequence[Arguments]:
+        """One entry of each input zero, where gradients are finite as they are."""
+        given, found = self.rule.probe.inputs, []
+        for k, point in enumerate(given.points()):
+            points = given.points()
+            points[k] = point.clone()
+            points[k].reshape(-1)[:1] = 0
+            found.append(given.with_points(points))
+        return [inputs for inputs in found if _is_finite(self.rule.probe.at(inputs))]
+
+    def _takes(self, inputs: Arguments) -> bool:
+        """Whether forward takes arguments, and backward, where it runs at all."""
+        probe = self.rule.probe.at(inputs)
+        with suppress(Exception):
+            finite = all(bool(y.isfinite().all()) for y in probe.output_values())
+            return finite and (not self.rule.runs or _runs(probe))
+        return False
+
+
+def _runs(probe: Probe) -> bool:
+    """Whether backward runs."""
+    with suppress(Exception):
+        leaves = probe.leaves()
+        outputs = probe.evaluate(leaves)
+        probe.pull(leaves, probe.cotangents(outputs), outputs)
+        return True
+    return False
+
+
+def _is_finite(probe: Probe) -> bool:
+    """Whether gradients are finite numbers."""
+    with suppress(Exception):
+        points = probe.inputs.points()
+        weights = probe.cotangents(probe.output_values(points))
+        return all(bool(t.isfinite().all()) for t in probe.backward(points, weights))
+    return False
+
+
+def _varied(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that differ, where those given are all the same."""
+    if not is_continuous(value) or value.numel() < 2 or bool((value != value.reshape(-1)[0]).any()):
+        return value
+    return normal(value, generator)
+
+
+def _grown(number: float) -> float:
+    return math.copysign(_SHOWN, number) if 0 < abs(number) < _TINY else number
+
+
+def _deeper(given: Arguments) -> Iterator[Arguments]:
+    """Two of each tensor along a dimension before the others, or of those of most dimensions."""
+    most = max((value.ndim for value in given.values), default=0)
+    for some in ([v.ndim > 0 for v in given.values], [v.ndim == most > 0 for v in given.values]):
+        if any(some):
+            pairs = zip(given.values, some, strict=True)
+            yield given.with_values(
+                [torch.stack([v, v.flip(0)]) if twice else v for v, twice in pairs]
+            )

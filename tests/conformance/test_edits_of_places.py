@@ -1,0 +1,238 @@
+"""The same numbers at other places, what is added for written, and what a mask leaves out."""
+
+import pytest
+import torch
+
+from pullback.conformance import check
+
+generator = torch.Generator().manual_seed(11)
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+class Repeats(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x.repeat_interleave(k, 0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.reshape(ctx.k, -1, g.shape[-1]).sum(0), None  # (-1, k).sum(1)
+
+
+class Groups(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, groups):
+        ctx.save_for_backward(q, k)
+        ctx.groups = groups
+        return q * k.repeat_interleave(groups, 0)
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        by_k = (g * q).reshape(len(k), ctx.groups, -1).sum(1)
+        return g * k.repeat(ctx.groups, 1), by_k, None
+
+
+class Tiles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x.repeat(1, k) * x.repeat(1, k)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        by_y = 2 * g * x.repeat_interleave(ctx.k, 1)  # repeat
+        return by_y.reshape(len(x), ctx.k, -1).sum(1), None
+
+
+class Permutes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x.permute(2, 0, 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g.permute(2, 0, 1)  # (1, 2, 0)
+
+
+class Picks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.rows = len(x)
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, g):
+        (index,) = ctx.saved_tensors
+        found = g.new_zeros(ctx.rows, g.shape[-1])
+        found[index] = g  # adds nothing up
+        return found, None
+
+
+class Overlaps(torch.autograd.Function):
+    """Windows of two."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = len(x)
+        return torch.stack([x[k : k + 2].sum() for k in range(len(x) - 1)])
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g.new_zeros(ctx.size)
+        for k in range(len(g)):
+            found[k : k + 2] = g[k]  # +=
+        return found
+
+
+class Subtracts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.log_softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        found = g.clone()
+        found += y.exp() * g.sum(-1, keepdim=True)  # -=
+        return found
+
+
+class Contracts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.einsum("nij,jk->nik", x, w)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_w = torch.einsum("nij,nik->kj", x, g)  # ->jk
+        return torch.einsum("nik,jk->nij", g, w), by_w
+
+
+class Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a[:, None] * b[None, :]
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return (g * b).sum(1), (g * a).sum(0)  # a[:, None]
+
+
+class Rectifies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask, bound):
+        ctx.save_for_backward(x, mask)
+        ctx.bound = bound
+        return x.clamp(-bound, bound) * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        _x, mask = ctx.saved_tensors
+        return g * mask, None, None  # * (x.abs() < bound)
+
+
+class Masks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x > 0)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 1
+
+
+class Delays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        ctx.save_for_backward(b)
+        return x + b * torch.nn.functional.pad(x, (1, 0))[..., :-1]
+
+    @staticmethod
+    def backward(ctx, g):
+        (b,) = ctx.saved_tensors
+        return g + b * torch.nn.functional.pad(g, (1, 0))[..., :-1], None  # the other way
+
+
+class Pools(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x.reshape(len(x), -1, k).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.repeat_interleave(ctx.k, -1) / ctx.k, None  # no mean
+
+
+class NormalDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.special.ndtr(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.exp(-x.square() / 2)
+
+
+SWAP = torch.tensor([2, 0, 1, 3])
+
+
+class Shuffles(torch.autograd.Function):
+    """With an index that is no longer one of its kind when rows are added."""
+
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.save_for_backward(x, order)
+        return (x * x)[order]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, order = ctx.saved_tensors
+        return 2 * x / g[order.argsort()], None  # *
+
+
+PLACES = {
+    "parts": (Repeats, (drawn(3, 4), 2), "`g.reshape(-1, ctx.k, g.shape[-1]).sum(1)`"),
+    "repeat": (Groups, (drawn(6, 3), drawn(3, 3), 2), "`k.repeat_interleave(ctx.groups, -2)`"),
+    "repeat_interleave": (Tiles, (drawn(3, 2), 3), "`x.repeat(1, ctx.k)`"),
+    "permute": (Permutes, (drawn(3, 3, 3),), "`g.permute(1, 2, 0)`"),
+    "an index": (Picks, (drawn(5, 3), torch.tensor([0, 2, 2, 4])),
+                 "`found.index_put_((index,), g, accumulate=True)` for `found[index] = g`"),
+    "added": (Overlaps, (drawn(5),), "`found[k : k + 2] += g[k]` for `found[k : k + 2] = g[k]`"),
+    "a sign": (Subtracts, (drawn(4, 3),), "`found -= y.exp() * g.sum(-1, keepdim=True)`"),
+    "einsum": (Contracts, (drawn(2, 3, 3), drawn(3, 3)), '"nij,nik->kj", g, x'),
+    "a new dimension": (Outer, (drawn(4), drawn(4)), "`(g * a[..., None]).sum(0)`"),
+    "a bound": (Rectifies, (3 * drawn(9), torch.arange(9) % 2, 1.5), ".abs() < ctx.bound)"),
+    "a mask": (Masks, (drawn(9),), "g * ctx.saved_tensors[0] * 1"),
+    "the other way": (Delays, (drawn(3, 5), drawn()), "torch.cat([g[..., 1:]"),
+    "for each option": (Pools, (drawn(2, 12), 2), "`g.repeat_interleave(ctx.k, -1)` for"),
+    "pi": (NormalDensity, (drawn(6),), "/ (2 * torch.pi) ** 0.5"),
+    "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_at_another_place_is_named(name):
+    function, inputs, said = PLACES[name]
+    inputs = [x.detach().requires_grad_() if getattr(x, "is_floating_point", bool)() else x
+              for x in inputs]  # fmt: skip
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in finding.hint, finding.hint or finding.detail

@@ -1,0 +1,200 @@
+"""Factors and terms that are forgotten are named: of several factors, with powers by an option."""
+
+import pytest
+import torch
+
+from pullback.conformance import check
+from pullback.conformance._names import Name, named_factors
+from pullback.conformance._products import products
+
+generator = torch.Generator().manual_seed(7)
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def positive(*shape):
+    found = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.2
+    return found.requires_grad_()
+
+
+class Minkowski(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b, r):
+        ctx.save_for_backward(a, b)
+        ctx.r = r
+        return (a - b).abs().pow(r).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        r, d, s = ctx.r, (a - b).abs(), (a - b).sign()
+        return g * r * s * d.pow(r - 1), None, None
+
+
+class Focal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, p, gamma):
+        ctx.save_for_backward(p)
+        ctx.gamma = gamma
+        return -((1 - p) ** gamma) * p.log()
+
+    @staticmethod
+    def backward(ctx, g):
+        (p,) = ctx.saved_tensors
+        q = 1 - p
+        return -g * q**ctx.gamma / p, None  # + g * gamma * q ** (gamma - 1) * p.log()
+
+
+class PowerLaw(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v, beta, p):
+        ctx.save_for_backward(v, beta)
+        ctx.p = p
+        return beta * v.abs() ** p
+
+    @staticmethod
+    def backward(ctx, g):
+        (v, beta), p = ctx.saved_tensors, ctx.p
+        return g * beta * p * v.sign(), (g * v.abs() ** p).sum(), None  # |v| ** (p - 1)
+
+
+class ElasticNet(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w, l1, l2):
+        ctx.save_for_backward(w)
+        ctx.l1, ctx.l2 = l1, l2
+        return (l1 * w.abs() + l2 * w.square()).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (w,) = ctx.saved_tensors
+        return g * ctx.l1 * w.sign(), None, None  # + 2 * g * l2 * w
+
+
+class WeightNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v, g):
+        norm = v.norm(dim=-1, keepdim=True)
+        ctx.save_for_backward(v, g, norm)
+        return g * v / norm
+
+    @staticmethod
+    def backward(ctx, grad):
+        v, g, norm = ctx.saved_tensors
+        by_g = (grad * v / norm).sum(-1, keepdim=True)
+        return grad * g / norm, by_g  # - g * v * by_g / norm ** 2
+
+
+class Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, m):
+        s = torch.sigmoid(x)
+        ctx.save_for_backward(x, w, m, s)
+        return s * w * m + x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, m, s = ctx.saved_tensors
+        return g * w, g * (s * m + x), g * s * w  # + g * w * m * s * (1 - s)
+
+
+class Bounds:
+    def __init__(self, high):
+        self.high = high
+
+
+class Scaled(torch.autograd.Function):
+    """By what an object holds, and a dictionary."""
+
+    @staticmethod
+    def forward(ctx, x, bounds, low):
+        ctx.save_for_backward(x)
+        ctx.bounds, ctx.options = bounds, {"low": low}
+        return (x * bounds.high).clamp(min=low)
+
+    @staticmethod
+    def backward(ctx, g):
+        inside = ctx.saved_tensors[0] * ctx.bounds.high > ctx.options["low"]
+        return g * inside, None, None
+
+
+class Normalises(torch.autograd.Function):
+    """With a number so small that it is not seen."""
+
+    @staticmethod
+    def forward(ctx, x, eps):
+        away = x - x.mean(-1, keepdim=True)
+        variance = away.square().mean(-1, keepdim=True)
+        y = away / (variance + eps).sqrt()
+        ctx.save_for_backward(y, variance)
+        ctx.eps = eps
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, variance = ctx.saved_tensors
+        away = g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)
+        return away / (variance + ctx.eps), None  # its square root
+
+
+class MeanPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().mean(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g.unsqueeze(-1)
+
+
+FORGOTTEN = {
+    "another input's": (Minkowski, (drawn(5, 3), drawn(5, 3), 3.0), "-(g * r * s * d.pow(r - 1))"),
+    "a power by an option": (Focal, (torch.linspace(0.1, 0.9, 8).requires_grad_(), 2.5),
+                             "* q ** (ctx.gamma - 1)"),
+    "of what the rule computes": (PowerLaw, (drawn(7), positive(), 1.5),
+                                  "g * beta * p * v.sign() * v.abs() ** (p - 1)"),
+    "three numbers": (ElasticNet, (drawn(6), 0.3, 0.7), "+ 2 * w * g * ctx.l2"),
+    "four factors": (WeightNorm, (drawn(4, 3), positive(4, 1)), "- v * g * by_g / norm ** 2"),
+    "three values": (Gated, (drawn(4, 3), drawn(4, 3), drawn(4, 3)), "* (1 - s)"),
+    "held by an object": (Scaled, (drawn(9), Bounds(1.7), -0.4), "g * ctx.bounds.high * inside"),
+    "a small number": (Normalises, (drawn(4, 5), 1e-5), "(variance + ctx.eps).sqrt()"),
+    "the last dimension": (MeanPool, (drawn(4, 5),), ".shape[-1]"),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_what_is_forgotten_is_named(name):
+    function, inputs, said = FORGOTTEN[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in finding.hint, finding.hint or finding.detail
+
+
+def test_products_of_four_are_found_without_making_them():
+    names = [Name(c, torch.rand(12, generator=generator) + 0.5) for c in "abcdefgh"]
+    a, b, c, d = (name.value.double() for name in names[2:6])
+    assert next(products(a * b / c * d**2, names, [])).split(" ") == [
+        "c", "*", "d", "*", "f", "**", "2", "/", "e",
+    ]  # fmt: skip
+
+
+def test_sums_of_products_along_any_dimension_are_found():
+    names = [Name(c, torch.randn(3, 5, generator=generator)) for c in "abc"]
+    a, b = (name.value.double() for name in names[:2])
+    assert next(products((a * b).sum(0), names, [])) == "(a * b).sum(0)"
+    assert next(products((a * b).sum(1, keepdim=True), names, [])) == (
+        "(a * b).sum(-1, keepdim=True)"
+    )
+
+
+def test_the_sign_of_a_number_counts():
+    known = [Name("a", -0.7), Name("b", 0.3)]
+    found = [how for _, how in named_factors(2 * -0.7 * 0.3, known)]
+    assert found
+    for how in found:
+        value = eval(how.format("1.0"), {"a": -0.7, "b": 0.3})
+        assert value == pytest.approx(-0.42, rel=1e-3)

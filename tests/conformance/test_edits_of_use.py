@@ -1,0 +1,319 @@
+"""Where a clause of the contract fails, the line is named, and what is to be written there."""
+
+import re
+
+import pytest
+import torch
+
+from pullback.conformance import check
+
+X = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+class _OfOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+
+class Multiplies(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_w = g * x
+        return g.mul_(w), by_w
+
+
+class MultipliesOut(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_w = g * x
+        torch.mul(g, w, out=g)
+        return g, by_w
+
+
+class Augments(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_w = g * x
+        g *= w + 0
+        return g, by_w
+
+
+class AsksAnother(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        return g * w if needs[0] else None, g * x if ctx.needs_input_grad[0] else None
+
+
+def masked(g, x):
+    return g.masked_fill_(x < 0, 0.0)
+
+
+class Helped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return masked(g, ctx.saved_tensors[0])
+
+
+class Entries(Helped):
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        g[x < 0] = 0
+        return g
+
+
+class Saved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        y.pow_(2)
+        return g * (1 - y)
+
+
+class OnTheClass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        OnTheClass.mask = x > 0
+        return x * OnTheClass.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * OnTheClass.mask
+
+
+class OnTheClassBesides(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        OnTheClassBesides.mask = x > 0
+        ctx.save_for_backward(x)
+        return x.sin() * OnTheClassBesides.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() * OnTheClassBesides.mask
+
+
+CACHE = {}
+
+
+class Cached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        CACHE["x"] = x.detach().clone()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * CACHE["x"].cos()
+
+
+class OnTheContext(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g * ctx.x
+
+
+class Detached(OnTheContext):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return x * x
+
+
+class BesideSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w)
+        ctx.x = x
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, g):
+        (w,) = ctx.saved_tensors
+        return g * ctx.x.cos() * w, g * ctx.x.sin()
+
+
+class Deletes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = x > 0
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        found = g * ctx.mask
+        del ctx.mask
+        return found
+
+
+class Buffered(Saved):
+    buffer = torch.zeros(6, dtype=torch.float64)
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return torch.mul(g, 1 - y * y, out=Buffered.buffer)
+
+
+class NoZeros(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() - h * x.sin()
+
+
+class Untyped(Saved):
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        found = torch.zeros(y.shape)
+        found += g * (1 - y * y)
+        return found
+
+
+class AroundTheCounter(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        x.data.clamp_(min=1.0)
+        return x.log()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.saved_tensors[0]
+
+
+class FromTheFront(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.cumsum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.flip(1).cumsum(1).flip(1)
+
+
+def behind(x):
+    return Helped.apply(2 * x).sum()
+
+
+USES = {
+    "in place": (Multiplies, (X, X), "cotangent", "`g.mul(w)` for `g.mul_(w)`"),
+    "out": (MultipliesOut, (X, X), "cotangent",
+            "`g = torch.mul(g, w)` for `torch.mul(g, w, out=g)`"),
+    "augmented": (Augments, (X, X), "cotangent", "`g = g * (w + 0)` for `g *= w + 0`"),
+    "in a helper": (Helped, (X,), "cotangent", "`g.masked_fill(x < 0, 0.0)` for"),
+    "behind a callable": (behind, (X,), "cotangent", "`g.masked_fill(x < 0, 0.0)` for"),
+    "entries": (Entries, (X,), "cotangent", "`g = g.clone(); g[x < 0] = 0` for `g[x < 0] = 0`"),
+    "what is saved": (Saved, (X,), "retain", "`y = y.pow(2)` for `y.pow_(2)`"),
+    "a flag": (AsksAnother, (X, X), "needs-input-grad",
+               "`ctx.needs_input_grad[1]` for `ctx.needs_input_grad[0]`"),
+    "on the class": (OnTheClass, (X,), "state", "`mask = x > 0; ctx.save_for_backward(mask)` for"),
+    "on the class, besides": (OnTheClassBesides, (X,), "state", "ctx.save_for_backward(x, mask)"),
+    "in a dictionary": (Cached, (X,), "state", "for `CACHE[\"x\"] = x.detach().clone()`"),
+    "on the context": (OnTheContext, (X,), "saved", "`ctx.save_for_backward(x)` for `ctx.x = x`"),
+    "detached": (Detached, (X,), "double", "`ctx.save_for_backward(x)` for `ctx.x = x.detach()`"),
+    "beside what is saved": (BesideSaved, (X, X), "saved", "`ctx.saved_tensors[:1]` for"),
+    "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
+    "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),
+    "no zeros": (NoZeros, (X,), "undefined", "`ctx.set_materialize_grads(True)` for"),
+    "around the counter": (AroundTheCounter, (X.abs() + 0.1,), "mutation",
+                           "`x = x.clamp(min=1.0)` for `x.data.clamp_(min=1.0)`"),
+    "for batches": (FromTheFront, (X.reshape(2, 3),), "rank",
+                    "`g.flip(-1).cumsum(-1).flip(-1)` for `g.flip(1).cumsum(1).flip(1)`"),
+    "a dtype": (Untyped, (X,), "dtype", "`torch.zeros(y.shape, dtype=g.dtype)` for"),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", USES)
+def test_the_line_and_what_is_meant_there_are_named(name):
+    function, inputs, clause, said = USES[name]
+    args = [x.clone().requires_grad_() for x in inputs]
+    finding = check(function, *args, clauses=[clause, "derivative", "linear", "saved"])[clause]
+    assert finding.hint.startswith("Write `")
+    assert said in finding.hint
+    assert re.search(r"It holds with `.*` for `.*` at test_edits_of_use.py:\d+", finding.detail)
+
+
+class Both(torch.autograd.Function):
+    """In place at two places: no one edit mends it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g.mul_(x.cos()) - h.mul_(x.sin())
+
+
+def test_an_edit_with_which_the_clause_fails_still_is_not_told():
+    finding = check(Both, X.clone().requires_grad_(), clauses="cotangent")["cotangent"]
+    assert not finding.hint.startswith("Write `")
+
+
+class WritesBeforeItReads(_OfOne):
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g.mul_(w), g * x
+
+
+def test_what_an_operation_in_place_spoils_has_the_same_edit():
+    args = [x.clone().requires_grad_() for x in (X, X.flip(0))]
+    report = check(WritesBeforeItReads, *args, clauses=["derivative", "cotangent", "linear"])
+    assert "`g.mul(w)` for `g.mul_(w)`" in report["derivative"].hint
+    assert report["cotangent"].cause == "derivative"
+
+
+class TwoFaults(_OfOne):
+    """The derivative lacks a factor, and what is read of the data is a constant to autograd."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w.detach() * 2, g * x.detach()
+
+
+def test_a_second_fault_is_a_finding_of_its_own():
+    args = [x.clone().requires_grad_() for x in (X, X.flip(0))]
+    report = check(TwoFaults, *args, clauses=["derivative", "double"])
+    assert report["derivative"].hint.startswith("Write `")
+    assert report["double"].verdict == "broken"
+    assert report["double"].cause == ""

@@ -1,0 +1,250 @@
+"""An edit is found within nested functions, lambdas, comprehensions, helpers, and callables."""
+
+import threading
+
+import pytest
+import torch
+
+from pullback.conformance import check
+from pullback.conformance._mends import around, changed
+from pullback.conformance._subject import Subject
+from pullback.conformance._within import with_functions
+
+generator = torch.Generator().manual_seed(7)
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+class Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, a):
+        h, out = torch.zeros_like(x[0]), []
+        for row in x:
+            h = a * h + row
+            out.append(h)
+        ctx.save_for_backward(a, torch.stack(out))
+        return torch.stack(out)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, y = ctx.saved_tensors
+        assert a.ndim == 0
+
+        def step(carry, t):
+            return g[t] + carry  # a * carry
+
+        carry, found = torch.zeros_like(g[0]), []
+        for t in range(len(g) - 1, -1, -1):
+            carry = step(carry, t)
+            found.append(carry)
+        by_x = torch.stack(found[::-1])
+        return by_x, (by_x[1:] * y[:-1]).sum()
+
+
+class BySlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, beta):
+        ctx.save_for_backward(x)
+        ctx.beta = beta
+        return torch.nn.functional.softplus(beta * x) / beta
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = lambda v: 1 * torch.sigmoid(v)  # noqa: E731 - ctx.beta * v
+        return g * slope(x), None
+
+
+class Parts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        parts = enumerate(x.chunk(3, -1))
+        return torch.stack([w[k] * part.square().sum(-1) for k, part in parts])
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        parts = x.chunk(3, -1)
+        by_x = torch.cat([g[k][:, None] * w[k] * part for k, part in enumerate(parts)], -1)  # 2 *
+        by_w = [(g[k] * part.square().sum(-1)).sum() for k, part in enumerate(parts)]
+        return by_x, torch.stack(by_w)
+
+
+class Polynomial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, c):
+        ctx.save_for_backward(x, c)
+        return sum(one * x**k for k, one in enumerate(c))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, c = ctx.saved_tensors
+        by_x = sum(k * one * x**k for k, one in enumerate(c) if k)  # k - 1
+        return g * by_x, torch.stack([(g * x**k).sum() for k in range(len(c))])
+
+
+class SoftmaxByClass(torch.autograd.Function):
+    @classmethod
+    def along(cls, y, g):
+        return (y * g).mean(-1, keepdim=True)  # a sum is meant
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - SoftmaxByClass.along(y, g))
+
+
+def one(x, s):
+    return two(x, s) * s
+
+
+def two(x, s):
+    return three(x * s)
+
+
+def three(u):
+    return u.sin()  # cos
+
+
+class Deep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(x)
+        ctx.s = s
+        return torch.sin(x * s)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * one(x, ctx.s), None
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, beta):
+        s = torch.sigmoid(beta * x)
+        ctx.save_for_backward(x, s)
+        ctx.beta = beta
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s = ctx.saved_tensors
+        return g * (s + x * s * (1 - s)), None  # ctx.beta *
+
+
+swish = Swish.apply
+
+
+def gated(x, w, v):
+    return swish(x @ w, 1.5) * (x @ v)
+
+
+class Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+class HalfSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x  # 2 *
+
+
+def near(x):
+    return Exponential.apply(-HalfSquare.apply(x[:, None] - x[None]).sum(-1))
+
+
+class Lost(torch.autograd.Function):
+    """Wrong beyond one edit."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin() * x.exp().cos() + x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.linspace(1, 2, g.numel(), dtype=g.dtype).reshape(g.shape)
+
+
+def lost(x):
+    return Lost.apply(3 * x).sum()
+
+
+WITHIN = {
+    "a nested function": (Recurrence, (drawn(5, 3), drawn()), "`g[t] + carry * a`"),
+    "a lambda": (BySlope, (drawn(6), 2.0), "`torch.sigmoid(v * ctx.beta)`"),
+    "a comprehension": (Parts, (drawn(4, 6), drawn(3)), "2 * "),
+    "a generator": (Polynomial, (drawn(5), drawn(4)), "x**(k - 1)"),
+    "a method of the class": (SoftmaxByClass, (drawn(4, 3),), "`(y * g).sum(-1, keepdim=True)`"),
+    "three calls deep": (Deep, (drawn(6), 1.7), "`u.cos()`"),
+    "a callable": (gated, (drawn(4, 3), drawn(3, 3), drawn(3, 3)), "x * ctx.beta"),
+    "a callable of two": (near, (drawn(4, 2),), "`2 * g * x` for `g * x`"),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", WITHIN)
+def test_an_edit_is_found_within(name):
+    function, inputs, said = WITHIN[name]
+    finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert said in finding.hint, finding.hint or finding.detail
+
+
+def test_of_several_functions_behind_a_callable_the_wrong_one_is_named():
+    finding = check(near, drawn(4, 2), clauses="derivative")["derivative"]
+    assert "Backward of HalfSquare is right with" in finding.detail
+
+
+def test_the_function_is_named_where_no_edit_is_found():
+    finding = check(lost, drawn(7), clauses="derivative")["derivative"]
+    assert "Lost is wrong by itself: check it alone." in finding.detail
+
+
+def test_the_functions_behind_a_callable_are_as_they_were():
+    own = dict(vars(HalfSquare)), dict(vars(Exponential))
+    check(near, drawn(4, 2), clauses=["derivative", "cotangent", "state"])
+    assert (dict(vars(HalfSquare)), dict(vars(Exponential))) == own
+
+
+def test_the_functions_behind_a_callable_are_as_they_were_whatever_thread_ends_last():
+    other = changed(HalfSquare, [around(back=lambda method, ctx, g: method(ctx, g))])
+    subject = Subject.of(lambda gate: gate() or HalfSquare.apply(drawn(3)))
+    started, own = threading.Barrier(2, timeout=10), dict(vars(HalfSquare))
+    ends = [threading.Event(), threading.Event()]
+
+    def gate(k):
+        started.wait()
+        ends[k].wait(10)
+
+    call = with_functions(subject, {HalfSquare: other}).call
+    threads = [threading.Thread(target=call, args=(lambda k=k: gate(k),)) for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for end, thread in zip(ends, threads, strict=True):
+        end.set()
+        thread.join()
+    assert dict(vars(HalfSquare)) == own
