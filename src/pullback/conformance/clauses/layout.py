@@ -171,11 +171,12 @@ def _is_elementwise(probe: Probe) -> bool:
     if {t.shape for t in (*points, *outputs, *probe.inputs.values)} != {points[0].shape}:
         return False
     step = probe.direction("elementwise")
-    first = [torch.arange(x.numel()).view(x.shape) == 0 for x in points]
-    for chosen in (first, [~entry for entry in first]):  # a prefix depends on what is before it
-        moved = [x + 0.02 * v * which for x, v, which in zip(points, step, chosen, strict=True)]
-        found = zip(outputs, probe.output_values(moved), chosen, strict=True)
-        if any(bool((a != b)[~which].any()) for a, b, which in found):
+    numbers = torch.arange(points[0].numel(), device=points[0].device)
+    first = numbers.view(points[0].shape) == 0
+    for moves in (first, ~first):  # a prefix depends on what is before it
+        moved = [x + 0.02 * v * moves for x, v in zip(points, step, strict=True)]
+        found = zip(outputs, probe.output_values(moved), strict=True)
+        if any(bool((a != b)[~moves].any()) for a, b in found):
             return False
     return True
 
