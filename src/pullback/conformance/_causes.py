@@ -4,7 +4,7 @@ The breach that is the cause is undone from outside (`_mends`), and the clauses 
 tested again: those that hold then failed because of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.conformance._contract import as_edited, edit_of_clause
@@ -35,7 +35,11 @@ class _Cause:
 
 
 def fold(
-    probe: Probe, findings: Sequence[Finding], again: Again, known: Sequence[Finding] = ()
+    probe: Probe,
+    findings: Sequence[Finding],
+    again: Again,
+    known: Sequence[Finding] = (),
+    asked: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Find causes, the fewest, of what failed.
 
@@ -44,6 +48,7 @@ def fold(
         findings: of all clauses that were run here.
         again: tests a clause again.
         known: what another process has found, which may be the cause of what failed here.
+        asked: the clauses that can be tested again, those that run elsewhere too.
 
     Yields:
         The findings that have changed: those of consequences name the clause of their cause, that
@@ -54,20 +59,25 @@ def fold(
         latest[finding.clause] = finding
         yield finding
     for clause in [finding.clause for finding in findings if finding.verdict.is_bad]:
-        for told in _with_edit(probe, clause, latest, again):
+        for told in _with_edit(probe, clause, latest, again, asked):
             latest[told.clause] = told
             yield told
 
 
 def _with_edit(
-    probe: Probe, clause: str, latest: Mapping[str, Finding], again: Again
+    probe: Probe,
+    clause: str,
+    latest: Mapping[str, Finding],
+    again: Again,
+    asked: Collection[str],
 ) -> Iterator[Finding]:
     """A finding with the edit that mends it, and what holds with that as its consequences."""
     finding = latest[clause]
     if finding.cause or finding.hint.startswith(EDIT):
         return
     causes = [f for f in latest.values() if f.verdict.is_bad and not f.cause]
-    kept = [f.clause for f in latest.values() if f.verdict is Verdict.HOLDS and f.clause in _KEPT]
+    bad = {f.clause for f in latest.values() if f.verdict.is_bad}
+    kept = [other for other in _KEPT if other in asked and other not in bad]
     healed = [f.clause for f in latest.values() if f.cause == clause and f.clause not in _SLOW]
     edit = edit_of_clause(probe, clause, healed, kept, again)
     if edit is None:

@@ -180,7 +180,7 @@ def _concluded(
     latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
     with unpatched():
         for finding in fold(
-            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout), known
+            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout), known, by_id
         ) if latest else ():  # fmt: skip
             if finding.clause in latest:  # what is known is told already
                 latest[finding.clause] = finding

@@ -19,7 +19,7 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._slips import Edit, Rules, slips
 from pullback.conformance._within import functions_in, with_functions
 from pullback.conformance._written import Written, written
-from pullback.report import Finding
+from pullback.report import Finding, Verdict
 
 __all__ = ["as_edited", "edit_of_clause"]
 
@@ -37,7 +37,7 @@ def edit_of_clause(
         probe: the subject with its inputs.
         clause: the clause that fails.
         healed: what fails for the same cause, and is to hold then.
-        kept: what holds, and is to hold still.
+        kept: what is to be as it was, or hold.
         again: tests a clause again.
 
     Returns:
@@ -51,7 +51,11 @@ def edit_of_clause(
                 if time.process_time() > until:
                     return None
                 there = _edited(probe, kind, rules, edit)
-                if there is not None and _hold(there, [clause, *healed, *kept], again):
+                if there is None or again(clause, there).verdict is not Verdict.HOLDS:
+                    continue
+                if any(again(other, there).verdict.is_bad for other in healed):
+                    continue
+                if all(_is_kept(probe, there, other, again) for other in kept):
                     return _in_words(edit), there
     return None
 
@@ -107,5 +111,11 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
     return None
 
 
-def _hold(probe: Probe, clauses: Sequence[str], again: Again) -> bool:
-    return all(not again(clause, probe).verdict.is_bad for clause in clauses)
+def _is_kept(probe: Probe, there: Probe, clause: str, again: Again) -> bool:
+    """Whether a clause is no worse than it was: what only an edit refuses did hold."""
+    found = again(clause, there).verdict
+    return not _badness(found) or _badness(found) <= _badness(again(clause, probe).verdict)
+
+
+def _badness(verdict: Verdict) -> int:
+    return 2 if verdict.is_bad else int(verdict is Verdict.LACKING)

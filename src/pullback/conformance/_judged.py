@@ -79,10 +79,14 @@ class Judge:
 
     @cached_property
     def elsewhere(self) -> Sequence[Arguments]:
-        """Other arguments that forward takes: other options, and numbers where all are alike."""
+        """Other arguments that forward takes: other options, and numbers where all are alike.
+
+        Where the rule is wrong at arguments that a clause has made, those given are others, too.
+        """
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
         wide = [_varied(value, generator) for value in given.values]
         found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
+        found += [] if self.rule.probe.given is None else [self.rule.probe.given]
         return [inputs for inputs in found if self._takes(inputs)]
 
     @cached_property

@@ -58,6 +58,8 @@ class Probe(Teller):
     kin: str = "any"  # how the points and directions tried keep to those that forward accepts
     # whether directions leave what inputs are (`tangent`), but for what is linear
     free: bool = False
+    # the arguments that were given, where others have taken their place
+    given: Arguments | None = None
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -79,7 +81,8 @@ class Probe(Teller):
         known = [value.dtype for value in self.inputs.values]
         compiles = [value.dtype for value in inputs.values] != known
         patience = patience_to_compile(self.patience) if compiles else self.patience
-        return replace(self, inputs=inputs, original=inputs, patience=patience)
+        given = self.inputs if self.given is None else self.given
+        return replace(self, inputs=inputs, original=inputs, given=given, patience=patience)
 
     # Inputs -----------------------------------------------------------------------------------
 
