@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import subprocess
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -121,6 +122,16 @@ _docstrings = _Docstrings(
     setup=seed_document,
 )
 pytest_collect_file = (_pages + _docstrings).pytest()
+
+
+@pytest.fixture(autouse=torch.__version__ < "2.9")
+def a_compiler_that_has_compiled_nothing() -> None:
+    """Before torch 2.9 what is compiled goes through one function, of which eight forms are kept.
+
+    From the ninth on everything would run uncompiled, without a word.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 @pytest.fixture
