@@ -151,7 +151,23 @@ class MeanPool(torch.autograd.Function):
         return 2 * x * g.unsqueeze(-1)
 
 
+class OverVisible(torch.autograd.Function):
+    """A mean over the entries that are seen; backward divides by how many there are."""
+
+    @staticmethod
+    def forward(ctx, x, seen):
+        ctx.save_for_backward(x, seen)
+        return (x.square() * seen).sum() / seen.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, seen = ctx.saved_tensors
+        return 2 * g * x * seen / seen.numel(), None
+
+
 FORGOTTEN = {
+    "those that count": (OverVisible, (drawn(4, 3), (torch.arange(12).view(4, 3) % 3 > 0).double()),
+                         "`seen.sum()` for `seen.numel()`"),
     "another input's": (Minkowski, (drawn(5, 3), drawn(5, 3), 3.0), "-(g * r * s * d.pow(r - 1))"),
     "a power by an option": (Focal, (torch.linspace(0.1, 0.9, 8).requires_grad_(), 2.5),
                              "* q ** (ctx.gamma - 1)"),

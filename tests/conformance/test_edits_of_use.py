@@ -226,6 +226,19 @@ class FromTheFront(torch.autograd.Function):
         return g.flip(1).cumsum(1).flip(1)
 
 
+class DetachedInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x * w).sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        slope = g * (x * w).detach().cos()
+        return slope * w, slope * x
+
+
 def behind(x):
     return Helped.apply(2 * x).sum()
 
@@ -246,6 +259,8 @@ USES = {
     "in a dictionary": (Cached, (X,), "state", "for `CACHE[\"x\"] = x.detach().clone()`"),
     "on the context": (OnTheContext, (X,), "saved", "`ctx.save_for_backward(x)` for `ctx.x = x`"),
     "detached": (Detached, (X,), "double", "`ctx.save_for_backward(x)` for `ctx.x = x.detach()`"),
+    "detached in backward": (DetachedInBackward, (X, X), "double",
+                             "`(x * w)` for `(x * w).detach()`"),
     "beside what is saved": (BesideSaved, (X, X), "saved", "`ctx.saved_tensors[:1]` for"),
     "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
     "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),

@@ -34,7 +34,7 @@ _FUNCTIONS = (
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
-    ("scatter", "scatter_add"), ("index_copy", "index_add"),
+    ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
 _MOST = 4  # dimensions of which every choice is tried

@@ -334,11 +334,22 @@ def _from_the_end(rules: Rules) -> Iterator[Edit]:
                 yield {(rule, node): f"{rule.text(node.value)}.mT"}
 
 
+def _attached(rules: Rules) -> Iterator[Edit]:
+    """What backward detaches, with its history: each alone, and all."""
+    every: Edit = {}
+    for rule, node in _nodes(rules, ast.Call, ast.Attribute):
+        if rule is rules.back and (behind := _behind(node)) is not node:
+            every = {**every, (rule, node): rule.atom(behind)}
+    yield from ({place: text} for place, text in every.items())
+    if len(every) > 1:
+        yield every
+
+
 _Made = Callable[[Rules], Iterator[Edit]]
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "cotangent": (_out_of_place,), "mutation": (_out_of_place,), "retain": (_out_of_place,),
     "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
-    "undefined": (_toggled,), "saved": (_saved,), "double": (_saved,), "dtype": (_typed,),
+    "undefined": (_toggled,), "saved": (_saved,), "double": (_attached, _saved), "dtype": (_typed,),
     "autocast": (_typed,), "rank": (_from_the_end,), "batch": (_from_the_end,),
 }  # fmt: skip
