@@ -275,3 +275,29 @@ def test_a_fresh_process_makes_new_tensors_as_this_one_does():
     finally:
         torch.set_default_dtype(torch.float32)
     assert report["derivative"].verdict is Verdict.HOLDS, report
+
+
+def only_positive(number):
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return number
+
+
+class DiesOfAnEdit(torch.autograd.Function):
+    """The derivative is scale**3: with another sign of the scale, backward ends the process."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.scale = scale
+        return scale**3 * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * only_positive(ctx.scale) * torch.ones(5, dtype=g.dtype), None
+
+
+def test_an_edit_that_ends_the_process_is_no_crash_of_the_function():
+    x = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    report = check(DiesOfAnEdit, x, 1.7, clauses=["derivative", "linear"], isolate="copy")
+    assert report["derivative"].verdict is Verdict.BROKEN
+    assert report["linear"].verdict is Verdict.HOLDS

@@ -46,6 +46,8 @@ class _State:
     constants: Sequence[str] = ()
     infer: bool = True
     running: str = ""
+    trying: str = ""  # the clause for which edits are tried
+    spared: list[str] = field(default_factory=list)  # those for which one ended a worker
     worked: float = 0.0  # seconds, all workers together
     since: float = 0.0  # what they had worked when the last one said something
     until: float | None = None  # and what they may
@@ -108,7 +110,7 @@ def check_isolated(
                 "gradient": subject.gradient, "seed": seed,
                 "infer": state.infer, "thorough": thorough,
                 "asked": [clause.id for clause in clauses],
-                "defaults": read_defaults(),
+                "defaults": read_defaults(), "spared": state.spared,
             }  # fmt: skip
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
@@ -208,9 +210,10 @@ def _read_answers(folder: Path, state: _State) -> None:
         if state.until is None and state.timeout is not None:
             state.until = state.since + state.timeout
         if "started" in message:
-            state.running = message["started"]
+            state.running, state.trying = message["started"], ""
             if state.on_start is not None:
                 state.on_start(state.running)
+        state.trying = message.get("trying", state.trying)
         vars(state).update(message.get("prepared", {}))
         if "finding" in message:
             state.add(Finding(**message["finding"]))
@@ -236,6 +239,9 @@ def _judge_end(
         state.hung, state.until = True, None  # as long again, from the next worker's first answer
     if state.running == "infer":
         state.infer = False  # the next worker takes the default; the clauses will show the fault
+        return
+    if state.trying and state.trying not in state.spared:
+        state.spared.append(state.trying)  # what ended it was an edit of ours: again without any
         return
     text = end or "The process ended without an answer."
     hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."

@@ -60,6 +60,9 @@ class Probe(Teller):
     free: bool = False
     # the arguments that were given, where others have taken their place
     given: Arguments | None = None
+    # the clauses for which no edit is tried, since one has ended the process, and who is told first
+    spared: frozenset[str] = frozenset()
+    trying: Callable[[str], object] | None = None
 
     @property
     def constants(self) -> tuple[str, ...]:

@@ -101,8 +101,10 @@ def right_edit(
         What is to be edited; empty where no edit that was tried makes the rule right.
     """
     pair = Pair.of(difference)
-    if pair is None:
+    if pair is None or not rules or rules[0].probe.clause in rules[0].probe.spared:
         return Right()
+    if rules[0].probe.trying is not None:
+        rules[0].probe.trying(rules[0].probe.clause)
     nearest, nearly, found = math.inf, None, [Right()]
     several: Counter[int] = Counter()
     late = time.monotonic() + _LONGEST  # a rule may wait, or write much

@@ -117,7 +117,10 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
-    probe = with_fields(probe, thorough=request["thorough"])
+    probe = with_fields(
+        probe, thorough=request["thorough"], spared=frozenset(request["spared"]),
+        trying=lambda clause: say(trying=clause),
+    )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
                   "constants": probe.constants})  # fmt: skip
     asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
