@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-__all__ = ["needs_torch", "refused_before"]
+__all__ = ["in_threads", "needs_torch", "refused_before"]
 
 
 def needs_torch(version: str, what: str) -> Any:
@@ -15,6 +15,10 @@ def needs_torch(version: str, what: str) -> Any:
     return pytest.mark.skipif(
         torch.__version__ < version, reason=f"torch {version} brings {what}: there is none here"
     )
+
+
+# Of tests that derive in several threads at once: what compiles after them would not be compiled.
+in_threads = needs_torch("2.11", "a compiler that goes on when several threads have left it")
 
 
 def refused_before(version: str, why: str, *, match: str) -> Callable[[Any], Any]:

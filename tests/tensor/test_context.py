@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.tensor.both import both, second
 from tests.tensor.functions import Boxed, Parts, Scaled, Sigmoid, Softplus, Square
-from tests.versions import needs_torch
+from tests.versions import in_threads
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pullback
@@ -281,7 +281,7 @@ def test_two_threads_on_one_retained_graph(way, make):
                 close(gradient, unit * scale)
 
 
-@needs_torch("2.11", "a compiler that goes on when two threads have left it at once")
+@in_threads
 @both
 def test_two_threads_each_with_a_call_of_its_own(way):
     F = way(Softplus)

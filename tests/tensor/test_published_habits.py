@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.memory import collecting
 from tests.tensor.helpers import agree
-from tests.versions import refused_before
+from tests.versions import in_threads, refused_before
 from torch.autograd import Variable
 from torch.autograd.function import once_differentiable
 
@@ -610,6 +610,7 @@ def test_vjp_called_as_such_is_backward():
     assert Written.backward(None, 1) == Written.vjp(None, 1) == 7
 
 
+@in_threads
 def test_threads_apply_one_function():
     function = pullback.complete(cube(torch.autograd.Function))
     failed = []
