@@ -277,8 +277,11 @@ def test_a_fresh_process_makes_new_tensors_as_this_one_does():
     assert report["derivative"].verdict is Verdict.HOLDS, report
 
 
+TESTING = os.getpid()  # which is not to end
+
+
 def only_positive(number):
-    if number < 0:
+    if number < 0 and os.getpid() != TESTING:
         os.kill(os.getpid(), signal.SIGSEGV)
     return number
 
