@@ -100,11 +100,11 @@ def right_edit(
     Returns:
         What is to be edited; empty where no edit that was tried makes the rule right.
     """
-    pair = Pair.of(difference)
-    if pair is None or not rules or rules[0].probe.clause in rules[0].probe.spared:
+    pair, probe = Pair.of(difference), rules[0].probe
+    if pair is None or probe.clause in probe.spared:
         return Right()
-    if rules[0].probe.trying is not None:
-        rules[0].probe.trying(rules[0].probe.clause)
+    if probe.trying is not None:
+        probe.trying(probe.clause)
     nearest, nearly, found = math.inf, None, [Right()]
     several: Counter[int] = Counter()
     late = time.monotonic() + _LONGEST  # a rule may wait, or write much

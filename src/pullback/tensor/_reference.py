@@ -94,6 +94,10 @@ def _filled(holed: Iterable[Any], tensors: Iterable[torch.Tensor]) -> list[Any]:
     return [next(following) if leaf is HOLE else leaf for leaf in holed]
 
 
+# Before torch 2.9 an edge to the node of a Function does not keep that alive, as its output does.
+_EDGES_OWN = hasattr(GradientEdge, "ownership_token")
+
+
 class _Call:
     """One application: the arguments and the outputs, with holes for their tensors.
 
@@ -196,10 +200,6 @@ class _Call:
                     mend="Pass it as an argument, or detach it.",
                 )
             found.extend(before for before, _ in node.next_functions)
-
-
-# Before torch 2.9 an edge to the node of a Function does not keep that alive, as its output does.
-_EDGES_OWN = hasattr(GradientEdge, "ownership_token")
 
 
 def _form(outputs: Sequence[torch.Tensor], outline: Any) -> str:

@@ -333,7 +333,8 @@ class Watch(FunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
-        writes = ends_in_place(name) and (copies or name not in OVERWRITING | RESHAPING)
+        kept = not copies and (name in OVERWRITING or name in RESHAPING)
+        writes = ends_in_place(name) and not kept
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
         tensor = args[0]
@@ -534,8 +535,9 @@ class Watch(FunctionMode):
         self.dtypes.add(tensor.dtype)
         if self._depends(given):
             self._dependent.add(id(tensor))
-        if self._stopping or not self._stopped.isdisjoint(map(id, given)):
-            self._stopped.update([id(tensor)] if is_differentiable(tensor) else ())
+        stopped = self._stopping or not self._stopped.isdisjoint(map(id, given))
+        if stopped and is_differentiable(tensor):
+            self._stopped.add(id(tensor))
         if self.in_forward:
             self._origins.add(tensor, given)
 
