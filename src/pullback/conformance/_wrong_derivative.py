@@ -167,9 +167,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
-    if shown := [k for k in window(expected, got) if not known.view(-1)[k]]:
-        more, found = replace(at, until=math.inf).gradient(only, shown)
-        expected, known = torch.where(found, more, expected), known | found
+    expected, known = _filled(at, only, expected, got, known)
     difference = _difference(at, only, expected, got, known)
     pair = Pair.of(difference)
     ratio = 0.0 if pair is None else ratio_of(expected[known].cpu(), answered[known].cpu())
@@ -184,6 +182,18 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         said = said if mend.said else f"{_neglected(at, only, answered)} {said}"
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
+
+
+def _filled(
+    at: Around, only: int, expected: torch.Tensor, got: torch.Tensor | None, known: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same gradient, with all entries that a report shows: among new ones may be a larger."""
+    while lacking := [k for k in window(expected, got) if not known.view(-1)[k]]:
+        more, found = replace(at, until=math.inf).gradient(only, lacking)
+        expected, known = torch.where(found, more, expected), known | found
+        if time.process_time() > at.until + _SECONDS or not found.any():
+            break
+    return expected, known
 
 
 def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:
