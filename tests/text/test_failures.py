@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.text.helpers import answering
+from tests.text.server import Server, faults
 from tests.text.test_train import DATA, Spam, label
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
@@ -30,7 +31,7 @@ from pullback.text import (
     tolerate,
     use_critic,
 )
-from pullback.text.lm import Completion, Finish, Journal, Run, Scripted
+from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -71,6 +72,16 @@ def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
     with Journal(tmp_path / "run.sqlite") as journal:
         kept = [call for call in journal.calls() if call.failure]
     assert len(kept) == (len(result.failures) if bad in ("", BAD["withheld"]) else 0)
+
+
+@pytest.mark.parametrize("fault", [
+    faults.status(400, error_code="context_length_exceeded"), faults.status(413),
+    faults.status(400, kind="exceed_context_size_error"),
+])  # fmt: skip
+def test_a_prompt_that_a_server_calls_too_long_is_a_failure(fault):
+    with Server(faults=[fault]) as server, tolerate():
+        lm = OpenAI("m", base_url=server.url, api_key="none")
+        assert "[failed: " in chat(lm, "a").data
 
 
 @pytest.mark.parametrize(

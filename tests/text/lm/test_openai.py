@@ -104,6 +104,9 @@ FAULTS = {
     "too long": (
         faults.status(400, error_code="context_length_exceeded"), ModelError, "context", False,
     ),
+    "too long here": (
+        faults.status(400, kind="exceed_context_size_error"), ModelError, "context", False,
+    ),
     "too many": (faults.status(429, retry_after=0.02), ModelError, "HTTP 429", True),
     "no quota": (faults.status(429, error_code="insufficient_quota"), ModelError, "429", False),
     "fault": (faults.status(500), ModelError, "HTTP 500", True),

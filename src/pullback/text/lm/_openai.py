@@ -5,7 +5,6 @@ import inspect
 import json
 import math
 import os
-import re
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -261,7 +260,7 @@ class Pieces:
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
-_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
+_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -277,7 +276,8 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
     """
     said = scrub(str(error))[:500]
     if isinstance(error, sdk.APIStatusError):
-        return _refused(error.status_code, said, str(error.code or ""), error.response.headers)
+        codes = {str(error.code), str(error.type)}  # which of them is told differs by the server
+        return _refused(error.status_code, said, codes, error.response.headers)
     connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
     if isinstance(error, sdk.APITimeoutError):
         return ModelError(
@@ -293,12 +293,11 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
                       transient=True, may_be_billed=connected)  # fmt: skip
 
 
-def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
-    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
+def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]) -> ModelError:
+    if codes & _TOO_LONG:
         return ModelError("The prompt is longer than the model's context.", given=said,
-                          mend="Shorten the messages.", status=status)  # fmt: skip
-    final = code in _FINAL_CODES
-    transient = not final and (status in _TRANSIENT or status >= 500)
+                          mend="Shorten the messages.", status=status, too_long=True)  # fmt: skip
+    transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
     mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
     return ModelError(
         f"The server refused the request: HTTP {status}.", given=said, mend=mend,
