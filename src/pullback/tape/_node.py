@@ -113,10 +113,7 @@ class Node:
     @property
     def role(self) -> str:
         """The role of what the operation made, for messages."""
-        for output in self.outputs:
-            if output.role:
-                return output.role
-        return ""
+        return next((output.role for output in self.outputs if output.role), "")
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> Handle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the rule; what it returns replaces.
@@ -312,15 +309,10 @@ def plan(
     stops: Collection[Node] = (),
     since: int = 0,
 ) -> dict[Node, int]:
-    """The nodes that are reached from some roots, each with its place before all it flows to.
-
-    The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
-    the edges in their order, which does not go beyond the stops. Only what leads to a wanted node
-    is kept (None wants every leaf), and nothing older than ``since``, which cannot depend on one.
-
-    Raises:
-        GraphError: the graph has a cycle.
-    """
+    """The nodes that are reached from some roots, each with its place before all it flows to."""
+    # The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
+    # the edges in their order, which does not go beyond the stops. Only what leads to a wanted node
+    # is kept (None wants every leaf), and nothing older than `since`, which cannot depend on one.
     finished: dict[Node, bool] = {}  # False while the walk is below the node
     postorder: list[Node] = []
     stack = list(reversed(roots))

@@ -10,6 +10,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape import Feedback, Function, Variable, space_of
+from pullback.tape._variable import roles_of
 from pullback.text._failure import failure_in
 from pullback.text._prompts import Template, fill, shorten
 
@@ -273,9 +274,8 @@ def _joined(
         raise ArgumentError("There is no text to put together.", expected="one or more")
 
     def joined(*given: Variable) -> Variable:
-        roles = dict.fromkeys(each.role for each in given if each.role)
         pieces = [f"{tags[0]}{_text(each)}{tags[1]}" for each in given]
-        return Variable(between.join(pieces), " and ".join(roles))
+        return Variable(between.join(pieces), roles_of(given))
 
     return Join.apply(joined, *variables)
 

@@ -9,7 +9,7 @@ from pullback.compat.afnio._client import BackwardCritic, as_lm
 from pullback.compat.afnio._variable import Variable, adopt
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
-from pullback.tape._variable import data_of
+from pullback.tape._variable import data_of, roles_of
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
 from pullback.text._evaluation import Evaluator, Judge, Total, ask_judge
@@ -37,7 +37,7 @@ def add(x: tape.Variable, y: tape.Variable) -> Any:
         ValueError: a list is added to a single value, or to a list of another length.
     """
     _check_same_length(x._data, y._data)
-    return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, _roles(x, y))
+    return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, roles_of((x, y)))
 
 
 @checked
@@ -49,7 +49,7 @@ def sum(x: list[tape.Variable] | tuple[tape.Variable, ...]) -> Any:
     """
     batches = any(isinstance(value._data, list) for value in x)
     result = text.sum([item for value in x for item in value] if batches else x)
-    result.role = _roles(*x)
+    result.role = roles_of(x)
     return adopt(result)
 
 
@@ -209,10 +209,6 @@ def _check_same_length(first: Any, second: Any) -> None:
             "Two values are no two single ones, nor two lists of one length.",
             given=f"{first!r:.60} and {second!r:.60}",
         )
-
-
-def _roles(*values: tape.Variable) -> str:
-    return " and ".join(dict.fromkeys(value.role for value in values if value.role))
 
 
 def _passes(success_fn: Success) -> Callable[[float], bool]:
