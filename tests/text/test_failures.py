@@ -74,11 +74,17 @@ def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
     assert len(kept) == (len(result.failures) if bad in ("", BAD["withheld"]) else 0)
 
 
+CODES = [
+    "context_length_exceeded", "content_filter", "invalid_prompt", "json_validate_failed",
+    "tool_use_failed",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("fault", [
-    faults.status(400, error_code="context_length_exceeded"), faults.status(413),
-    faults.status(400, kind="exceed_context_size_error"),
+    *(faults.status(400, error_code=code) for code in CODES),
+    faults.status(400, kind="exceed_context_size_error"), faults.status(413),
 ])  # fmt: skip
-def test_a_prompt_that_a_server_calls_too_long_is_a_failure(fault):
+def test_what_a_server_refuses_because_of_an_answer_is_a_failure(fault):
     with Server(faults=[fault]) as server, tolerate():
         lm = OpenAI("m", base_url=server.url, api_key="none")
         assert "[failed: " in chat(lm, "a").data

@@ -107,6 +107,12 @@ FAULTS = {
     "too long here": (
         faults.status(400, kind="exceed_context_size_error"), ModelError, "context", False,
     ),
+    "filtered": (
+        faults.status(400, error_code="content_filter"), ReplyError, "withheld", False,
+    ),
+    "no schema": (
+        faults.status(400, error_code="json_validate_failed"), ReplyError, "schema", True,
+    ),
     "too many": (faults.status(429, retry_after=0.02), ModelError, "HTTP 429", True),
     "no quota": (faults.status(429, error_code="insufficient_quota"), ModelError, "429", False),
     "fault": (faults.status(500), ModelError, "HTTP 500", True),

@@ -260,7 +260,10 @@ class Pieces:
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
+# What a server refuses because of an answer, the one that it got or one that the prompt holds.
 _TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
+_WITHHELD = {"content_filter", "content_policy_violation", "invalid_prompt"}  # Azure's, OpenAI's
+_SPOILT = {"json_validate_failed", "tool_use_failed"}  # Groq's: the model has broken a schema
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -274,9 +277,17 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
 
     Keys are scrubbed; the original is not chained, for its text and request hold them.
     """
-    said = scrub(str(error))[:500]
+    said, status = scrub(str(error))[:500], getattr(error, "status_code", None)
+    codes = {getattr(error, name, None) for name in ("code", "type")}  # either, by the server
+    if codes & _TOO_LONG:
+        return ModelError("The prompt is longer than the model's context.", given=said,
+                          mend="Shorten the messages.", status=status, too_long=True)  # fmt: skip
+    if codes & _WITHHELD:
+        return ReplyError("The model's provider withheld the answer.", given=said, status=status)
+    if codes & _SPOILT:
+        return ReplyError("The answer of the model breaks its schema.", given=said, status=status,
+                          transient=True, may_be_billed=True)  # fmt: skip
     if isinstance(error, sdk.APIStatusError):
-        codes = {str(error.code), str(error.type)}  # which of them is told differs by the server
         return _refused(error.status_code, said, codes, error.response.headers)
     connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
     if isinstance(error, sdk.APITimeoutError):
@@ -293,10 +304,7 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
                       transient=True, may_be_billed=connected)  # fmt: skip
 
 
-def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]) -> ModelError:
-    if codes & _TOO_LONG:
-        return ModelError("The prompt is longer than the model's context.", given=said,
-                          mend="Shorten the messages.", status=status, too_long=True)  # fmt: skip
+def _refused(status: int, said: str, codes: set[Any], headers: Mapping[str, str]) -> ModelError:
     transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
     mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
     return ModelError(
