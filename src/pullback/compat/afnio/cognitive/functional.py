@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback import tape, text
 from pullback.compat.afnio._client import BackwardCritic, as_lm
-from pullback.compat.afnio._variable import Variable, adopt
+from pullback.compat.afnio._variable import Variable, adopt, adopt_pair
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
 from pullback.tape._variable import data_of, roles_of
@@ -115,7 +115,7 @@ def deterministic_evaluator(
         prediction, target, eval_fn, data_of(eval_fn_purpose), success=_passes(success_fn),
         reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
     )  # fmt: skip
-    return adopt(result.score), adopt(result.explanation)
+    return adopt_pair(*result)
 
 
 def exact_match_evaluator(
@@ -171,7 +171,7 @@ def lm_judge_evaluator(
     if isinstance(prediction._data, list):
         explanation = text.join("\n", list(explanation))
         score = Total.apply(lambda scores: _reduced(scores, reduction_fn), *score)
-    return adopt(score), adopt(explanation)
+    return adopt_pair(score, explanation)
 
 
 def _over_batch(ask: Callable[..., Any], inputs: dict[str, Any], role: str) -> Any:
