@@ -1,5 +1,6 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import contextlib
 import email.utils
 import inspect
 import json
@@ -7,7 +8,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -122,17 +123,10 @@ class OpenAI(LM):
         """Ask the server."""
         create = self._client.chat.completions.create
         reply = await _at_home(self._guarded(create(**self._body(request))))
-        choices = getattr(reply, "choices", None)
-        if not choices or getattr(choices[0], "message", None) is None:
-            raise ReplyError(
-                "The server answered without a choice.", given=scrub(repr(reply))[:300],
-                expected="a chat completion with one choice", transient=True,
-                may_be_billed=True,
-            )  # fmt: skip
-        pieces = Pieces(self.price, self.model)
-        pieces.add(reply)
-        pieces.finish = pieces.finish or "stop"
-        return pieces.completion()
+        with _reading(reply):
+            pieces = Pieces(self.price, self.model, finish="stop")
+            pieces.add(reply)
+            return pieces.completion()
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
@@ -141,12 +135,15 @@ class OpenAI(LM):
         stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
         try:
             while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
-                text = pieces.add(event)
+                with _reading(event):
+                    text = pieces.add(event)
                 if text:
                     yield Chunk(text)
         finally:
             await _at_home(stream.close())
-        yield Chunk("", pieces.completion())
+        with _reading(pieces):
+            whole = pieces.completion()
+        yield Chunk("", whole)
 
     async def _guarded(self, awaitable: Any) -> Any:
         try:
@@ -224,6 +221,11 @@ class Pieces:
 
     def completion(self) -> Completion:
         """The whole, if its end has come."""
+        if not self.texts:
+            raise ReplyError(
+                "The server answered without a choice.", given=scrub(repr(self.head))[:300],
+                expected="a chat completion with one choice", transient=True, may_be_billed=True,
+            )  # fmt: skip
         if self.finish is None:
             raise ReplyError(
                 "The stream of the answer ended before the answer did.",
@@ -248,15 +250,30 @@ class Pieces:
         return Completion(text, usage, finish, None, calls, model, metadata)
 
     def _usage(self) -> tuple[Usage, dict[str, Any]]:
-        if self.usage is None:
+        asked, said = (getattr(self.usage, f"{name}_tokens", None) for name in _COUNTED)
+        if asked is None or said is None:
             return Usage(), {"usage": "not reported"}
         details = getattr(self.usage, "prompt_tokens_details", None)
-        cached = min(getattr(details, "cached_tokens", None) or 0, self.usage.prompt_tokens)
-        tokens = (self.usage.prompt_tokens, self.usage.completion_tokens, cached)
+        tokens = asked, said, min(getattr(details, "cached_tokens", None) or 0, asked)
         cost = None if self.price is None else self.price.cost(*tokens)
         return Usage(*tokens, cost), {}
 
 
+@contextlib.contextmanager
+def _reading(reply: Any) -> Iterator[None]:
+    """Read what a server has sent, which may be anything: what it is not is an error of its own."""
+    try:
+        yield
+    except ReplyError:
+        raise
+    except Exception:
+        raise ReplyError(
+            "The server answered with what is no completion.", given=scrub(repr(reply))[:300],
+            transient=True, may_be_billed=True,
+        ) from None  # fmt: skip
+
+
+_COUNTED = ("prompt", "completion")
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
@@ -278,7 +295,7 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
     Keys are scrubbed; the original is not chained, for its text and request hold them.
     """
     said, status = scrub(str(error))[:500], getattr(error, "status_code", None)
-    codes = {getattr(error, name, None) for name in ("code", "type")}  # either, by the server
+    codes = {str(getattr(error, name, "")) for name in ("code", "type")}  # either, by the server
     if codes & _TOO_LONG:
         return ModelError("The prompt is longer than the model's context.", given=said,
                           mend="Shorten the messages.", status=status, too_long=True)  # fmt: skip
@@ -304,7 +321,7 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
                       transient=True, may_be_billed=connected)  # fmt: skip
 
 
-def _refused(status: int, said: str, codes: set[Any], headers: Mapping[str, str]) -> ModelError:
+def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]) -> ModelError:
     transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
     mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
     return ModelError(
