@@ -115,8 +115,11 @@ def read_search(note: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(before: str, after: str) -> list[tuple[str, str]]:
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    return [(line[0], line[2:]) for line in lines if line[0] != "?"]
+    old, new = before.splitlines(), after.splitlines()
+    if old == new:
+        return [(" ", line) for line in new]
+    lines = difflib.unified_diff(old, new, n=len(old) + len(new), lineterm="")
+    return [(line[0], line[1:]) for line in list(lines)[3:]]  # but for its head
 
 
 def _chart(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
