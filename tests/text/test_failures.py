@@ -90,9 +90,10 @@ def test_what_a_server_refuses_because_of_an_answer_is_a_failure(fault):
         assert "[failed: " in chat(lm, "a").data
 
 
-@pytest.mark.parametrize(
-    "bad", ["not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH)]
-)
+@pytest.mark.parametrize("bad", [
+    "not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH),
+    f'{{"label": "x", "more": {"[" * 400}{"]" * 400}}}',
+])  # fmt: skip
 def test_a_structure_that_fails_has_its_fields_and_is_told_why(bad):
     mail = Variable("BUY", "mail", requires_grad=True)
     with tolerate(2) as failures, use_critic(RuleCritic([])):
