@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 from pullback import tape, text
@@ -111,9 +112,10 @@ def deterministic_evaluator(
         ValueError: predictions and targets differ in number, or a purpose is empty.
     """
     _check_same_length(prediction._data, data_of(target))
+    whole = lambda scores: [int(s) if s == int(s) else s for s in scores]  # noqa: E731
     result = text.deterministic(
         prediction, target, eval_fn, data_of(eval_fn_purpose), success=_passes(success_fn),
-        reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
+        reduction=lambda scores: _reduced(whole(scores), reduction_fn),
     )  # fmt: skip
     return adopt_pair(*result)
 
@@ -216,8 +218,4 @@ def _passes(success_fn: Success) -> Callable[[float], bool]:
 
 
 def _reduced(scores: list[Any], reduction_fn: Reduction) -> float:
-    return (reduction_fn or (lambda each: builtins.sum(each) / len(each)))(scores)
-
-
-def _whole(score: float) -> float | int:
-    return int(score) if score == int(score) else score
+    return (reduction_fn or fmean)(scores)
