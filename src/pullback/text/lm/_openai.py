@@ -226,9 +226,9 @@ class Pieces:
                 "The server answered without a choice.", given=scrub(repr(self.head))[:300],
                 expected="a chat completion with one choice", transient=True, may_be_billed=True,
             )  # fmt: skip
-        if self.finish is None:
+        if self.finish in (None, "error"):  # OpenRouter says so where a provider has failed
             raise ReplyError(
-                "The stream of the answer ended before the answer did.",
+                "The answer of the server ended before it was whole.",
                 given=f"{sum(map(len, self.texts))} characters", transient=True,
                 may_be_billed=True,
             )  # fmt: skip
