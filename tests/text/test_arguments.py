@@ -284,7 +284,6 @@ CALLS = {
     "Run.expect": inside("expect", plan=Plan(1, 1, 1)),
     "Run.keep_graph": inside("keep_graph", roots=Parameter("x"), name="x"),
     "Run.note": inside("note", name="x", value=3),
-    "Run.wait": inside("wait", seconds=None),
     "Scripted": call(Scripted, answers=["x"], model="x", delay=0.1, also={"answers": "class list"}),
     "Spending": call(lm.Spending, calls=1, tokens=1, cost=0.1, proposals=1),
     "Text": call(lm.Text, text="x"),

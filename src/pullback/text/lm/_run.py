@@ -237,7 +237,7 @@ class Run:
             self.wait()
             for answer in list(self._answers):
                 answer.cancel()
-            self.wait(ENDING)
+            self._wait(ENDING)
             if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
                 self.retire_failures()
         finally:
@@ -245,9 +245,11 @@ class Run:
             self._inside.close()
             self.journal.close()
 
-    def wait(self, seconds: Seconds | None = None) -> None:
-        """Wait for the calls under way, so many seconds; as long as the patience lasts if None."""
-        seconds = self._patience if seconds is None else seconds
+    def wait(self) -> None:
+        """Wait for the calls under way, as long as the patience lasts."""
+        self._wait(self._patience)
+
+    def _wait(self, seconds: float) -> None:
         with self._changed:
             # An answer that was begun is under way although its loop had no time for it yet: were
             # the run left then, it would be sent and never written.
