@@ -31,7 +31,7 @@ from pullback.text import (
     tolerate,
     use_critic,
 )
-from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted
+from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted, ToolCall
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -93,6 +93,7 @@ def test_what_a_server_refuses_because_of_an_answer_is_a_failure(fault):
 @pytest.mark.parametrize("bad", [
     "not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH),
     f'{{"label": "x", "more": {"[" * 400}{"]" * 400}}}',
+    Completion("", finish=Finish.TOOL_CALLS, tool_calls=(ToolCall("c", "label", "{}"),)),
 ])  # fmt: skip
 def test_a_structure_that_fails_has_its_fields_and_is_told_why(bad):
     mail = Variable("BUY", "mail", requires_grad=True)

@@ -11,7 +11,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape import Feedback, Function, Variable, space_of
 from pullback.tape._variable import roles_of
-from pullback.text._failure import failure_in
+from pullback.text._failure import Failure, failure_in
 from pullback.text._prompts import Template, fill, shorten
 
 __all__ = ["concat", "format", "join", "select", "split", "sum"]
@@ -239,8 +239,10 @@ def select(value: Variable, *path: str | int) -> Variable:
         >>> select(Variable({"label": "spam", "why": ["links"]}), "why", 0).data
         'links'
     """
+    if value.batched:
+        return value.lift(select, (value, *path))  # type: ignore[missing-attribute]
     for key in path:
-        if failure_in(value._data) is value._data:  # a structure that failed has no entries
+        if isinstance(value._data, Failure):  # a structure that failed has no entries
             return value
         try:
             value = value[key]
