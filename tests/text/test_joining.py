@@ -110,6 +110,7 @@ def test_a_batch_runs_the_operations():
     items = texts("a", "b")
     out = vmap(lambda x: fill_in("<{x}>", x=x))(items)
     assert out.data == ["<a>", "<b>"]
+    assert vmap(lambda x: total([x, "c"]))(items).data[1] == "<ITEM>b</ITEM><ITEM>c</ITEM>"
     out.backward(Variable(["p", "q"]))
     assert [[note.data for note in item.grad] for item in items] == [["p"], ["q"]]
 

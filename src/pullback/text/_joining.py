@@ -10,6 +10,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape import Feedback, Function, Variable, space_of
+from pullback.tape._layout import batch_in
 from pullback.tape._variable import roles_of
 from pullback.text._failure import Failure, failure_in
 from pullback.text._prompts import Template, fill, shorten
@@ -177,6 +178,9 @@ def sum(values: Sequence[Variable | str | float]) -> Variable:
         3.5
     """
     variables = [as_variable(value) for value in values]
+    batch = batch_in(variables)
+    if batch is not None:
+        return batch.lift(sum, (variables,))
     if variables and all(_is_number(value) for value in variables):
         return functools.reduce(operator.add, variables)
     return _joined(variables, tags=("<ITEM>", "</ITEM>"))
