@@ -102,7 +102,10 @@ def test_a_batch_has_the_gradients_of_its_items_and_takes_no_hook():
 
     items = [Variable(3.0, requires_grad=True), Variable(2.0, requires_grad=True)]
     assert vmap(slope)(items).data == [6.0, 4.0]
-    for use in (lambda x: x.register_hook(print), lambda x: (x * x).retain_grad()):
+    for use in (
+        lambda x: x.register_hook(print), lambda x: (x * x).retain_grad(),
+        lambda x: (x * x).backward(inputs=[x]),
+    ):  # fmt: skip
         with pytest.raises(UnsupportedError, match="a batch inside vmap"):
             vmap(use)(items)
 
