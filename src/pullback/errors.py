@@ -127,6 +127,7 @@ class ModelError(PullbackError, RuntimeError):
         retry_after: the seconds that the provider asks to wait, if it says so.
         status: the HTTP status, if there is one.
         may_be_billed: whether the provider may have done the work, and bill it.
+        too_long: whether the messages are more than the model takes.
     """
 
     def __init__(
@@ -140,8 +141,10 @@ class ModelError(PullbackError, RuntimeError):
         retry_after: float | None = None,
         status: int | None = None,
         may_be_billed: bool = False,
+        too_long: bool = False,
     ) -> None:
         self.may_be_billed = may_be_billed
+        self.too_long = too_long or status == 413  # Content Too Large
         self.transient = transient
         self.retry_after = retry_after
         self.status = status

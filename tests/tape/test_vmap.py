@@ -95,6 +95,21 @@ def test_derivatives_inside_a_batch_and_around_it():
     assert change.data == [2.0, 12.0]
 
 
+def test_a_batch_has_the_gradients_of_its_items_and_takes_no_hook():
+    def slope(x):
+        (x * x).backward()
+        return x.grad
+
+    items = [Variable(3.0, requires_grad=True), Variable(2.0, requires_grad=True)]
+    assert vmap(slope)(items).data == [6.0, 4.0]
+    for use in (
+        lambda x: x.register_hook(print), lambda x: (x * x).retain_grad(),
+        lambda x: (x * x).backward(inputs=[x]),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="a batch inside vmap"):
+            vmap(use)(items)
+
+
 @pytest.mark.parametrize(("size", "dim"), [(1, 0), (2, 1), (2, "0")])
 def test_a_rule_that_gives_another_size_or_dimension(size, dim):
     class Other(Rule):

@@ -260,6 +260,11 @@ def test_every_prompt_can_be_replaced(tmp_path):
     (tmp_path / "fedback.txt").write_text("[user]\nx")
     with pytest.raises(ArgumentError, match="no prompt of this name"), use_prompts(tmp_path):
         pass
+    (tmp_path / "fedback.txt").unlink()
+    for written, why in (b"x", "no role"), (b"", "empty"), (b"[user]\ncaf\xe9", "UTF-8"):
+        (tmp_path / "judge.txt").write_bytes(written)
+        with pytest.raises(ArgumentError, match=why), use_prompts(tmp_path):
+            pass
 
 
 def test_feedback_that_is_sent_is_bounded():

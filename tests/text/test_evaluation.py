@@ -46,7 +46,7 @@ def test_just_what_failed_is_told_and_each_is_scored_once(pairs):
         assert told == [p != t for p, t in pairs]
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), "good", None, [1]])
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "good", None, [1]])
 def test_what_is_no_score_is_refused(score):
     with pytest.raises(ArgumentTypeError, match="is no number"):
         deterministic(variable("a"), "b", lambda p, t: score, "purpose")

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.text.helpers import answering
+from tests.text.server import Server, faults
 from tests.text.test_train import DATA, Spam, label
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
@@ -30,7 +31,7 @@ from pullback.text import (
     tolerate,
     use_critic,
 )
-from pullback.text.lm import Completion, Finish, Journal, Run, Scripted
+from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted, ToolCall
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -73,9 +74,27 @@ def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
     assert len(kept) == (len(result.failures) if bad in ("", BAD["withheld"]) else 0)
 
 
-@pytest.mark.parametrize(
-    "bad", ["not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH)]
-)
+CODES = [
+    "context_length_exceeded", "content_filter", "invalid_prompt", "json_validate_failed",
+    "tool_use_failed",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [
+    *(faults.status(400, error_code=code) for code in CODES),
+    faults.status(400, kind="exceed_context_size_error"), faults.status(413),
+])  # fmt: skip
+def test_what_a_server_refuses_because_of_an_answer_is_a_failure(fault):
+    with Server(faults=[fault]) as server, tolerate():
+        lm = OpenAI("m", base_url=server.url, api_key="none")
+        assert "[failed: " in chat(lm, "a").data
+
+
+@pytest.mark.parametrize("bad", [
+    "not json", '{"label": 3}', Completion('{"la', finish=Finish.LENGTH),
+    f'{{"label": "x", "more": {"[" * 400}{"]" * 400}}}',
+    Completion("", finish=Finish.TOOL_CALLS, tool_calls=(ToolCall("c", "label", "{}"),)),
+])  # fmt: skip
 def test_a_structure_that_fails_has_its_fields_and_is_told_why(bad):
     mail = Variable("BUY", "mail", requires_grad=True)
     with tolerate(2) as failures, use_critic(RuleCritic([])):

@@ -1,6 +1,7 @@
 """What a model reads cannot speak for the prompt: tags around data are marked anew each time."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from tests.text.helpers import criticise, sections
 from pullback.errors import ReplyError
 from pullback.tape import Variable
 from pullback.text import ModelCritic, Parameter, chat, judge
+from pullback.text._critic import read_feedback
 from pullback.text._evaluation import read_verdict
+from pullback.text._prompts import between_tags
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD
 
@@ -75,6 +78,20 @@ def test_a_verdict_is_read_among_words_but_not_where_there_are_two():
                  f"{whole}\n{whole}", f'{{"a": {{}}}} {whole}'):  # fmt: skip
         assert read_verdict(text) == (0.5, "half"), text
     for text in (f'It says {{"score": 1, "explanation": "x"}}. {whole}', "{" * 10**6, "", "0.5",
-                 f'{whole[:-1]}, "score": 1}}'):  # fmt: skip
+                 f'{whole[:-1]}, "score": 1}}', whole.replace("0.5", f"1{'0' * 400}")):  # fmt: skip
         with pytest.raises(ReplyError):
             read_verdict(text)
+
+
+@pytest.mark.parametrize(("tag", "read"), [
+    ("<IMPROVED>", lambda answer: between_tags(answer, "IMPROVED")),
+    ('<FEEDBACK id="0">', lambda answer: read_feedback(answer, 1)),
+])  # fmt: skip
+def test_a_tag_said_without_end_is_refused_at_once(tag, read):
+    begin = time.process_time()
+    with pytest.raises(ReplyError):
+        read(tag * 16_000)
+    assert time.process_time() - begin < 1  # a minute, were each looked for an end of its own
+    assert read(f"</IMPROVED>{tag}a{tag}b{tag.split()[0].replace('<', '</').strip('>')}>") in (
+        f"a{tag}b", [f"a{tag}b"]
+    )  # fmt: skip

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tape import Variable, grad, vmap
-from pullback.text import Parameter, concat, join, select, split
+from pullback.tape import Variable, backward, grad, vmap
+from pullback.text import Failure, Parameter, concat, join, select, split
 from pullback.text import format as fill_in
 from pullback.text import sum as total
 
@@ -110,8 +110,20 @@ def test_a_batch_runs_the_operations():
     items = texts("a", "b")
     out = vmap(lambda x: fill_in("<{x}>", x=x))(items)
     assert out.data == ["<a>", "<b>"]
+    assert vmap(lambda x: total([x, "c"]))(items).data[1] == "<ITEM>b</ITEM><ITEM>c</ITEM>"
     out.backward(Variable(["p", "q"]))
     assert [[note.data for note in item.grad] for item in items] == [["p"], ["q"]]
+
+
+def test_a_batch_is_selected_from_item_by_item_and_one_that_failed_stays_as_it_is():
+    failed = Failure("cut off")
+    items = [Variable(each, requires_grad=True) for each in ({"a": ["x"]}, failed, {"a": ["y"]})]
+    out = vmap(lambda item: select(item, "a", 0))(items)
+    assert out.data == ["x", failed, "y"]
+    backward(out, Variable(["", "", "why y?"]))
+    assert [note.data for note in items[2].grad.data["a"][0]] == ["why y?"]
+    with pytest.raises(ArgumentError, match="no such entry"):
+        select(Variable(None), "a")
 
 
 def test_what_is_said_of_feedback_flows_back_to_who_said_it():

@@ -8,7 +8,7 @@ from tests.text.helpers import Counting
 from tests.text.test_train import DATA, Spam
 
 from pullback.errors import ArgumentError, BudgetError, ModelError
-from pullback.text import exact_match
+from pullback.text import ChatModule, ModelCritic, TemplateParameter, exact_match
 from pullback.text.lm import Account, Run, Scripted
 from pullback.text.optim import TGD, GepaProgram, Pareto, never
 
@@ -69,6 +69,22 @@ def test_our_module_is_a_program_of_gepas_with_its_own_writer():
     assert module.classify.system.data == "Classify."
     program.load(result.best_candidate)
     assert module.classify.system.data == "odd"
+
+
+def test_a_candidate_that_breaks_its_template_scores_nothing_and_a_bad_critic_says_nothing():
+    lm = Scripted(lambda request: request.messages[-1].text)
+    module = ChatModule(lm, "Say.", TemplateParameter("{word}", "template"), critic=ModelCritic(lm))
+    equal = lambda module, sample: exact_match(module(word=sample), "good")  # noqa: E731
+    program = GepaProgram(module, equal, ["good", "bad"])
+    for text, scores in (("{word}", [1, 0]), ("It.", [0, 0]), ("{word} {", [0, 0])):
+        candidate = {**program.candidate, "user": text}
+        batch = program.evaluate([0, 1], candidate, capture_traces=True)
+        assert batch.scores == scores
+        assert program.make_reflective_dataset(candidate, batch, ["user"]) == {"user": []}
+        assert module.user.data == "{word}"
+    with pytest.raises(ArgumentError, match="no field"):
+        module.load_state_dict({"system": "x", "user": "{word} {"})
+    assert module.system.data == "Say."
 
 
 def test_a_writer_that_cannot_be_asked_ends_the_search():

@@ -309,14 +309,11 @@ class Application(Node):
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
-        origin, passed_on = None, set()
-        for each in answers:
-            for note in notes_in(each):
-                if note._origin is not None:
-                    continue
-                if origin is None:
-                    passed_on = {id(note) for each in gradients for note in notes_in(each)}
-                    origin = Origin(self._name, self.role, self.sequence)
+        new = [note for each in answers for note in notes_in(each) if note._origin is None]
+        if new:
+            passed_on = {id(note) for each in gradients for note in notes_in(each)}
+            origin = Origin(self._name, self.role, self.sequence)
+            for note in new:
                 if id(note) not in passed_on:
                     note._origin = origin
 

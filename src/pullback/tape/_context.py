@@ -143,10 +143,7 @@ class Context:
         return mapped(_Saved, lambda entry: entry.unpack(self._node), value)
 
     def _is_constant(self, value: Any) -> bool:
-        """Whether no derivative can be hidden in it: it holds arguments of forward, and Variables.
-
-        Unpacking a Variable says of itself what it hides.
-        """
+        """Whether no derivative is hidden in it, but in a Variable, which says so of itself."""
         if isinstance(value, _Saved | bool | type) or value is None:
             return True
         if any(_holds(given, value) for given in self._node.constants):

@@ -10,7 +10,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._text import shown
 from pullback.tape._registry import Space, space_of
-from pullback.tape._variable import Handle, Variable, describe
+from pullback.tape._variable import Handle, Variable
 
 __all__ = [
     "AccumulateGrad",
@@ -298,12 +298,8 @@ def get_gradient_edge(variable: Variable) -> GradientEdge:
         >>> get_gradient_edge(x * x).node.name()
         'MultiplyBackward'
     """
-    node, output_nr = edge_of(variable)
-    if node is None:
-        raise GraphError(
-            "A Variable that requires no gradient has no gradient edge.", given=describe(variable)
-        )
-    return GradientEdge(node, output_nr)
+    variable._need_gradient("A gradient was asked for at")
+    return GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
 
 
 def plan(
@@ -312,15 +308,10 @@ def plan(
     stops: Collection[Node] = (),
     since: int = 0,
 ) -> dict[Node, int]:
-    """The nodes that are reached from some roots, each with its place before all it flows to.
-
-    The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
-    the edges in their order, which does not go beyond the stops. Only what leads to a wanted node
-    is kept (None wants every leaf), and nothing older than ``since``, which cannot depend on one.
-
-    Raises:
-        GraphError: the graph has a cycle.
-    """
+    """The nodes that are reached from some roots, each with its place before all it flows to."""
+    # The order depends on the graph alone: it is the reverse postorder of a depth-first walk along
+    # the edges in their order, which does not go beyond the stops. Only what leads to a wanted node
+    # is kept (None wants every leaf), and nothing older than `since`, which cannot depend on one.
     finished: dict[Node, bool] = {}  # False while the walk is below the node
     postorder: list[Node] = []
     stack = list(reversed(roots))

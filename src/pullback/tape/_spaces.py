@@ -17,7 +17,7 @@ from pullback.tape._function import Function
 from pullback.tape._layout import mapped
 from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
-from pullback.tape._variable import Variable, data_of, describe, wrap
+from pullback.tape._variable import Variable, data_of, describe, roles_of, wrap
 
 __all__ = ["NUMBER", "TEXT", "Concatenate", "Unstack", "stack"]
 
@@ -30,17 +30,13 @@ class _Structure(Function):
 
 
 class Concatenate(_Structure):
-    """Two texts, or two lists or tuples, one after the other.
-
-    What is said of the whole text is said to both parts; the gradient of a list is split.
-    """
+    """Two texts or lists, one after the other; what is said of a whole text is said to both."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Any:
         left, right = data_of(a), data_of(b)
         ctx.size = None if isinstance(left, str) else len(left)
-        roles = [value.role for value in (a, b) if isinstance(value, Variable) and value.role]
-        return wrap(left + right, " and ".join(dict.fromkeys(roles)))
+        return wrap(left + right, roles_of(v for v in (a, b) if isinstance(v, Variable)))
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:

@@ -1,7 +1,7 @@
 """`Variable`: a value on the tape."""
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Self
@@ -11,7 +11,7 @@ from pullback.internal._text import shortened, shown
 from pullback.tape._mode import mode
 from pullback.tape._registry import COMMON, OPERATIONS, space_of
 
-__all__ = ["Handle", "Variable", "data_of", "describe", "wrap"]
+__all__ = ["Handle", "Variable", "data_of", "describe", "roles_of", "wrap"]
 
 
 class Handle(AbstractContextManager["Handle"]):
@@ -374,6 +374,11 @@ def describe(variable: Variable) -> str:
     """A Variable in an error message: its value, shortened, and its role."""
     text = shortened(repr(variable._data), 60)
     return f"{text} (role {variable.role!r})" if variable.role else text
+
+
+def roles_of(values: Iterable[Variable]) -> str:
+    """The role of what is made of several Variables."""
+    return " and ".join(dict.fromkeys(value.role for value in values if value.role))
 
 
 def data_of(value: Any) -> Any:

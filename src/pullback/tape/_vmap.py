@@ -71,6 +71,17 @@ class Batched(Variable):
         """There is no one value: reading it is refused."""
         self._plain()
 
+    @property
+    def grad(self) -> Any:  # type: ignore[bad-override]
+        """The gradients of the items, a batch themselves; None where none has one."""
+        return _combined([item.grad for item in self.items], self.info)
+
+    def _need_gradient(self, what: str) -> NoReturn:
+        raise UnsupportedError(
+            f"{what} a batch inside vmap, which is no value of its own.", given=repr(self)[:80],
+            mend="Do it with the items, before vmap.",
+        )  # fmt: skip
+
     def __len__(self) -> int:
         sizes = sorted(map(len, self.items))
         if sizes[0] != sizes[-1]:

@@ -229,11 +229,10 @@ def _read_output(entry: dict[str, Any]) -> Output:
 
 def _parts(node: Node) -> list[str]:
     """The words for a node: what it is, its role, its value, and the gradient of a leaf."""
-    outputs = node.outputs
-    role = next((output.role for output in outputs if output.role), "")
+    role = node.role
     values = [
         _short(output.data) if output.data is not None else repr(output.space)
-        for output in outputs
+        for output in node.outputs
         if output.data is not None or not getattr(output.space, "plain", True)
     ]
     if node.name() != "AccumulateGrad":

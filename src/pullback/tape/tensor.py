@@ -23,6 +23,7 @@ from pullback.errors import (
     MissingExtraError,
     UnsupportedError,
 )
+from pullback.internal._arguments import checked
 from pullback.tape._engine import Pass
 from pullback.tape._mode import enable_grad, mode, no_grad
 from pullback.tape._node import GradientEdge, Node, Output, edge_of
@@ -172,6 +173,7 @@ def call(function: Callable[..., torch.Tensor], *values: Any, number: bool = Fal
     return from_torch(result, number=number)
 
 
+@checked
 def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Variable:
     """Put a tensor on the tape; a gradient that comes back flows on in torch's graph.
 
@@ -191,8 +193,6 @@ def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Va
         >>> weight.grad
         tensor([ 6., 12.])
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise ArgumentTypeError("from_torch was given no tensor.", given=type(tensor).__name__)
     if number and tensor.numel() != 1:
         raise ArgumentError(
             "Only a tensor of one element is a number.", given=f"shape {tuple(tensor.shape)}"
@@ -206,6 +206,7 @@ def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Va
     return wrap(data, role, node, 0)
 
 
+@checked
 def to_torch(variable: Variable) -> torch.Tensor:
     """Take a value off the tape; a gradient that comes back in torch's graph flows on here.
 
@@ -223,8 +224,6 @@ def to_torch(variable: Variable) -> torch.Tensor:
         >>> x.grad
         Variable(2.0)
     """
-    if not isinstance(variable, Variable):
-        raise ArgumentTypeError("to_torch was given no Variable.", given=type(variable).__name__)
     data = variable._data
     space = space_of(data)
     if space is NUMBER:

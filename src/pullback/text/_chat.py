@@ -272,6 +272,8 @@ def _data(call: Call, completion: Any) -> Any:
     if call.tools:
         return {"text": completion.text, "tool_calls": list(map(asdict, completion.tool_calls))}
     if call.schema is not None:
+        if completion.finish is Finish.TOOL_CALLS:
+            raise ReplyError("The model asked for a tool that it was not offered.")
         parsed = completion.parsed
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed
     if completion.finish is Finish.CONTENT_FILTER:

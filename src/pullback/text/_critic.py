@@ -16,6 +16,7 @@ from pullback.text._joining import Operation, heard
 from pullback.text._module import Parameter
 from pullback.text._prompts import (
     ask,
+    between,
     fence_of,
     fill_prompt,
     listed,
@@ -200,9 +201,6 @@ def current_critic() -> Any:
     return _critic.get()
 
 
-_PART = re.compile(r'<FEEDBACK id="([^"]*)">(.*?)</FEEDBACK>', re.DOTALL)
-
-
 @checked
 class ModelCritic:
     """Asks a language model what the texts of a call should change.
@@ -302,7 +300,8 @@ def _numbered(parts: Sequence[Variable]) -> str:
 def read_feedback(answer: str, count: int) -> list[str]:
     """What a critic's answer says to each of so many parts, each of which it must speak of once."""
     found: dict[str, str] = {}
-    for number, text in _PART.findall(answer):
+    for match, text in between(answer, '<FEEDBACK id="([^"]*)">', "</FEEDBACK>"):
+        number = match[1]
         if number in found:
             raise ReplyError(
                 "The critic speaks of a part twice.", given=f"id={number!r}", expected="once each"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
@@ -238,8 +239,9 @@ def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
 
 def finite(value: Any, what: str) -> float:
     """The number; what is none, or not finite, is refused."""
-    if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
-        return float(value)
+    with suppress(OverflowError):  # of a whole number beyond all floats
+        if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
+            return float(value)
     raise ArgumentTypeError(
         f"{what} is no number.", given=repr(value)[:80], expected="a finite number or a truth value"
     )
@@ -326,7 +328,7 @@ def read_verdict(answer: str) -> tuple[float, str]:
     """
     verdict = parse_object(answer, "its judgement", ("score", "explanation"))
     score, explanation = verdict.get("score"), verdict.get("explanation")
-    number = isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1
+    number = isinstance(score, bool | int | float) and 0 <= score <= 1
     if not number or not isinstance(explanation, str) or not explanation.strip():
         raise ReplyError(
             "The judgement has no score from 0 to 1 with an explanation.",

@@ -17,7 +17,6 @@ __all__ = ["Failure", "Failures", "tolerate"]
 
 SHARE = 0.2  # of all answers, where nothing else is said
 ENOUGH = 10  # answers, before a share of them says anything
-_TOO_LONG = 413  # the prompt: an answer of ten megabytes makes the next one so
 
 
 class Failure(str):
@@ -152,14 +151,14 @@ def forgiven() -> Iterator[list[Failure]]:
     """What a model's failure inside counts as, where failures are tolerated: the only entry.
 
     Any model and provider has some now and then. A wrong key, an unknown model and options that no
-    server takes are the program's, and raise.
+    server takes are the program's, and raise. A prompt is too long where an answer in it was.
     """
     failed: list[Failure] = []
     now = _tolerance.get()
     try:
         yield failed
     except ModelError as error:
-        is_usual = isinstance(error, ReplyError) or error.transient or error.status == _TOO_LONG
+        is_usual = isinstance(error, ReplyError) or error.transient or error.too_long
         if now is None or not is_usual:
             raise
         failed.append(now.add(scrub(error.what)))

@@ -10,7 +10,9 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape import Feedback, Function, Variable, space_of
-from pullback.text._failure import failure_in
+from pullback.tape._layout import batch_in
+from pullback.tape._variable import roles_of
+from pullback.text._failure import Failure, failure_in
 from pullback.text._prompts import Template, fill, shorten
 
 __all__ = ["concat", "format", "join", "select", "split", "sum"]
@@ -176,6 +178,9 @@ def sum(values: Sequence[Variable | str | float]) -> Variable:
         3.5
     """
     variables = [as_variable(value) for value in values]
+    batch = batch_in(variables)
+    if batch is not None:
+        return batch.lift(sum, (variables,))
     if variables and all(_is_number(value) for value in variables):
         return functools.reduce(operator.add, variables)
     return _joined(variables, tags=("<ITEM>", "</ITEM>"))
@@ -238,8 +243,10 @@ def select(value: Variable, *path: str | int) -> Variable:
         >>> select(Variable({"label": "spam", "why": ["links"]}), "why", 0).data
         'links'
     """
+    if value.batched:
+        return value.lift(select, (value, *path))  # type: ignore[missing-attribute]
     for key in path:
-        if failure_in(value._data) is value._data:  # a structure that failed has no entries
+        if isinstance(value._data, Failure):  # a structure that failed has no entries
             return value
         try:
             value = value[key]
@@ -273,9 +280,8 @@ def _joined(
         raise ArgumentError("There is no text to put together.", expected="one or more")
 
     def joined(*given: Variable) -> Variable:
-        roles = dict.fromkeys(each.role for each in given if each.role)
         pieces = [f"{tags[0]}{_text(each)}{tags[1]}" for each in given]
-        return Variable(between.join(pieces), " and ".join(roles))
+        return Variable(between.join(pieces), roles_of(given))
 
     return Join.apply(joined, *variables)
 

@@ -10,7 +10,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
-from pullback.text._prompts import Template
+from pullback.text._prompts import Template, fields_of
 from pullback.text.lm import scrub
 
 __all__ = ["Module", "Parameter", "TemplateParameter"]
@@ -142,7 +142,7 @@ class Module:
 
         Raises:
             ArgumentError: a path is missing or unknown (unless ``strict`` is False), or a value is
-                of another kind than what it replaces.
+                of another kind than what it replaces, or no template where it replaces one.
         """
         named = dict([*self.named_parameters(), *self.named_buffers()])
         missing, unknown = named.keys() - state.keys(), state.keys() - named.keys()
@@ -159,6 +159,8 @@ class Module:
                     f"The state of {path!r} is of another kind.", given=repr(value)[:80],
                     expected=f"as {named[path].data!r:.80}",
                 )  # fmt: skip
+            if isinstance(named[path], Template):
+                fields_of(value)  # refuses what could not be filled
         with no_grad():
             for path, value in chosen.items():
                 named[path].data = value

@@ -11,7 +11,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ReplyError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
@@ -122,8 +122,9 @@ def _shipped() -> dict[str, Prompt]:
 
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
-    paths = sorted(folder.glob("*.txt"))
-    return {path.stem: _read(path.read_text(encoding="utf-8"), path.name) for path in paths}
+    with reading("folder of prompts in UTF-8", str(folder)):
+        texts = {path: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
+    return {path.stem: _read(text, path.name) for path, text in texts.items()}
 
 
 @checked
@@ -159,8 +160,8 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
         folder: where the files are; a prompt without one stays as it is.
 
     Raises:
-        ArgumentError: the folder is not there, a file has another name, or a prompt lacks a field
-            that the shipped one has, or has another. Nothing has been sent then.
+        ArgumentError: the folder is not there, a file cannot be read or has another name, or a
+            prompt lacks a field that the shipped one has, or has another. Nothing was sent then.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -233,9 +234,18 @@ async def ask(
             asked = [*messages, *said]
 
 
+def between(answer: str, opening: str, closing: str) -> list[tuple[re.Match[str], str]]:
+    """Each match of an opening pattern, with what stands between it and the closing after it."""
+    # One pattern for both would look through the rest anew from each opening that is never closed:
+    # a minute for an answer that says one tag 16,000 times.
+    pieces = answer.split(closing)[:-1]
+    found = [(match, piece) for piece in pieces if (match := re.search(opening, piece))]
+    return [(match, piece[match.end() :]) for match, piece in found]
+
+
 def between_tags(answer: str, tag: str) -> str:
     """The text between ``<TAG>`` and ``</TAG>``, which must be there once."""
-    found = re.findall(rf"<{tag}>(.*?)</{tag}>", answer, re.DOTALL)
+    found = [text for _, text in between(answer, f"<{tag}>", f"</{tag}>")]
     if len(found) != 1:
         raise ReplyError(
             f"The answer of the model has no one text between <{tag}> and </{tag}>.",

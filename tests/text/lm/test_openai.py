@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import logging
 import threading
 import time
@@ -104,6 +105,15 @@ FAULTS = {
     "too long": (
         faults.status(400, error_code="context_length_exceeded"), ModelError, "context", False,
     ),
+    "too long here": (
+        faults.status(400, kind="exceed_context_size_error"), ModelError, "context", False,
+    ),
+    "filtered": (
+        faults.status(400, error_code="content_filter"), ReplyError, "withheld", False,
+    ),
+    "no schema": (
+        faults.status(400, error_code="json_validate_failed"), ReplyError, "schema", True,
+    ),
     "too many": (faults.status(429, retry_after=0.02), ModelError, "HTTP 429", True),
     "no quota": (faults.status(429, error_code="insufficient_quota"), ModelError, "429", False),
     "fault": (faults.status(500), ModelError, "HTTP 500", True),
@@ -124,6 +134,42 @@ def test_each_fault_is_an_error_of_ours_that_tells_whether_it_may_pass(name):
     assert caught.value.transient is transient
     assert len(server.bodies) == 1  # the SDK's own retries are off
     assert caught.value.__cause__ is None  # the SDK's error holds the request, and so the key
+
+
+def shaped(**fields):
+    """An answer with other fields than it should have."""
+    return lambda handler, body: handler.send(
+        200, json.dumps({**handler.server.owner.reply(body), **fields}).encode()
+    )
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+
+
+@pytest.mark.parametrize("fields", [
+    {"choices": 3}, {"choices": ["x"]}, {"choices": [{"message": {"content": 3}}]},
+    {"choices": [{"message": {"tool_calls": [CALL]}}]}, {"choices": [{"finish_reason": []}]},
+    {"choices": [{"message": {"content": "hal", "tool_calls": None}, "finish_reason": "error"}]},
+    {"usage": {"prompt_tokens": "x", "completion_tokens": 1}},
+    {"usage": {"prompt_tokens": -1, "completion_tokens": 1}},
+])  # fmt: skip
+def test_a_reply_of_another_shape_is_no_answer(fields):
+    with Server(faults=[shaped(**fields)]) as server, pytest.raises(ReplyError, match="server"):
+        model(server)("x")
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"error": 3}', '{"error": {"type": [1]}}', "<html>"])
+def test_a_refusal_of_any_shape_is_one(body):
+    refuse = lambda handler, _: handler.send(400, body.encode())  # noqa: E731
+    with Server(faults=[refuse]) as server, pytest.raises(ModelError, match="HTTP 400"):
+        model(server)("x")
+
+
+def test_what_a_server_does_not_count_is_not_reported():
+    with Server(faults=[shaped(usage={}), shaped(usage=[1])]) as server:
+        for _ in range(2):
+            answer = model(server)("x")
+            assert (answer.text, answer.metadata["usage"]) == ("x", "not reported")
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -9,13 +9,14 @@ Fault = Callable[[Any, dict[str, Any]], None]
 
 
 def status(
-    code: int, message: str = "no", retry_after: float | str | None = None, error_code: str = ""
-) -> Fault:
+    code: int, message: str = "no", retry_after: float | str | None = None, error_code: str = "",
+    kind: str = "error",
+) -> Fault:  # fmt: skip
     """An HTTP error, as OpenAI writes them."""
 
     def fault(handler: Any, body: dict[str, Any]) -> None:
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        error = {"message": message, "type": "error", "param": None, "code": error_code or None}
+        error = {"message": message, "type": kind, "param": None, "code": error_code or None}
         handler.send(code, json.dumps({"error": error}).encode(), headers)
 
     return fault

@@ -7,13 +7,9 @@ from pullback import tape
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape import Feedback, space_of
-from pullback.tape._context import at_edge
 
-__all__ = ["Variable", "adopt", "backward", "grad"]
+__all__ = ["Variable", "adopt", "adopt_pair", "backward", "grad"]
 
-# What has a score beside its explanation, so that the explanation needs no feedback to start from.
-_EVALUATORS = ("EvaluateBackward", "JudgeBackward")
-_PASSING = ("ItemBackward", "JoinBackward", "QuoteBackward", "StackBackward", "UnstackBackward")
 _assign: Any = tape.Variable.data.fset  # type: ignore[missing-attribute]
 
 
@@ -101,13 +97,10 @@ def adopt(value: Any) -> Any:
     return value
 
 
-def _start(variable: tape.Variable, gradient: Any) -> tuple[list[tape.Variable], list[Any]]:
-    """Where to run back from and with what: of an evaluator's explanation, from its score."""
-    if gradient is None and isinstance(variable._data, str):
-        scores = _scores(variable.grad_fn, set())
-        if scores:
-            return scores, [tape.Variable(1.0)] * len(scores)
-    return [variable], [gradient]
+def adopt_pair(score: tape.Variable, explanation: tape.Variable) -> tuple[Variable, Variable]:
+    """What an evaluator gives; the explanation, given no feedback, runs back from the score."""
+    adopt(explanation)._score = score
+    return adopt(score), explanation  # type: ignore[bad-return]
 
 
 def backward(
@@ -124,27 +117,14 @@ def backward(
     else:
         given = [grad_variables]
     if len(given) == len(roots):
-        pairs = [_start(root, each) for root, each in zip(roots, given, strict=True)]
-        roots = [root for some, _ in pairs for root in some]
-        given = [gradient for _, some in pairs for gradient in some]
+        pairs = zip(roots, given, strict=True)
+        roots = [getattr(r, "_score", r) if each is None else r for r, each in pairs]
     tape.backward(roots, given, retain_graph, create_graph, inputs)
 
 
 def grad(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """The gradients of some inputs: see `pullback.tape.grad`."""
     return adopt(tape.grad(*args, **kwargs))
-
-
-def _scores(node: Any, seen: set[Any]) -> list[tape.Variable]:
-    """The scores beside the explanations that a text is made of."""
-    if node is None or node in seen:
-        return []
-    seen.add(node)
-    if node.name() in _EVALUATORS:
-        return [at_edge(1.0, "score", (node, 0))]
-    if node.name() not in _PASSING:
-        return []
-    return [score for before, _ in node.next_functions for score in _scores(before, seen)]
 
 
 def _of_one_kind(data: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._extras import require
 from pullback.internal._text import shortened
+from pullback.tape._layout import below
 
 __all__ = [
     "canonical", "check_schema", "digest_of", "json_schema", "parse_json", "parse_object",
@@ -16,6 +17,7 @@ __all__ = [
 
 
 SEARCHED = 20_000  # characters, for JSON among words
+NESTED = 100  # levels; Python's stack ends at some hundreds of them
 
 
 def canonical(value: Any) -> str:
@@ -29,7 +31,10 @@ def digest_of(value: Any) -> str:
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
-    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off."""
+    """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off.
+
+    One that is nested deeper than any program would go through is refused.
+    """
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
@@ -43,6 +48,12 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     if kind is not None and not isinstance(value, kind):
         raise ReplyError(f"The model wrote another kind of JSON as {what}.",
                          given=repr(shortened(text, 200)), expected=kind.__name__)  # fmt: skip
+    level = [value]
+    for _ in range(NESTED):
+        level = [entry for each in level for entry in below(each)]
+    if level:
+        raise ReplyError(f"The model nested JSON too deep as {what}.",
+                         given=repr(shortened(text, 200)), expected=f"{NESTED} levels")  # fmt: skip
     return value
 
 

@@ -1,14 +1,14 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import contextlib
 import email.utils
 import inspect
 import json
 import math
 import os
-import re
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -123,17 +123,10 @@ class OpenAI(LM):
         """Ask the server."""
         create = self._client.chat.completions.create
         reply = await _at_home(self._guarded(create(**self._body(request))))
-        choices = getattr(reply, "choices", None)
-        if not choices or getattr(choices[0], "message", None) is None:
-            raise ReplyError(
-                "The server answered without a choice.", given=scrub(repr(reply))[:300],
-                expected="a chat completion with one choice", transient=True,
-                may_be_billed=True,
-            )  # fmt: skip
-        pieces = Pieces(self.price, self.model)
-        pieces.add(reply)
-        pieces.finish = pieces.finish or "stop"
-        return pieces.completion()
+        with _reading(reply):
+            pieces = Pieces(self.price, self.model, finish="stop")
+            pieces.add(reply)
+            return pieces.completion()
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
@@ -142,12 +135,15 @@ class OpenAI(LM):
         stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
         try:
             while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
-                text = pieces.add(event)
+                with _reading(event):
+                    text = pieces.add(event)
                 if text:
                     yield Chunk(text)
         finally:
             await _at_home(stream.close())
-        yield Chunk("", pieces.completion())
+        with _reading(pieces):
+            whole = pieces.completion()
+        yield Chunk("", whole)
 
     async def _guarded(self, awaitable: Any) -> Any:
         try:
@@ -225,9 +221,14 @@ class Pieces:
 
     def completion(self) -> Completion:
         """The whole, if its end has come."""
-        if self.finish is None:
+        if not self.texts:
             raise ReplyError(
-                "The stream of the answer ended before the answer did.",
+                "The server answered without a choice.", given=scrub(repr(self.head))[:300],
+                expected="a chat completion with one choice", transient=True, may_be_billed=True,
+            )  # fmt: skip
+        if self.finish in (None, "error"):  # OpenRouter says so where a provider has failed
+            raise ReplyError(
+                "The answer of the server ended before it was whole.",
                 given=f"{sum(map(len, self.texts))} characters", transient=True,
                 may_be_billed=True,
             )  # fmt: skip
@@ -249,19 +250,37 @@ class Pieces:
         return Completion(text, usage, finish, None, calls, model, metadata)
 
     def _usage(self) -> tuple[Usage, dict[str, Any]]:
-        if self.usage is None:
+        asked, said = (getattr(self.usage, f"{name}_tokens", None) for name in _COUNTED)
+        if asked is None or said is None:
             return Usage(), {"usage": "not reported"}
         details = getattr(self.usage, "prompt_tokens_details", None)
-        cached = min(getattr(details, "cached_tokens", None) or 0, self.usage.prompt_tokens)
-        tokens = (self.usage.prompt_tokens, self.usage.completion_tokens, cached)
+        tokens = asked, said, min(getattr(details, "cached_tokens", None) or 0, asked)
         cost = None if self.price is None else self.price.cost(*tokens)
         return Usage(*tokens, cost), {}
 
 
+@contextlib.contextmanager
+def _reading(reply: Any) -> Iterator[None]:
+    """Read what a server has sent, which may be anything: what it is not is an error of its own."""
+    try:
+        yield
+    except ReplyError:
+        raise
+    except Exception:
+        raise ReplyError(
+            "The server answered with what is no completion.", given=scrub(repr(reply))[:300],
+            transient=True, may_be_billed=True,
+        ) from None  # fmt: skip
+
+
+_COUNTED = ("prompt", "completion")
 _TRANSIENT = {408, 409, 425, 429}
 _DOUBTFUL = {408, 500, 502, 504}  # the model behind may have answered
 _FINAL_CODES = {"insufficient_quota", "billing_hard_limit_reached"}  # of 429: waiting does not help
-_TOO_LONG = re.compile(r"(exceed|longer|maximum).{0,40}context|context (length|size|window)", re.I)
+# What a server refuses because of an answer, the one that it got or one that the prompt holds.
+_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
+_WITHHELD = {"content_filter", "content_policy_violation", "invalid_prompt"}  # Azure's, OpenAI's
+_SPOILT = {"json_validate_failed", "tool_use_failed"}  # Groq's: the model has broken a schema
 _MENDS = {
     400: "Mend the request: its options or messages are not what the server takes.",
     401: "Check the key: api_key or OPENAI_API_KEY.",
@@ -275,9 +294,18 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
 
     Keys are scrubbed; the original is not chained, for its text and request hold them.
     """
-    said = scrub(str(error))[:500]
+    said, status = scrub(str(error))[:500], getattr(error, "status_code", None)
+    codes = {str(getattr(error, name, "")) for name in ("code", "type")}  # either, by the server
+    if codes & _TOO_LONG:
+        return ModelError("The prompt is longer than the model's context.", given=said,
+                          mend="Shorten the messages.", status=status, too_long=True)  # fmt: skip
+    if codes & _WITHHELD:
+        return ReplyError("The model's provider withheld the answer.", given=said, status=status)
+    if codes & _SPOILT:
+        return ReplyError("The answer of the model breaks its schema.", given=said, status=status,
+                          transient=True, may_be_billed=True)  # fmt: skip
     if isinstance(error, sdk.APIStatusError):
-        return _refused(error.status_code, said, str(error.code or ""), error.response.headers)
+        return _refused(error.status_code, said, codes, error.response.headers)
     connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
     if isinstance(error, sdk.APITimeoutError):
         return ModelError(
@@ -293,12 +321,8 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
                       transient=True, may_be_billed=connected)  # fmt: skip
 
 
-def _refused(status: int, said: str, code: str, headers: Mapping[str, str]) -> ModelError:
-    if status == 400 and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
-        return ModelError("The prompt is longer than the model's context.", given=said,
-                          mend="Shorten the messages.", status=status)  # fmt: skip
-    final = code in _FINAL_CODES
-    transient = not final and (status in _TRANSIENT or status >= 500)
+def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]) -> ModelError:
+    transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
     mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
     return ModelError(
         f"The server refused the request: HTTP {status}.", given=said, mend=mend,

@@ -177,7 +177,7 @@ def read_block(value: Any) -> Content:
     )  # fmt: skip
 
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 @checked
@@ -202,22 +202,19 @@ class Message:
         Text(text='Look:')
     """
 
-    role: str
+    role: Role
     content: tuple[Content, ...] = ()
     tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
     tool_call_id: str | None = field(default=None, kw_only=True)
 
     def __init__(
         self,
-        role: str,
+        role: Role,
         content: str | Content | Iterable[Any] = (),
         *,
         tool_calls: Iterable[ToolCall] = (),
         tool_call_id: str | None = None,
     ) -> None:
-        if role not in _ROLES:
-            raise ArgumentError("The role of a message is unknown.", given=repr(role),
-                                expected=", ".join(_ROLES))  # fmt: skip
         if (role == "tool") != (tool_call_id is not None):
             raise ArgumentError(
                 "A tool's answer, and no other message, names the call that it answers.",

@@ -7,15 +7,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from pullback.errors import ArgumentError, BudgetError
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, ProgramError
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
 from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
-from pullback.text._failure import SHARE, Failures, tolerate
-from pullback.text._measure import Trace, at_once, text_parameters, traced
+from pullback.text._failure import SHARE, Failures, tolerate, tolerating
+from pullback.text._measure import Scored, Trace, at_once, text_parameters, traced
 from pullback.text._module import Module
 from pullback.text.lm import Plan
 from pullback.text.lm._run import account_of, check_plan, remark
@@ -31,8 +31,8 @@ class GepaProgram:
     A candidate is the texts of the parameters by their paths; gepa's samples are numbers of
     samples here. What gepa reflects on is the feedback to each parameter; critics are asked about
     what it does reflect on, and no more. A sample is never evaluated twice with the same
-    texts; those of a batch are evaluated at once. The texts of the module are its own between
-    calls.
+    texts; those of a batch are evaluated at once. A candidate that breaks the program, as a
+    template without its fields does, scores 0. The texts of the module are its own between calls.
 
     Arguments:
         module: the program.
@@ -61,7 +61,7 @@ class GepaProgram:
         self.parameters = text_parameters(module)
         if not self.parameters:
             raise ArgumentError("The module has no text that may be changed.")
-        self.writer = writer
+        self.writer, self._start = writer, tuple(self.candidate.values())
         self.propose_new_texts = None if writer is None else self._propose
         self.evaluations = self.proposals = 0
         self.failure: Exception | None = None
@@ -124,7 +124,7 @@ class GepaProgram:
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
         traces = eval_batch.trajectories
-        with self._as(candidate):
+        with self._as(candidate), tolerating():
             told = at_once([partial(trace.said, self.parameters) for trace in traces], self.at_once)
         return {
             path: [
@@ -153,7 +153,12 @@ class GepaProgram:
             with within(("search", number)):
                 return traced(partial(self.metric, self.module, self.samples[number]))
 
-        found = at_once([partial(evaluate, number) for number in todo], self.at_once)
+        try:
+            found = at_once([partial(evaluate, number) for number in todo], self.at_once)
+        except (ArgumentError, ProgramError) as error:
+            if own == self._start or isinstance(error, ArgumentTypeError):
+                raise  # the program's own, and not the candidate's
+            found = [Trace(Scored(0.0, f"It breaks the program: {error.what}"))] * len(todo)
         self.evaluations += len(todo)
         self._known |= {(own, number): trace for number, trace in zip(todo, found, strict=True)}
         return [self._known[own, number] for number in batch]

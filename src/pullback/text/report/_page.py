@@ -1,11 +1,11 @@
 """`render_run`: a run as one self-contained HTML page, without any outside resource."""
 
-import datetime
 import difflib
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -115,8 +115,11 @@ def read_search(note: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(before: str, after: str) -> list[tuple[str, str]]:
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    return [(line[0], line[2:]) for line in lines if line[0] != "?"]
+    old, new = before.splitlines(), after.splitlines()
+    if old == new:
+        return [(" ", line) for line in new]
+    lines = difflib.unified_diff(old, new, n=len(old) + len(new), lineterm="")
+    return [(line[0], line[1:]) for line in list(lines)[3:]]  # but for its head
 
 
 def _chart(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -179,7 +182,8 @@ def render_run(journal: Journal) -> str:
         lstrip_blocks=True,
     )
     filters: dict[str, Any] = {
-        "clock": _clock, "short": _short, "part": lambda text: shorten(text, most),
+        "short": lambda text, size: shortened(" ".join(text.split()), size),
+        "part": lambda text: shorten(text, most),
         "message": lambda message: shorten(_message(message), most),
     }  # fmt: skip
     environment.filters |= filters
@@ -192,7 +196,7 @@ def render_run(journal: Journal) -> str:
         "damaged": journal.damaged,
         "calls": calls,
         "left_out": len(every) - len(calls),
-        "begun": every[0].begun if every else None,
+        "begun": datetime.fromtimestamp(every[0].begun, UTC) if every else None,
         "seconds": max(ended) - every[0].begun if ended else 0.0,
         "search": read_search(notes["search"]) if "search" in notes else None,
         "drawings": [
@@ -205,15 +209,6 @@ def render_run(journal: Journal) -> str:
     }
     page = environment.get_template("run.html.jinja").render(facts)
     return _SURROGATE.sub("\ufffd", scrub(page))  # half a character cannot be written anywhere
-
-
-def _clock(seconds: float) -> str:
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _short(text: str, most: int = 30) -> str:
-    return shortened(" ".join(text.split()), most)
 
 
 def _message(message: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from pullback.errors import ArgumentTypeError, BudgetError
 from pullback.internal._arguments import Count, Natural, checked, reading
-from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
@@ -105,11 +104,8 @@ class Trainer:
         self.budget = budget if isinstance(budget, Account | None) else int(budget)
         self.progress = progress
 
-    def plan(self, module: Module, train: DataLoader, optimizer: Any) -> Plan:
+    def plan(self, module: Module, train: DataLoader, optimizer: Optimizer) -> Plan:
         """What `fit` will cost at least."""
-        if not isinstance(optimizer, Optimizer):
-            raise ArgumentTypeError("This is no optimizer.", given=shown(optimizer),
-                                    expected="an Optimizer or a Validated")  # fmt: skip
         return plan_training(
             forward=count_calls(module),
             train=len(train.sampler),  # type: ignore[bad-argument-type]

@@ -2,14 +2,15 @@
 
 import builtins
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 from pullback import tape, text
 from pullback.compat.afnio._client import BackwardCritic, as_lm
-from pullback.compat.afnio._variable import Variable, adopt
+from pullback.compat.afnio._variable import Variable, adopt, adopt_pair
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
-from pullback.tape._variable import data_of
+from pullback.tape._variable import data_of, roles_of
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
 from pullback.text._evaluation import Evaluator, Judge, Total, ask_judge
@@ -37,7 +38,7 @@ def add(x: tape.Variable, y: tape.Variable) -> Any:
         ValueError: a list is added to a single value, or to a list of another length.
     """
     _check_same_length(x._data, y._data)
-    return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, _roles(x, y))
+    return _over_batch(lambda x, y: x + y, {"x": x, "y": y}, roles_of((x, y)))
 
 
 @checked
@@ -49,7 +50,7 @@ def sum(x: list[tape.Variable] | tuple[tape.Variable, ...]) -> Any:
     """
     batches = any(isinstance(value._data, list) for value in x)
     result = text.sum([item for value in x for item in value] if batches else x)
-    result.role = _roles(*x)
+    result.role = roles_of(x)
     return adopt(result)
 
 
@@ -111,11 +112,12 @@ def deterministic_evaluator(
         ValueError: predictions and targets differ in number, or a purpose is empty.
     """
     _check_same_length(prediction._data, data_of(target))
+    whole = lambda scores: [int(s) if s == int(s) else s for s in scores]  # noqa: E731
     result = text.deterministic(
         prediction, target, eval_fn, data_of(eval_fn_purpose), success=_passes(success_fn),
-        reduction=lambda scores: _reduced([_whole(score) for score in scores], reduction_fn),
+        reduction=lambda scores: _reduced(whole(scores), reduction_fn),
     )  # fmt: skip
-    return adopt(result.score), adopt(result.explanation)
+    return adopt_pair(*result)
 
 
 def exact_match_evaluator(
@@ -171,7 +173,7 @@ def lm_judge_evaluator(
     if isinstance(prediction._data, list):
         explanation = text.join("\n", list(explanation))
         score = Total.apply(lambda scores: _reduced(scores, reduction_fn), *score)
-    return adopt(score), adopt(explanation)
+    return adopt_pair(score, explanation)
 
 
 def _over_batch(ask: Callable[..., Any], inputs: dict[str, Any], role: str) -> Any:
@@ -211,17 +213,9 @@ def _check_same_length(first: Any, second: Any) -> None:
         )
 
 
-def _roles(*values: tape.Variable) -> str:
-    return " and ".join(dict.fromkeys(value.role for value in values if value.role))
-
-
 def _passes(success_fn: Success) -> Callable[[float], bool]:
     return lambda score: score >= 1 if success_fn is None else bool(success_fn([score]))
 
 
 def _reduced(scores: list[Any], reduction_fn: Reduction) -> float:
-    return (reduction_fn or (lambda each: builtins.sum(each) / len(each)))(scores)
-
-
-def _whole(score: float) -> float | int:
-    return int(score) if score == int(score) else score
+    return (reduction_fn or fmean)(scores)
