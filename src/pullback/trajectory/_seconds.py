@@ -25,6 +25,7 @@ __all__ = [
     "check_increasing",
     "check_range",
     "check_span",
+    "check_step",
     "check_steps",
     "check_steps_shape",
     "normalise_duration",
@@ -104,20 +105,22 @@ def check_steps(
 
     Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
-    dtype = wide_dtype(samples.dtype)
-    low, high = _STEPS[dtype, cubed]
-    if type(dt) is float and low <= dt <= high:  # most are
-        return dt
     dt = plain(dt)
     if not is_number(dt):
         check_floating(what, dt, "of seconds, or a number")
         check_steps_shape(what, dt, samples, steps)
         if not wait and dt.device.type != "cpu":
             return dt
+    check_step(what, dt, wide_dtype(samples.dtype), cubed=cubed)
+    return dt
+
+
+def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, *, cubed: bool) -> None:
+    """Refuse steps that are not positive, or that the arithmetic does not hold."""
+    low, high = _STEPS[dtype, cubed]
     expected = f"{what} > 0, in seconds, that {dtype} can hold"
     expected += f" with its cube: from {low:.2g} s" if cubed else ""
     check_range(what, dt, low, high, expected)
-    return dt
 
 
 def check_steps_shape(what: str, dt: Tensor, samples: Tensor, steps: int) -> None:

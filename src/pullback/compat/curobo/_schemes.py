@@ -20,7 +20,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
 from pullback.trajectory._seconds import check_range
-from pullback.trajectory.kernels._dispatch import Levels
+from pullback.trajectory.kernels._dispatch import Levels, kernels_word
 from pullback.trajectory.kernels.accumulate import Method
 
 __all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]
@@ -105,11 +105,9 @@ class Differences:
         orders = torch.arange(1, 4, device=like.device)[:, None]
         weights = torch.tensor(self.weights, dtype=torch.float64, device=like.device)
         table = (weights * rate.to(torch.float64) ** orders).to(like.dtype)
-        after = width - 1 - self.before
-        code = f"{self.before},{width},{self.before},{after},-1,-1"
-        backend = choose_backend(like.device, "auto")
-        table = table.expand(1, width, 3, width)
-        return Levels.apply(table, "stencil", code, backend, len(given) == 4, *given)
+        geometry = self.before, width, self.before, width - 1 - self.before, -1, -1
+        word = kernels_word("stencil", choose_backend(like.device, "auto"), geometry)
+        return Levels.apply(table.expand(1, width, 3, width), word, len(given) == 4, *given)
 
 
 def _ago(u: Tensor, rate: Tensor) -> Tensor:
