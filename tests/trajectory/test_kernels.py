@@ -14,16 +14,11 @@ from tests.fuzzing import spread
 from pullback.errors import MissingExtraError, UnsupportedError
 from pullback.trajectory import State, backend_used, differentiate, integrate
 from pullback.trajectory.kernels._dispatch import kernels_word
-from pullback.trajectory.kernels.accumulate import METHODS, step_table
 from pullback.trajectory.kernels.accumulate import _cpu as accumulate_cpu
 from pullback.trajectory.kernels.accumulate import _reference as accumulate
-from pullback.trajectory.kernels.stencil import (
-    Layout,
-    _cpu,
-    _reference,
-    nonuniform_table,
-    uniform_table,
-)
+from pullback.trajectory.kernels.accumulate._reference import METHODS, step_table
+from pullback.trajectory.kernels.stencil import _cpu, _reference
+from pullback.trajectory.kernels.stencil._weights import Layout, nonuniform_table, uniform_table
 
 BOUNDARIES = [((), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
 

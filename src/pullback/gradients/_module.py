@@ -1,14 +1,16 @@
-"""The module of each function of this room: the same, with its arguments kept."""
+"""What functions of this room share: a Function that shapes the gradient alone, and a module."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, cast
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, cast
 
+import torch
 from torch import Tensor, nn
 
 from pullback.gradients._arguments import check_kept
+from pullback.tensor import Function
 
-__all__ = ["GradientModule", "module_of"]
+__all__ = ["GradientModule", "ShapeFunction", "module_of"]
 
 P = ParamSpec("P")
 
@@ -122,3 +124,39 @@ def _document(
 
 def _show(value: object) -> str:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+class ShapeFunction(Function):
+    """``x -> x`` without a copy, and ``g -> shape(g, *kept)`` of what was given beside ``x``.
+
+    What is kept is one tensor, or numbers and other plain values. A tensor that requires a
+    gradient gets exactly zero: the value does not depend on it. So a class of which ``shape`` is
+    all that is its own may be ``_direct``: nothing is changed or returned as it was given.
+    """
+
+    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "surrogate"
+
+    shape: Callable[..., Tensor]
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:  # by place alone: there is no signature to bind at a call
+        """Return a view of ``x``, the first: no copy."""
+        return inputs[0].view_as(inputs[0])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what follows ``x``: a tensor so that a change is noticed, the rest as it is."""
+        if isinstance(inputs[1], Tensor):  # which is alone then
+            ctx.save_for_backward(inputs[1])
+        else:
+            ctx.kept = inputs[1:]
+
+    @classmethod
+    def backward(cls, ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the shaped cotangent, and the zeros that a tensor gets."""
+        kept = ctx.kept if hasattr(ctx, "kept") else ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        return (
+            cls.shape(cotangent, *kept) if needs[0] else None,
+            *[torch.zeros_like(kept[i]) if needs[i + 1] else None for i in range(len(kept))],
+        )

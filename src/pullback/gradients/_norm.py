@@ -12,10 +12,8 @@ from pullback.gradients._arguments import (
     check_dimensions,
     check_positive,
 )
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import widen
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._check import check_tensor, widen
+from pullback.gradients._module import ShapeFunction, module_of
 
 __all__ = ["ClipGradient", "NormaliseGradient", "clip_gradient", "normalise_gradient"]
 

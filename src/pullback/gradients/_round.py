@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from pullback.gradients._arguments import check_dtype, check_generator, check_std
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, widen
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._check import Factor, check_tensor, widen
+from pullback.gradients._module import ShapeFunction, module_of
 
 __all__ = [
     "DtypeGradient",

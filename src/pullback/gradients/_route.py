@@ -8,8 +8,7 @@ from torch import Tensor
 
 from pullback.gradients._arguments import check_mask
 from pullback.gradients._check import check_fits, check_tensor
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._module import ShapeFunction, module_of
 from pullback.tensor import Function
 
 __all__ = [

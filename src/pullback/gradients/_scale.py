@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, check_factor, multiply, widen
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._check import Factor, check_factor, check_tensor, multiply, widen
+from pullback.gradients._module import ShapeFunction, module_of
 from pullback.tensor import Function
 
 __all__ = [

@@ -8,8 +8,14 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._arguments import check_dimensions, check_positive
-from pullback.gradients._check import check_device, check_strided, check_tensor
-from pullback.gradients._factor import Factor, check_factor, widen
+from pullback.gradients._check import (
+    Factor,
+    check_device,
+    check_factor,
+    check_strided,
+    check_tensor,
+    widen,
+)
 from pullback.gradients._module import module_of
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 

@@ -19,9 +19,9 @@ from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
-from pullback.trajectory._seconds import check_range
+from pullback.trajectory._checks import check_range
 from pullback.trajectory.kernels._dispatch import Levels, kernels_word
-from pullback.trajectory.kernels.accumulate import Method
+from pullback.trajectory.kernels.accumulate._reference import Method
 
 __all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]
 

@@ -12,9 +12,8 @@ from pullback.errors import ArgumentError
 from pullback.internal.torch import innermost
 from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
-from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
-from pullback.trajectory.plans._decided import row_forms
-from pullback.trajectory.plans._plan import POWERS, Plan
+from pullback.trajectory.kernels.states._dispatch import ROWS, LeastMotion, bound_rows, find_rows
+from pullback.trajectory.plans._plan import POWERS, Plan, row_forms
 
 __all__ = [
     "aim_of",
