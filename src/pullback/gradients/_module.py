@@ -51,9 +51,11 @@ class GradientModule(nn.Module, Generic[P]):
 
 def module_of(
     function: Callable[Concatenate[Tensor, P], Tensor],
-    example: str,
-    check: Callable[..., Any] = check_kept,
+    arguments: str = "",
     *,
+    given: str = "torch.ones(1)",
+    result: str = "tensor([1.])",
+    check: Callable[..., Any] = check_kept,
     inputs: int = 1,
     attributes: Mapping[str, str] | None = None,
 ) -> type[GradientModule[P]]:
@@ -61,9 +63,10 @@ def module_of(
 
     Its name is made of the words of the function's. ``check`` refuses arguments when it is
     constructed; ``attributes`` has the names of those whose own means something else in a module.
+    Its example constructs it with ``arguments`` and calls it with what is ``given``.
     """
     everything = list(inspect.signature(function).parameters.values())
-    given, own = everything[:inputs], inspect.Signature(everything[inputs:])
+    first, own = everything[:inputs], inspect.Signature(everything[inputs:])
     name = "".join(word.capitalize() for word in function.__name__.split("_"))
     kept = {argument: argument for argument in own.parameters} | dict(attributes or {})
 
@@ -83,17 +86,19 @@ def module_of(
         return function(*tensors, **named, **arguments)  # pyrefly: ignore - bound above
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = ", ".join([*(one.name for one in given), *kept.values()])
+    takes = ", ".join([*(one.name for one in first), *kept.values()])
     forward.__doc__ = f"Return ``{function.__name__}({takes})``."
     for method, verb, parameters in (
         (construct, "__init__", own.parameters.values()),
-        (forward, "forward", given),
+        (forward, "forward", first),
     ):
         method.__module__, method.__name__ = function.__module__, verb
         method.__qualname__ = f"{name}.{verb}"
         cast("Any", method).__signature__ = inspect.Signature([itself, *parameters])
     members = {
-        "__doc__": _document(function, name, own, kept, example),
+        "__doc__": _document(
+            function, name, own, kept, [f">>> {name}({arguments})({given})", result]
+        ),
         "__module__": function.__module__,
         "_kept": tuple(kept.values()),
         "__init__": construct,
@@ -107,7 +112,7 @@ def _document(
     name: str,
     own: inspect.Signature,
     kept: Mapping[str, str],
-    example: str,
+    example: list[str],
 ) -> str:
     lines = [f"`{function.__name__}` as a module."]
     if kept:
@@ -119,7 +124,7 @@ def _document(
         lines.append(f"    {argument}: as in `{function.__name__}`{tells}.")
     room = function.__module__.rpartition(".")[0]
     lines += ["", "Example:", "    >>> import torch", f"    >>> from {room} import {name}"]
-    return "\n    ".join([*lines, *(f"    {line}" for line in example.splitlines()), ""])
+    return "\n    ".join([*lines, *(f"    {line}" for line in example), ""])
 
 
 def _show(value: object) -> str:
