@@ -25,7 +25,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from pullback.tracking import Key, Run, Series, Statistics, Tracker
 from pullback.tracking.report._html import write_html
-from pullback.tracking.run._points import Points
+from pullback.tracking.run._log import Points
 
 RESULTS = Path(__file__).parent / "results" / "tracking.csv"
 LIMITS = {"pullback every=1": 1.15, "pullback every=10": 1.03}

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from pullback.trajectory import State, backend_used, differentiate, integrate
-from pullback.trajectory.kernels.stencil import Layout, uniform_table
 from pullback.trajectory.kernels.stencil._cpu import apply, apply_adjoint
+from pullback.trajectory.kernels.stencil._weights import Layout, uniform_table
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.csv"
 DT = 0.02

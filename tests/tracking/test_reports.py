@@ -29,7 +29,7 @@ from pullback.tracking.formats import ProductFormats, QuantisationNoise, Recipe
 from pullback.tracking.measure._layout import COUNT, MAX_ABS, MEAN
 from pullback.tracking.report._html import render_html
 from pullback.tracking.report._rows import thin
-from pullback.tracking.run._points import Points, decode_points, encode_points, pack_points
+from pullback.tracking.run._log import Points, decode_points, encode_points, pack_points
 from pullback.tracking.run._recording import write_run
 
 

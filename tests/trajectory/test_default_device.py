@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from pullback.trajectory import *
 
-import pullback.trajectory.plans._hurry as hurry
+import pullback.trajectory.plans._minimum_duration as hurry
 hurry._ROUNDS = 1  # every line of the search once
 
 CPU = {"device": "cpu", "dtype": torch.float64}

@@ -13,16 +13,12 @@ from tests.fuzzing import spread
 
 from pullback.errors import MissingExtraError, UnsupportedError
 from pullback.trajectory import State, backend_used, differentiate, integrate
-from pullback.trajectory.kernels.accumulate import METHODS, step_table
+from pullback.trajectory.kernels._dispatch import kernels_word
 from pullback.trajectory.kernels.accumulate import _cpu as accumulate_cpu
 from pullback.trajectory.kernels.accumulate import _reference as accumulate
-from pullback.trajectory.kernels.stencil import (
-    Layout,
-    _cpu,
-    _reference,
-    nonuniform_table,
-    uniform_table,
-)
+from pullback.trajectory.kernels.accumulate._reference import METHODS, step_table
+from pullback.trajectory.kernels.stencil import _cpu, _reference
+from pullback.trajectory.kernels.stencil._weights import Layout, nonuniform_table, uniform_table
 
 BOUNDARIES = [((), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
 
@@ -231,8 +227,9 @@ def test_operators_pass_torchs_own_check():
     x, c = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 1, 3, dtype=torch.float64)
     utilities = {"test_utils": ("test_schema", "test_faketensor")}
     steps = step_table("exact", 1, torch.rand(1, 5) + 0.3)
-    for given in ((x, c, weights, "stencil", layout.code), (x[:, 1:], c, steps, "accumulate", "1")):
+    stencil, sums = kernels_word("stencil", "cpu", layout.geometry), "accumulate cpu 1"
+    for given in ((x, c, weights, stencil), (x[:, 1:], c, steps, sums)):
         _, _, *others = given
-        torch.library.opcheck(torch.ops.pullback.levels, (*given, "cpu"), **utilities)
-        adjoint = (x, x, x, x, *others, "cpu")
+        torch.library.opcheck(torch.ops.pullback.levels, given, **utilities)
+        adjoint = (x, x, x, x, *others)
         torch.library.opcheck(torch.ops.pullback.levels_adjoint, adjoint, **utilities)

@@ -15,7 +15,7 @@ from pullback.trajectory import (
     minimum_time,
     rest,
 )
-from pullback.trajectory.plans._hurry import Hurry
+from pullback.trajectory.plans._minimum_duration import Hurry
 from pullback.trajectory.plans._rows import keep_limits
 
 pytestmark = pytest.mark.sampled(4)
@@ -27,7 +27,7 @@ FIVE = torch.tensor([[0.0, 1.0], [0.1, 1.0], [2.0, -1.0], [2.1, 0.0]], dtype=tor
 @pytest.fixture
 def brief(monkeypatch):
     """Few rounds of the search for shorter times, where it is not asked how short they are."""
-    monkeypatch.setattr("pullback.trajectory.plans._hurry._ROUNDS", 2)
+    monkeypatch.setattr("pullback.trajectory.plans._minimum_duration._ROUNDS", 2)
 
 
 @pytest.mark.usefixtures("brief")

@@ -8,8 +8,8 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory import Preconditioner
-from pullback.trajectory.kernels import banded
 from pullback.trajectory.kernels.banded import _cpu, _reference
+from pullback.trajectory.kernels.banded import _solve as banded
 
 ENDS = [("fixed", "fixed"), ("fixed", "free"), ("free", "fixed"), ("free", "free")]
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_fits
-from pullback.gradients._factor import Factor, can_look_into, check_factor, check_number
+from pullback.gradients._check import Factor, can_look_into, check_factor, check_fits, check_number
 from pullback.internal._dtypes import PACKED
 from pullback.internal.torch import graph_break
 

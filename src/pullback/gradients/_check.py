@@ -1,20 +1,28 @@
-"""What every function of this room asks of its tensors, before any work."""
+"""What every function asks of its tensors and factors, and how factors lose no small ones."""
+
+import numbers
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._dtypes import PACKED
-from pullback.internal.torch import graph_break, is_exporting
+from pullback.internal.torch import graph_break, is_exporting, is_functorch_wrapped_tensor
 
 __all__ = [
+    "Factor",
+    "can_look_into",
     "check_broadcast",
     "check_device",
+    "check_factor",
     "check_fits",
     "check_floating",
+    "check_number",
     "check_strided",
     "check_tensor",
+    "multiply",
     "refuse_export",
+    "widen",
 ]
 
 
@@ -107,3 +115,142 @@ def refuse_export(function: str) -> None:
             mend="Export under torch.no_grad(), where the value alone is meant; "
             "to train, use the module itself or torch.compile.",
         )
+
+
+_SYMBOLIC = (torch.SymFloat, torch.SymInt)
+
+Factor = float | complex | Tensor
+"""A factor: a number, or a tensor that broadcasts to the scaled one."""
+
+
+def check_factor(
+    factor: Factor,
+    x: Tensor | None,
+    function: str,
+    name: str = "factor",
+    allow_nan: bool = False,
+) -> Factor:
+    """Return a factor that is fit to be multiplied, in float32 or wider.
+
+    There is no ``x`` yet while a module is constructed. Whether a tensor's values are finite is
+    looked at only where that waits for nothing: on the CPU, outside of tracing and of torch.func.
+    """
+    if not isinstance(allow_nan, bool):
+        raise ArgumentTypeError(
+            f"{function}: allow_nan is not True or False.", given=f"allow_nan={allow_nan!r}"
+        )
+    if type(factor) is float and x is not None:  # the common case, kept short
+        if not allow_nan and factor - factor != 0.0:
+            _refuse_non_finite(factor, function, name)
+        return factor
+    if isinstance(factor, Tensor):
+        return _check_tensor_factor(factor, x, function, name, allow_nan)
+    number = check_number(factor, function, name, allow_nan)
+    if isinstance(number, complex) and x is not None and not x.is_complex():
+        _refuse_complex(factor, function, name)
+    return number
+
+
+def check_number(
+    number: object, function: str, name: str, allow_nan: bool = False
+) -> float | complex:
+    """Return a plain number, or refuse what is none, NaN or infinite."""
+    if isinstance(number, bool) or not isinstance(number, (numbers.Number, *_SYMBOLIC)):
+        raise ArgumentTypeError(
+            f"{function}: {name} is neither a number nor a tensor.",
+            given=f"{name}={number!r}",
+            expected="a number, or a tensor that broadcasts to x",
+        )
+    if isinstance(number, _SYMBOLIC):
+        return number  # type: ignore[return-value]  # traced numbers act as numbers
+    try:
+        plain = complex(number) if isinstance(number, complex) else float(number)  # type: ignore[arg-type]
+    except OverflowError as error:
+        raise ArgumentError(
+            f"{function}: {name} is larger than any floating number.",
+            given=f"{name} of type {type(number).__name__}, beyond 1.8e308",
+        ) from error
+    if not allow_nan and plain - plain != 0.0:
+        _refuse_non_finite(number, function, name)
+    return plain
+
+
+def _check_tensor_factor(
+    factor: Tensor, x: Tensor | None, function: str, name: str, allow_nan: bool
+) -> Tensor:
+    check_strided(factor, function, name)
+    if factor.dtype == torch.bool or factor.is_quantized:
+        raise ArgumentTypeError(
+            f"{function}: {name} is not numeric.",
+            given=f"{name} of dtype {factor.dtype}",
+            expected="a floating, complex or integer dtype",
+            mend="To choose where a gradient flows, use where_gradient(x, mask).",
+        )
+    if x is not None:
+        if factor.is_complex() and not x.is_complex():
+            _refuse_complex(factor.dtype, function, name)
+        check_broadcast(factor.shape, x.shape, function, name)
+        if factor.ndim or factor.device.type != "cpu":
+            check_device(factor, x, function, name)
+    if not allow_nan and can_look_into(factor) and not bool(torch.isfinite(factor).all()):
+        _refuse_non_finite("a tensor with NaN or infinite values", function, name)
+    return widen(factor)
+
+
+def can_look_into(tensor: Tensor) -> bool:
+    """Whether a tensor's values can be read without waiting, tracing or batching."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _refuse_non_finite(factor: object, function: str, name: str) -> None:
+    raise ArgumentError(
+        f"{function}: {name} is NaN or infinite.",
+        given=f"{name}={factor!r}",
+        expected="finite values",
+        mend="Pass allow_nan=True if that is meant.",
+    )
+
+
+def _refuse_complex(factor: object, function: str, name: str) -> None:
+    raise ArgumentTypeError(
+        f"{function}: {name} is complex and x is real, whose gradient is real too.",
+        given=f"{name}={factor!r}",
+        expected="a real factor for a real x",
+        mend=f"Pass {name}.real, or a complex x.",
+    )
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider, so that a factor of 1e-9 does not become 0."""
+    dtype = _wide_dtype(tensor.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype == torch.complex32:
+        return torch.complex64
+    if dtype.itemsize == 1 and dtype.is_floating_point:  # float8 promotes with nothing
+        return torch.float32
+    return torch.promote_types(dtype, torch.float32)
+
+
+def multiply(tensor: Tensor, factor: Factor) -> Tensor:
+    """Return ``tensor * factor``, computed in float32 or wider, in the tensor's dtype.
+
+    One kernel where the dtypes agree. A half-precision tensor times a number is one kernel too:
+    torch multiplies it in float32.
+    """
+    dtype = tensor.dtype
+    if not isinstance(factor, Tensor):
+        if dtype.itemsize == 1 or dtype == torch.complex32:
+            return (widen(tensor) * factor).to(dtype)
+        return tensor * factor
+    wide = torch.promote_types(_wide_dtype(dtype), factor.dtype)
+    if wide == dtype:
+        return tensor * factor
+    return (tensor.to(wide) * factor).to(dtype)

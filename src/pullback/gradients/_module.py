@@ -1,14 +1,16 @@
-"""The module of each function of this room: the same, with its arguments kept."""
+"""What functions of this room share: a Function that shapes the gradient alone, and a module."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, cast
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, cast
 
+import torch
 from torch import Tensor, nn
 
 from pullback.gradients._arguments import check_kept
+from pullback.tensor import Function
 
-__all__ = ["GradientModule", "module_of"]
+__all__ = ["GradientModule", "ShapeFunction", "module_of"]
 
 P = ParamSpec("P")
 
@@ -49,9 +51,11 @@ class GradientModule(nn.Module, Generic[P]):
 
 def module_of(
     function: Callable[Concatenate[Tensor, P], Tensor],
-    example: str,
-    check: Callable[..., Any] = check_kept,
+    arguments: str = "",
     *,
+    given: str = "torch.ones(1)",
+    result: str = "tensor([1.])",
+    check: Callable[..., Any] = check_kept,
     inputs: int = 1,
     attributes: Mapping[str, str] | None = None,
 ) -> type[GradientModule[P]]:
@@ -59,9 +63,10 @@ def module_of(
 
     Its name is made of the words of the function's. ``check`` refuses arguments when it is
     constructed; ``attributes`` has the names of those whose own means something else in a module.
+    Its example constructs it with ``arguments`` and calls it with what is ``given``.
     """
     everything = list(inspect.signature(function).parameters.values())
-    given, own = everything[:inputs], inspect.Signature(everything[inputs:])
+    first, own = everything[:inputs], inspect.Signature(everything[inputs:])
     name = "".join(word.capitalize() for word in function.__name__.split("_"))
     kept = {argument: argument for argument in own.parameters} | dict(attributes or {})
 
@@ -81,17 +86,19 @@ def module_of(
         return function(*tensors, **named, **arguments)  # pyrefly: ignore - bound above
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = ", ".join([*(one.name for one in given), *kept.values()])
+    takes = ", ".join([*(one.name for one in first), *kept.values()])
     forward.__doc__ = f"Return ``{function.__name__}({takes})``."
     for method, verb, parameters in (
         (construct, "__init__", own.parameters.values()),
-        (forward, "forward", given),
+        (forward, "forward", first),
     ):
         method.__module__, method.__name__ = function.__module__, verb
         method.__qualname__ = f"{name}.{verb}"
         cast("Any", method).__signature__ = inspect.Signature([itself, *parameters])
     members = {
-        "__doc__": _document(function, name, own, kept, example),
+        "__doc__": _document(
+            function, name, own, kept, [f">>> {name}({arguments})({given})", result]
+        ),
         "__module__": function.__module__,
         "_kept": tuple(kept.values()),
         "__init__": construct,
@@ -105,7 +112,7 @@ def _document(
     name: str,
     own: inspect.Signature,
     kept: Mapping[str, str],
-    example: str,
+    example: list[str],
 ) -> str:
     lines = [f"`{function.__name__}` as a module."]
     if kept:
@@ -117,8 +124,44 @@ def _document(
         lines.append(f"    {argument}: as in `{function.__name__}`{tells}.")
     room = function.__module__.rpartition(".")[0]
     lines += ["", "Example:", "    >>> import torch", f"    >>> from {room} import {name}"]
-    return "\n    ".join([*lines, *(f"    {line}" for line in example.splitlines()), ""])
+    return "\n    ".join([*lines, *(f"    {line}" for line in example), ""])
 
 
 def _show(value: object) -> str:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+class ShapeFunction(Function):
+    """``x -> x`` without a copy, and ``g -> shape(g, *kept)`` of what was given beside ``x``.
+
+    What is kept is one tensor, or numbers and other plain values. A tensor that requires a
+    gradient gets exactly zero: the value does not depend on it. So a class of which ``shape`` is
+    all that is its own may be ``_direct``: nothing is changed or returned as it was given.
+    """
+
+    gradient: ClassVar[Literal["exact", "surrogate", "nonlinear"]] = "surrogate"
+
+    shape: Callable[..., Tensor]
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:  # by place alone: there is no signature to bind at a call
+        """Return a view of ``x``, the first: no copy."""
+        return inputs[0].view_as(inputs[0])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what follows ``x``: a tensor so that a change is noticed, the rest as it is."""
+        if isinstance(inputs[1], Tensor):  # which is alone then
+            ctx.save_for_backward(inputs[1])
+        else:
+            ctx.kept = inputs[1:]
+
+    @classmethod
+    def backward(cls, ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the shaped cotangent, and the zeros that a tensor gets."""
+        kept = ctx.kept if hasattr(ctx, "kept") else ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        return (
+            cls.shape(cotangent, *kept) if needs[0] else None,
+            *[torch.zeros_like(kept[i]) if needs[i + 1] else None for i in range(len(kept))],
+        )

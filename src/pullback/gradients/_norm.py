@@ -12,10 +12,8 @@ from pullback.gradients._arguments import (
     check_dimensions,
     check_positive,
 )
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import widen
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._check import check_tensor, widen
+from pullback.gradients._module import ShapeFunction, module_of
 
 __all__ = ["ClipGradient", "NormaliseGradient", "clip_gradient", "normalise_gradient"]
 
@@ -157,11 +155,7 @@ def clip_gradient(
     return ClipGradientFunction.apply(x, *check_bounds(value, norm, dim, x, "clip_gradient"))
 
 
-ClipGradient = module_of(
-    clip_gradient,
-    ">>> ClipGradient(norm=1.0)(torch.ones(1))\ntensor([1.])",
-    functools.partial(check_bounds, x=None),
-)
+ClipGradient = module_of(clip_gradient, "norm=1.0", check=functools.partial(check_bounds, x=None))
 
 
 class NormaliseGradientFunction(ShapeFunction):
@@ -216,7 +210,4 @@ def normalise_gradient(x: Tensor, norm: float = 1.0, *, dim: Dimensions = None) 
     return NormaliseGradientFunction.apply(x, norm, axes)
 
 
-NormaliseGradient = module_of(
-    normalise_gradient,
-    ">>> NormaliseGradient()(torch.ones(1))\ntensor([1.])",
-)
+NormaliseGradient = module_of(normalise_gradient)

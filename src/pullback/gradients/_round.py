@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from pullback.gradients._arguments import check_dtype, check_generator, check_std
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, widen
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._check import Factor, check_tensor, widen
+from pullback.gradients._module import ShapeFunction, module_of
 
 __all__ = [
     "DtypeGradient",
@@ -79,10 +77,7 @@ def dtype_gradient(x: Tensor, dtype: torch.dtype) -> Tensor:
     return DtypeGradientFunction.apply(x, check_dtype(dtype, x, "dtype_gradient"))
 
 
-DtypeGradient = module_of(
-    dtype_gradient,
-    ">>> DtypeGradient(torch.bfloat16)(torch.ones(1))\ntensor([1.])",
-)
+DtypeGradient = module_of(dtype_gradient, "torch.bfloat16")
 
 
 class NoiseGradientFunction(ShapeFunction):
@@ -151,7 +146,4 @@ def noise_gradient(x: Tensor, std: Factor, generator: torch.Generator | None = N
     return NoiseGradientFunction.apply(x, noise * std)
 
 
-NoiseGradient = module_of(
-    noise_gradient,
-    ">>> NoiseGradient(0.1)(torch.ones(1))\ntensor([1.])",
-)
+NoiseGradient = module_of(noise_gradient, "0.1")

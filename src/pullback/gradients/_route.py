@@ -8,8 +8,7 @@ from torch import Tensor
 
 from pullback.gradients._arguments import check_mask
 from pullback.gradients._check import check_fits, check_tensor
-from pullback.gradients._module import module_of
-from pullback.gradients._shape import ShapeFunction
+from pullback.gradients._module import ShapeFunction, module_of
 from pullback.tensor import Function
 
 __all__ = [
@@ -51,10 +50,7 @@ def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()  # which every transform knows: no Function is needed
 
 
-StopGradient = module_of(
-    stop_gradient,
-    ">>> StopGradient()(torch.ones(1, requires_grad=True)).requires_grad\nFalse",
-)
+StopGradient = module_of(stop_gradient, given="torch.ones(1, requires_grad=True)")
 
 
 class WhereGradientFunction(ShapeFunction):
@@ -99,10 +95,7 @@ def where_gradient(x: Tensor, mask: Tensor) -> Tensor:
     return WhereGradientFunction.apply(x, check_mask(mask, x, "where_gradient"))
 
 
-WhereGradient = module_of(
-    where_gradient,
-    ">>> WhereGradient(torch.tensor([True]))(torch.ones(1))\ntensor([1.])",
-)
+WhereGradient = module_of(where_gradient, "torch.tensor([True])")
 
 
 class ReplaceGradientFunction(Function):
@@ -168,6 +161,6 @@ def replace_gradient(x: Tensor, like: Tensor) -> Tensor:
 
 ReplaceGradient = module_of(
     cast("Callable[[Tensor], Tensor]", replace_gradient),
-    ">>> ReplaceGradient()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
+    given="torch.ones(1), torch.zeros(1)",
     inputs=2,
 )

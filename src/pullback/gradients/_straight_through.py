@@ -8,8 +8,14 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._arguments import check_dimensions, check_positive
-from pullback.gradients._check import check_device, check_strided, check_tensor
-from pullback.gradients._factor import Factor, check_factor, widen
+from pullback.gradients._check import (
+    Factor,
+    check_device,
+    check_factor,
+    check_strided,
+    check_tensor,
+    widen,
+)
 from pullback.gradients._module import module_of
 from pullback.gradients._route import ReplaceGradientFunction, WhereGradientFunction
 
@@ -85,7 +91,7 @@ def _check_hard(hard: Tensor, soft: Tensor) -> None:
 
 StraightThrough = module_of(
     cast("Callable[[Tensor], Tensor]", straight_through),
-    ">>> StraightThrough()(torch.ones(1), torch.zeros(1))\ntensor([1.])",
+    given="torch.ones(1), torch.zeros(1)",
     inputs=2,
 )
 
@@ -131,10 +137,7 @@ def straight_through_round(x: Tensor) -> Tensor:
     return ReplaceGradientFunction.apply(torch.round(value).to(x.dtype), x)
 
 
-StraightThroughRound = module_of(
-    straight_through_round,
-    ">>> StraightThroughRound()(torch.tensor([0.6]))\ntensor([1.])",
-)
+StraightThroughRound = module_of(straight_through_round, given="torch.tensor([0.6])")
 
 
 def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
@@ -174,10 +177,7 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     return ReplaceGradientFunction.apply(hard, x)
 
 
-StraightThroughSign = module_of(
-    straight_through_sign,
-    ">>> StraightThroughSign()(torch.tensor([0.6]))\ntensor([1.])",
-)
+StraightThroughSign = module_of(straight_through_sign, given="torch.tensor([0.6])")
 
 
 def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
@@ -215,10 +215,7 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
     return ReplaceGradientFunction.apply(hard.to(x.dtype), x)
 
 
-StraightThroughThreshold = module_of(
-    straight_through_threshold,
-    ">>> StraightThroughThreshold(0.5)(torch.tensor([0.6]))\ntensor([1.])",
-)
+StraightThroughThreshold = module_of(straight_through_threshold, "0.5", given="torch.tensor([0.6])")
 
 
 def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
@@ -270,6 +267,7 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
 
 StraightThroughOneHot = module_of(
     straight_through_one_hot,
-    ">>> StraightThroughOneHot()(torch.tensor([0.2, 0.8]))\ntensor([0., 1.])",
-    lambda dim, function: check_dimensions((dim,), None, function),
+    given="torch.tensor([0.2, 0.8])",
+    result="tensor([0., 1.])",
+    check=lambda dim, function: check_dimensions((dim,), None, function),
 )

@@ -20,8 +20,7 @@ from pullback.tracking.run._identity import Key, Observation, Place
 from pullback.tracking.run._log import Run, Series
 from pullback.tracking.run._recording import read_run
 from pullback.tracking.watch._annotate import annotate
-from pullback.tracking.watch._blocks import BlockAdvice
-from pullback.tracking.watch._measures import channel_maximum
+from pullback.tracking.watch._measures import BlockAdvice, channel_maximum
 from pullback.tracking.watch._track import Record, track
 from pullback.tracking.watch._tracker import Tracker
 

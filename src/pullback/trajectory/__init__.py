@@ -20,12 +20,11 @@ from pullback.trajectory._limits import Limits
 from pullback.trajectory._motion import Motion, concatenate
 from pullback.trajectory._plot import plot
 from pullback.trajectory._state import State, free, hold, rest
-from pullback.trajectory.curves._bspline import bspline
 from pullback.trajectory.curves._differentiate import differentiate
 from pullback.trajectory.curves._integrate import integrate
 from pullback.trajectory.curves._quintic import quintic
 from pullback.trajectory.curves._resample import resample
-from pullback.trajectory.curves._spline import Spline
+from pullback.trajectory.curves._spline import Spline, bspline
 from pullback.trajectory.curves._unwrap import unwrap
 from pullback.trajectory.plans._minimum_duration import DurationBounds, minimum_duration
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk

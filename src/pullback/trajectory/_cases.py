@@ -11,11 +11,11 @@ from pullback.tensor import Case
 from pullback.trajectory._limits import Limits
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import PARTS, State, rest
-from pullback.trajectory.curves._bspline import bspline
 from pullback.trajectory.curves._differentiate import differentiate
 from pullback.trajectory.curves._integrate import Order, integrate
 from pullback.trajectory.curves._quintic import quintic
-from pullback.trajectory.kernels.stencil import Scheme
+from pullback.trajectory.curves._spline import bspline
+from pullback.trajectory.kernels.stencil._weights import Scheme
 from pullback.trajectory.plans._minimum_jerk import minimum_acceleration, minimum_jerk
 from pullback.trajectory.plans._minimum_time import minimum_time
 from pullback.trajectory.plans._preconditioner import Preconditioner

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
-from pullback.trajectory._checks import plain, wide_dtype
+from pullback.trajectory._checks import check_increasing, plain, wide_dtype
 from pullback.trajectory._limits import Limits
 from pullback.trajectory._motion import Motion, check_dtype
 from pullback.trajectory._state import PARTS
@@ -112,7 +112,7 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
     table = _table("file", rows, len(head))
     parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
     times = table[:, 0]
-    _check_times("file", times)
+    check_increasing("times of the file", times)
     return Motion(*parts, dt=times.diff().to(wide_dtype(dtype)), start_time=times[0])
 
 
@@ -131,15 +131,6 @@ def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
             expected=f"{width} numbers in each",
         )
     return torch.tensor(lists, dtype=torch.float64, device="cpu")
-
-
-def _check_times(what: str, times: Tensor) -> None:
-    if not bool(torch.isfinite(times).all() and (times.diff() > 0).all()):
-        raise ArgumentError(
-            f"The times of the {what} do not increase.",
-            given=str(times[:8].tolist()),
-            expected="finite seconds, each later than the one before",
-        )
 
 
 def _nanoseconds(stamp: Any) -> float:
@@ -257,7 +248,7 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
     begin = 0.0 if head is None else _nanoseconds(head) / _NANO
     nanos = [_nanoseconds(point.get("time_from_start")) for point in points]
     since = torch.tensor([nano / _NANO for nano in nanos], dtype=torch.float64, device="cpu")
-    _check_times("message", since)
+    check_increasing("times of the message", since)
     width = _length(message.get("joint_names")) or _length(points[0]["positions"])
     parts = [_table("message", [point[name] for point in points], width) for name in names]
     jerk = parts[2].diff(dim=0) / since.diff()[:, None]

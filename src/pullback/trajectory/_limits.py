@@ -16,7 +16,7 @@ from pullback.trajectory._checks import (
     plain,
     somewhere,
 )
-from pullback.trajectory._pytree import register_dataclass
+from pullback.trajectory._state import register_dataclass
 
 __all__ = ["KINDS", "Limit", "Limits", "check_limits", "range_of"]
 

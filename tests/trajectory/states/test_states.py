@@ -10,7 +10,8 @@ from tests.fuzzing import examples, spread
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.trajectory import Limits, minimum_jerk
-from pullback.trajectory.kernels.states import ROWS, LeastMotion, _cpu, _interior, _reference
+from pullback.trajectory.kernels.states import _cpu, _interior, _reference
+from pullback.trajectory.kernels.states._dispatch import ROWS, LeastMotion
 from pullback.trajectory.kernels.states._interior import SIGN, Point, is_least, linear
 from pullback.trajectory.kernels.states._program import Program, System, meet
 from pullback.trajectory.kernels.states._search import bound, search

@@ -1,7 +1,6 @@
 """The Functions: positions or accelerations of a batch to the whole motion.
 
-Each has its published arguments. The backward is written in plain operations and linear in the
-cotangents, so that every transform can be derived from it.
+Each has its published arguments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,6 +84,13 @@ class CliqueTensorStep(Function):
         )
 
 
+class _NoContext:
+    """The context of a forward whose backward is torch's own."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep nothing."""
+
+
 class CliqueTensorStepKernel(Function):
     """Backward differences of positions; ``traj_dt[0]`` is 1/dt.
 
@@ -102,7 +108,17 @@ class CliqueTensorStepKernel(Function):
 
     mutates = _BUFFERS
     _scheme: Differences | Held = BACKWARD
-    _places: tuple[int, ...] = (0, 1, 2, 3, 8)  # of the saved tensors among the arguments
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return position, velocity, acceleration and jerk of the arguments of ``forward``.
+
+        That is made of operations that torch differentiates itself, in less time than ``backward``
+        takes, which is for compiled code, classes with rules of their own and who calls it.
+        """
+        if cls.__module__ == __name__ and not torch.compiler.is_compiling():
+            return cls.forward(_NoContext(), *args, **kwargs)
+        return super().apply(*args, **kwargs)
 
     @classmethod
     def forward(
@@ -163,23 +179,25 @@ class CliqueTensorStepKernel(Function):
         grad_out_j: Tensor,
     ) -> tuple[Any, ...]:
         """Return a gradient for each argument that needs one."""
-        asked = _needs(ctx, cls._places[-1] + 2)
-        cotangents = (grad_out_p, grad_out_v, grad_out_a, grad_out_j)
-        needs = [asked[place] for place in cls._places]
-        pulled = cls._pull(ctx.saved_tensors, cotangents, needs)
-        found = dict(zip(cls._places, pulled, strict=True))
-        return tuple(found.get(place) if need else None for place, need in enumerate(asked))
+        index = ("start_idx",) * (len(ctx.saved_tensors) - 2 - len(_STARTS))
+        places = ("u_act", *_STARTS, *index, *_BUFFERS, "traj_dt", "out_grad_position")
+        names = [name for name in places[:-1] if name not in _BUFFERS]
+        given = dict(zip(names, ctx.saved_tensors, strict=True))
+        needs = dict(zip(places, _needs(ctx, len(places)), strict=True))
+        wanted = [name for name in given if needs[name]]
 
-    @classmethod
-    def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        """The gradients of what is saved; that of ``traj_dt``, the last one, if it is asked for."""
-        u, p, v, a, dt = map(_wide, given)
-        of_p, of_v, of_a, of_j = map(_wide, cotangents)
-        pulled = cls._scheme.pull(u, (p, v, a), dt, (of_p, of_v, of_a, of_j), needs[-1])
-        pairs = zip(pulled, given, strict=True)
-        return tuple(None if part is None else part.to(like.dtype) for part, like in pairs)
+        def move(*some: Tensor) -> Four:
+            every = given | dict(zip(wanted, some, strict=True))
+            starts = [every[name] for name in _STARTS]
+            starts = [_gather(start, every[name]) for start in starts for name in index] or starts
+            return cls._move(every, starts, (None,) * 4)
+
+        if not wanted:
+            return (None,) * len(places)
+        pull = torch.func.vjp(move, *(given[name] for name in wanted))[1]
+        pulled = pull((grad_out_p, grad_out_v, grad_out_a, grad_out_j))
+        found = dict(zip(wanted, pulled, strict=True))
+        return tuple(found.get(name) for name in places)
 
 
 def _needs(ctx: Any, count: int) -> tuple[bool, ...]:
@@ -219,8 +237,6 @@ class AccelerationTensorStepKernel(CliqueTensorStepKernel):
 class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
     """Backward differences; each trajectory takes a row of the start values."""
 
-    _places: tuple[int, ...] = (0, 1, 2, 3, 4, 9)
-
     @classmethod
     # The published arguments: the index stands before the buffers.
     def forward(  # pyrefly: ignore[bad-override]
@@ -247,20 +263,6 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
             [_gather(table, start_idx) for table in tables],
             (out_position, out_velocity, out_acceleration, out_jerk),
         )
-
-    @classmethod
-    def _pull(
-        cls, given: Sequence[Tensor], cotangents: Four, needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        u_act, *tables, start_idx, traj_dt = given
-        starts = [_gather(table, start_idx) for table in tables]
-        of_act, *of_rows, of_dt = super()._pull((u_act, *starts, traj_dt), cotangents, needs)
-        index = start_idx.long()
-        of_tables = (
-            torch.zeros_like(table).index_add(0, index, rows) if need else None
-            for table, rows, need in zip(tables, of_rows, needs[1:4], strict=True)
-        )
-        return of_act, *of_tables, None, of_dt
 
 
 def _gather(start: Tensor, start_idx: Tensor) -> Tensor:

@@ -1,12 +1,8 @@
-"""The two ways to a whole motion and their transposes: differences, and held accelerations.
+"""The two ways to a whole motion: differences of positions, and accelerations that are held.
 
 Actions ``u`` are ``[batch, horizon, dof]``, the starts position, velocity and acceleration, each
 ``[batch, dof]``. Of ``traj_dt`` positions take the first element, 1/dt; accelerations take seconds,
 one value or ``[horizon]`` of which the first is not used.
-
-Both are linear in actions and starts. The transposes are written out: ``torch.func.vjp`` in their
-place would compute the motion again. Measured on one core of a CPU, it takes 7 to 16 times as long
-for a batch of 64 x 32 x 7 and smaller, and 1.0 to 2.6 times for 512 x 256 x 7.
 """
 
 from dataclasses import dataclass
@@ -19,16 +15,14 @@ from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
-from pullback.trajectory._seconds import check_range
-from pullback.trajectory.kernels._dispatch import Levels
-from pullback.trajectory.kernels.accumulate import Method
+from pullback.trajectory._checks import check_range
+from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
+from pullback.trajectory.kernels.accumulate._reference import Method
 
 __all__ = ["BACKWARD", "CENTRAL", "EULER", "EXACT", "Differences", "Four", "Held"]
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 Starts = tuple[Tensor, Tensor, Tensor]
-# Of actions, start position, velocity and acceleration, and of traj_dt where it is asked for.
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 # Samples before the start, on its parabola: as many as the widest stencil reaches back.
 _PAST = 3
@@ -57,59 +51,24 @@ class Differences:
         past = position - ago * velocity + ago**2 / 2 * acceleration
         held = u[:, -1:].expand(-1, self.held, -1)
         line = torch.cat([past, u if self.held else u[:, :-1], held], dim=1)
-        p, v, a, j = self._run(rate, line, line[:, :0])
+        p, v, a, j = self._run(rate, line)
         if self.held:  # two samples at either end are for the others to look at
             return p[:, 2:-2], v[:, 2:-2], a[:, 2:-2], j[:, 2:-2]
         v, a = torch.cat([velocity, v[:, 4:]], 1), torch.cat([acceleration, a[:, 4:]], 1)
         return p[:, _PAST:], v, a, pad(j[:, 4:], (0, 0, 1, 0))
 
-    def pull(
-        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, timed: bool
-    ) -> Gradients:
-        """Return the gradients of the arguments: the transpose of `move`, and ``timed`` that of dt.
-
-        With ``y_k = r^k z_k`` that of the rate is ``sum_k k c_k y_k / r``; in the parabola, ``ago``
-        is a number over the rate, and ``past = q - ago v + ago^2 a / 2``.
-        """
-        rate, count = traj_dt.flatten()[0], u.shape[1]
-        if self.held:
-            levels = [pad(part, (0, 0, 2, 2)) for part in cotangents]
-        else:
-            of_p, *others = cotangents
-            levels = [pad(of_p, (0, 0, _PAST, 0)), *(pad(c[:, 1:], (0, 0, 4, 0)) for c in others)]
-        of_line = self._run(rate, *levels)[0]
-        of_past, of_act = of_line[:, : _PAST + 1], of_line[:, _PAST + 1 :]
-        of_v = of_a = 0
-        if self.held:
-            last = of_act[:, count - 1 :].sum(1, keepdim=True)
-            of_act = torch.cat([of_act[:, : count - 1], last], dim=1)
-        else:  # the derivatives of the start are those of sample 0
-            of_act, of_v, of_a = pad(of_act, (0, 0, 0, 1)), cotangents[1][:, 0], cotangents[2][:, 0]
-        ago, of_dt = _ago(u, rate), None
-        if timed:
-            pairs = list(zip(cotangents, self.move(u, starts, traj_dt), strict=True))
-            first = 0 if self.held else 1  # what the start gives stays
-            of_rate = sum(k * (c * y)[:, first:].sum() for k, (c, y) in enumerate(pairs))
-            moved = ago * (starts[1][:, None] - ago * starts[2][:, None])
-            of_rate = (of_rate + (of_past * moved).sum()) / rate
-            of_dt = pad(of_rate.reshape(1), (0, traj_dt.numel() - 1)).reshape(traj_dt.shape)
-        of_v, of_a = of_v - (ago * of_past).sum(1), of_a + (ago**2 / 2 * of_past).sum(1)
-        return of_act, of_past.sum(1), of_v, of_a, of_dt
-
-    def _run(self, rate: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        """The kernel of the stencil, or for cotangents of all four its adjoint.
+    def _run(self, rate: Tensor, line: Tensor) -> tuple[Tensor, ...]:
+        """The kernel of the stencil.
 
         Rows whose window would leave the line have one moved inwards: what they give is cut off.
         """
-        width, like = len(self.weights[0]), given[0]
-        orders = torch.arange(1, 4, device=like.device)[:, None]
-        weights = torch.tensor(self.weights, dtype=torch.float64, device=like.device)
-        table = (weights * rate.to(torch.float64) ** orders).to(like.dtype)
-        after = width - 1 - self.before
-        code = f"{self.before},{width},{self.before},{after},-1,-1"
-        backend = choose_backend(like.device, "auto")
-        table = table.expand(1, width, 3, width)
-        return Levels.apply(table, "stencil", code, backend, len(given) == 4, *given)
+        width, device = len(self.weights[0]), line.device
+        orders = torch.arange(1, 4, device=device)[:, None]
+        weights = torch.tensor(self.weights, dtype=torch.float64, device=device)
+        table = (weights * rate.to(torch.float64) ** orders).to(line.dtype)
+        geometry = self.before, width, self.before, width - 1 - self.before, -1, -1
+        word = kernels_word("stencil", choose_backend(device, "auto"), geometry)
+        return move_lines(table.expand(1, width, 3, width), word, line, line[:, :0])
 
 
 def _ago(u: Tensor, rate: Tensor) -> Tensor:
@@ -152,38 +111,9 @@ class Held:
         jerk = acceleration.diff(dim=1) / dt[:, None].to(acceleration.dtype)
         return motion.position, motion.velocity, acceleration, pad(jerk, (0, 0, 1, 0))
 
-    def pull(
-        self, u: Tensor, starts: Starts, traj_dt: Tensor, cotangents: Four, timed: bool
-    ) -> Gradients:
-        """Return the gradients of the arguments: the transpose of `move`, and ``timed`` that of dt.
-
-        The states are running sums of what the steps add, so the gradients sum backwards.
-        """
-        dt, of_dt = _read_steps(u, traj_dt)[:, None], None
-        of_p, of_v, of_a, of_j = cotangents
-        later_p = _sum_from_here(of_p)
-        later_v = _sum_from_here(of_v + pad(later_p[:, 1:] * dt, (0, 0, 0, 1)))
-        of_change = of_j[:, 1:] / dt
-        of_push = later_v[:, 1:] * dt + self.weight * later_p[:, 1:] * dt**2 + of_change
-        of_held = of_a + pad(of_push, (0, 0, 1, 0)) - pad(of_change, (0, 0, 0, 1))
-        if timed:
-            _, velocity, acceleration, jerk = self.move(u, starts, traj_dt)
-            held = acceleration[:, 1:]
-            gained = velocity[:, :-1] + 2 * self.weight * dt * held
-            of_dt = later_v[:, 1:] * held + later_p[:, 1:] * gained - of_change * jerk[:, 1:]
-            of_dt = of_dt.sum((0, 2))
-            count = traj_dt.numel()
-            of_dt = of_dt.sum() if count == 1 else pad(of_dt, (1, count - len(of_dt) - 1))
-            of_dt = of_dt.reshape(traj_dt.shape)
-        return pad(of_held[:, 1:], (0, 0, 0, 1)), later_p[:, 0], later_v[:, 0], of_held[:, 0], of_dt
-
 
 EXACT = Held("exact", 0.5)
 EULER = Held("semi_implicit_euler", 1.0)
-
-
-def _sum_from_here(part: Tensor) -> Tensor:
-    return part.flip(1).cumsum(1).flip(1)
 
 
 def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ def fill(
     given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
     for name, buffer in given.items():
         _check_kind(name, buffer, wanted[name])
-    _check_apart(given, inputs)
+    if given:
+        _check_apart(given, inputs)
     with torch.no_grad():
         for name, buffer in given.items():
             buffer.detach().copy_(wanted[name].detach())

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import check_tensor
-from pullback.gradients._factor import Factor, check_factor, multiply, widen
+from pullback.gradients._check import Factor, check_factor, check_tensor, multiply, widen
 from pullback.tensor import Function
 
 __all__ = ["GradFactor"]

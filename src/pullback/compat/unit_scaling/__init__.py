@@ -63,7 +63,6 @@ from pullback.compat.unit_scaling.formats import *
 from pullback.compat.unit_scaling.scale import *
 from pullback.compat.unit_scaling.transforms import compile as compile
 from pullback.compat.unit_scaling.transforms import simulate_fp8 as simulate_fp8
-from pullback.compat.unit_scaling.transforms._metrics import *
 from pullback.compat.unit_scaling.transforms._track import *
 from pullback.compat.unit_scaling.utils import *
 

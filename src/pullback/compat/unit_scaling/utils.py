@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._factor import widen
+from pullback.gradients._check import widen
 from pullback.tensor import Function
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction

@@ -125,8 +125,8 @@ def _accept(accepted: bool, backend: str, device: torch.device, expected: str) -
         )
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether a kernel may read the tensors' memory as it is.
+def is_plain(*given: object) -> bool:
+    """Return whether a kernel may read the memory of the tensors among its arguments as it is.
 
     It may not while a graph is traced, under a transform, or under a mode such as fake tensors;
     then the registered operator must be called.
@@ -137,11 +137,12 @@ def is_plain(*tensors: Tensor) -> bool:
         or are_functorch_transforms_active()
     ):
         return False
-    for tensor in tensors:
+    for each in given:
+        if type(each) is not Tensor:
+            if isinstance(each, Tensor):
+                return False
         # A batch of `is_grads_batched`, a zero of forward mode and a negated view have no memory.
-        if type(tensor) is not Tensor or tensor.is_neg() or is_zero_tensor(tensor):
-            return False
-        if is_legacy_batchedtensor(tensor):
+        elif each.is_neg() or is_zero_tensor(each) or is_legacy_batchedtensor(each):
             return False
     return True
 

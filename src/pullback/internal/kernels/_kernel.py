@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
 from pullback.internal.kernels._backend import is_plain
 
@@ -34,8 +33,7 @@ class Kernel(Generic[P, R]):
         self.register_vmap = self._operator.register_vmap
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        return (self._function if is_plain(*tensors) else self._operator)(*args, **kwargs)
+        return (self._function if is_plain(*args) else self._operator)(*args, **kwargs)
 
 
 def register_kernel(name: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:

@@ -30,13 +30,13 @@ from pullback.internal.torch import (
 )
 from pullback.tracking._hang import Running
 from pullback.tracking._outputs import deferred_in, is_floating
-from pullback.tracking.formats._blocks import multiply_by
 from pullback.tracking.formats._products import (
     FACTORS,
     REFUSED,
     Weights,
     count_factors,
     is_product,
+    multiply_by,
     replace_factors,
 )
 from pullback.tracking.formats._recipe import ProductFormats, Role

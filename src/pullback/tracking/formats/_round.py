@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.gradients._check import check_floating
-from pullback.gradients._factor import can_look_into
+from pullback.gradients._check import can_look_into, check_floating
 from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat

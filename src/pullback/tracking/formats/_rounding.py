@@ -1,7 +1,17 @@
-"""`ProductRounding`: how the factors of a model's products, and their gradients, are rounded."""
+r"""`ProductRounding`: how the factors of a model's products, and their gradients, are rounded.
+
+Scales are shared along the dimension that a product sums over, and the three products of a layer
+sum over different ones. With :math:`Y = A B`, in :math:`R^{m \times n}`, and Q_d rounding along d,
+
+.. math:: Y = Q_k(A) Q_k(B), \quad
+    \bar A = Q_n(\bar Y) Q_n(B)^T, \quad \bar B = Q_m(A)^T Q_m(\bar Y),
+
+each factor rounded anew from the unrounded one, as training in MX formats does (Rouhani et al.,
+Microscaling Data Formats for Deep Learning, 2023, figure 8).
+"""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +24,7 @@ from pullback.internal.torch import (
     is_batchedtensor,
     is_recomputing,
 )
-from pullback.tracking.formats._blocks import BlockProductFunction
+from pullback.tensor import Function
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
 from pullback.tracking.formats._round import (
@@ -28,7 +38,51 @@ from pullback.tracking.formats._round import (
 from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
-__all__ = ["ProductRounding", "Spot"]
+__all__ = ["BlockProductFunction", "ProductRounding", "Spot"]
+
+
+class BlockProductFunction(Function):
+    """Multiply factors that were rounded for the forward, and go back with others."""
+
+    gradient = "nonlinear"
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - a Function takes its inputs by position
+        a: Tensor,
+        b: Tensor,
+        again_a: Tensor,
+        again_b: Tensor,
+        noise: Tensor | None,
+        number_format: Format | None,
+        overflow: Overflow,
+    ) -> Tensor:
+        """Return ``a @ b``."""
+        return a @ b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the factors for the backward, and how to round the gradient."""
+        a, b, again_a, again_b, noise, ctx.number_format, ctx.overflow = inputs
+        ctx.shapes = a.shape, b.shape
+        ctx.save_for_backward(again_a, again_b, noise)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        """Return the gradients of ``a`` and ``b``; the others are the same factors again."""
+        a, b, noise = ctx.saved_tensors
+
+        def rounded(dim: int) -> Tensor:
+            if ctx.number_format is None:
+                return cotangent
+            chosen = ctx.number_format.along(dim)
+            return RoundValueFunction.apply(cotangent, noise, chosen, ctx.overflow)
+
+        first = second = None
+        if ctx.needs_input_grad[0]:
+            first = (rounded(-1) @ b.mH).sum_to_size(ctx.shapes[0])
+        if ctx.needs_input_grad[1]:
+            second = (a.mH @ rounded(-2)).sum_to_size(ctx.shapes[1])
+        return first, second, *(None,) * 5
 
 
 class Spot(NamedTuple):

@@ -25,8 +25,7 @@ from pullback.tracking.report._rows import (
     row_names,
     thin,
 )
-from pullback.tracking.run._log import Run, Series
-from pullback.tracking.run._points import pack_points
+from pullback.tracking.run._log import Run, Series, pack_points
 
 __all__ = ["render_html", "write_html"]
 

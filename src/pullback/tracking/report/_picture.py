@@ -10,8 +10,7 @@ from pullback.internal._extras import require
 from pullback.tracking.formats import FLOAT16
 from pullback.tracking.report._diagnosis import Finding, diagnose
 from pullback.tracking.report._rows import GROUPS, aliases_of, row_name, row_names, thin
-from pullback.tracking.run._log import Run, Series
-from pullback.tracking.run._points import BAD
+from pullback.tracking.run._log import BAD, Run, Series
 
 __all__ = ["write_png"]
 

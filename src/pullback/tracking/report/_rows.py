@@ -8,8 +8,7 @@ from pullback.tracking.formats._noise import render_noise
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.report._diagnosis import same_tensors
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._log import Run, Series
-from pullback.tracking.run._points import BAD, Points
+from pullback.tracking.run._log import BAD, Points, Run, Series
 
 __all__ = [
     "GROUPS",

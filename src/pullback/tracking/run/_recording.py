@@ -31,8 +31,7 @@ from pullback.internal._arguments import checked
 from pullback.tracking.formats import QuantisationNoise
 from pullback.tracking.measure._statistics import Statistics, plain_number, whole
 from pullback.tracking.run._identity import Key, Observation, Place
-from pullback.tracking.run._log import PREDECESSORS, Log, Run, Series
-from pullback.tracking.run._points import ALL_FLAGS, pack_points
+from pullback.tracking.run._log import ALL_FLAGS, PREDECESSORS, Log, Run, Series, pack_points
 
 __all__ = ["JsonLines", "RunWriter", "read_run", "write_run"]
 

@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pullback.tracking.run._log import Run
-from pullback.tracking.watch._attachment import Attachment, choose_by
-from pullback.tracking.watch._recorder import Recorder
+from pullback.tracking.watch._hooks import Attachment, choose_by
 from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._track import Recorder
 
 __all__ = ["ProgramTracker", "main"]
 

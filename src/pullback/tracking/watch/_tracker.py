@@ -23,13 +23,18 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._attachment import Attachment, Names, choose_by
-from pullback.tracking.watch._blocks import BlockAdvice, advise_blocks, block_measures, errors_of
-from pullback.tracking.watch._hooks import ROOT, FunctionWatch
-from pullback.tracking.watch._measures import Measure, Measures
+from pullback.tracking.watch._hooks import ROOT, Attachment, FunctionWatch, Names, choose_by
+from pullback.tracking.watch._measures import (
+    BlockAdvice,
+    Measure,
+    Measures,
+    advise_blocks,
+    block_measures,
+    errors_of,
+)
 from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
-from pullback.tracking.watch._recorder import Recorder
 from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._track import Recorder
 
 __all__ = ["Tracker"]
 

@@ -13,14 +13,16 @@ from pullback.trajectory._checks import (
     check_choice,
     check_device,
     check_floating,
+    check_step,
+    check_steps,
     concrete,
+    step_rows,
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
-from pullback.trajectory.kernels._dispatch import Levels
-from pullback.trajectory.kernels.stencil import (
+from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
+from pullback.trajectory.kernels.stencil._weights import (
     SCHEMES,
     Layout,
     Scheme,
@@ -29,8 +31,6 @@ from pullback.trajectory.kernels.stencil import (
 )
 
 __all__ = ["differentiate"]
-
-_Steps = tuple[float | None, torch.device, torch.dtype]
 
 
 def differentiate(
@@ -96,34 +96,30 @@ def differentiate(
     check_choice("scheme", scheme, SCHEMES)
     check_is_state("start", start)
     check_is_state("goal", goal)
-    shape, device, dtype = position.shape, position.device, wide_dtype(position.dtype)
-    (horizon, dof), batch = shape[-2:], shape[:-2]
-    dt = check_steps("dt", dt, position, horizon - 1, cubed=True)
-    if isinstance(dt, Tensor):
-        check_device("dt", dt, position, "samples")
-    equal = (None if isinstance(dt, Tensor) else dt, device, dtype)
-    chosen = choose_backend(device, backend)
-    layout, code, weights = _plan(scheme, _orders(start), _orders(goal), equal)
-    _check_horizon(horizon, layout)
+    *batch, horizon, dof = position.shape
+    device = position.device
+    if type(dt) is not float:
+        dt = check_steps("dt", dt, position, horizon - 1, cubed=True)
+    if type(backend) is not str:
+        choose_backend(device, backend)  # which refuses it: what is kept is found by a word
+    seconds = None if isinstance(dt, Tensor) else dt
+    known = _orders(start), _orders(goal)
+    plan = _plan(scheme, known, backend, (device, position.dtype), seconds)
+    layout, width, word, dtype, weights = plan
+    if horizon < width:
+        raise _too_short(horizon, width, scheme)
     if start_index is not None:
         _check_index(start_index, start, position)
     offset = None if reference is None else spread_part("reference", reference, position)
-    count = math.prod(batch)
-    if layout.conditions:
+    if layout.start or layout.goal:
         values = _collect(position, start, goal, start_index, offset)
     else:
-        values = position.new_empty(count, 0, dof)
+        values = position.new_empty(math.prod(batch), 0, dof)
     if isinstance(dt, Tensor):
-        weights = (
-            nonuniform_table(layout, step_rows(dt, position), dtype)
-            if dt.ndim
-            else uniform_table(layout, dt, device, dtype)
-        )
-    lines = position if len(batch) == 1 else position.reshape(count, horizon, dof)
-    parts = Levels.apply(weights, "stencil", code, chosen, False, lines, values)
-    if len(batch) != 1:
-        parts = tuple(part.reshape(shape) for part in parts)
-    sampled, velocity, acceleration, jerk = parts
+        check_device("dt", dt, position, "samples")
+        table = nonuniform_table(layout, step_rows(dt, position), dtype) if dt.ndim else None
+        weights = uniform_table(layout, dt, device, dtype) if table is None else table
+    sampled, velocity, acceleration, jerk = move_lines(weights, word, position, values)
     if offset is not None:
         sampled = sampled + offset[..., None, :]
     steps = dt if isinstance(dt, Tensor) else torch.scalar_tensor(dt, dtype=dtype, device=device)
@@ -133,15 +129,20 @@ def differentiate(
 @keep_results
 def _plan(
     scheme: Scheme,
-    start: tuple[int, ...],
-    goal: tuple[int, ...],
-    steps: _Steps,
-) -> tuple[Layout, str, Tensor | None]:
+    known: tuple[tuple[int, ...], tuple[int, ...]],
+    backend: Backend,
+    samples: tuple[torch.device, torch.dtype],
+    seconds: float | None,
+) -> tuple[Layout, int, str, torch.dtype, Any]:
     """What calls share whose arguments differ in values alone; weights for a number of seconds."""
-    layout = Layout(scheme, start, goal)
-    dt, device, dtype = steps
-    weights = None if dt is None else uniform_table(layout, dt, device, dtype)
-    return layout, layout.code, weights
+    device, dtype = samples[0], wide_dtype(samples[1])
+    layout = Layout(scheme, *known)
+    word = kernels_word("stencil", choose_backend(device, backend), layout.geometry)
+    weights = None
+    if seconds is not None:
+        check_step("dt", seconds, dtype, cubed=True)
+        weights = uniform_table(layout, seconds, device, dtype)
+    return layout, layout.geometry.width, word, dtype, weights
 
 
 def _orders(state: State) -> tuple[int, ...]:
@@ -150,16 +151,15 @@ def _orders(state: State) -> tuple[int, ...]:
     return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
 
 
-def _check_horizon(horizon: int, layout: Layout) -> None:
-    if horizon < layout.geometry.width:
-        raise ArgumentError(
-            f"The horizon is too short for the scheme {layout.scheme!r}.",
-            given=f"{horizon} samples",
-            expected=f"at least {layout.geometry.width} samples",
-            mend="Add samples, or use scheme='backward', which needs 4."
-            if layout.geometry.width - horizon == 1 and layout.scheme == "central"
-            else "Add samples.",
-        )
+def _too_short(horizon: int, width: int, scheme: Scheme) -> ArgumentError:
+    return ArgumentError(
+        f"The horizon is too short for the scheme {scheme!r}.",
+        given=f"{horizon} samples",
+        expected=f"at least {width} samples",
+        mend="Add samples, or use scheme='backward', which needs 4."
+        if width - horizon == 1 and scheme == "central"
+        else "Add samples.",
+    )
 
 
 def _collect(

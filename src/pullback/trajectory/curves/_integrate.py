@@ -8,12 +8,23 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend
-from pullback.trajectory._checks import check_choice, check_device, check_floating, wide_dtype
+from pullback.trajectory._checks import (
+    check_choice,
+    check_device,
+    check_floating,
+    check_steps,
+    step_rows,
+    wide_dtype,
+)
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, spread_part
-from pullback.trajectory.kernels._dispatch import Levels
-from pullback.trajectory.kernels.accumulate import METHODS, Method, step_table, uniform_table
+from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
+from pullback.trajectory.kernels.accumulate._reference import (
+    METHODS,
+    Method,
+    step_table,
+    uniform_table,
+)
 
 __all__ = ["Order", "integrate"]
 
@@ -86,17 +97,13 @@ def integrate(
         spread_part(f"{name} of the start", getattr(start, name), control) for name in PARTS[:level]
     ]
     rows = parts if len(batch) == 1 else [part.reshape(count, dof) for part in parts]
-    initial = torch.stack(rows, 1)
     if isinstance(dt, Tensor):
         table = step_table(method, level, step_rows(dt, control)).to(dtype)
     else:
         table = uniform_table(method, level, dt, control.device, dtype)
-    lines = control if len(batch) == 1 else control.reshape(count, steps, dof)
-    outputs = Levels.apply(table, "accumulate", str(level), chosen, False, lines, initial)
-    if len(batch) != 1:
-        outputs = tuple(part.reshape(*batch, steps + 1, dof) for part in outputs)
+    word = kernels_word("accumulate", chosen, (level,))
+    position, velocity, acceleration, jerk = move_lines(table, word, control, torch.stack(rows, 1))
     kept = dt if isinstance(dt, Tensor) else torch.full((), dt, dtype=dtype, device=control.device)
-    position, velocity, acceleration, jerk = outputs
     return make_motion(position, velocity, acceleration, jerk, kept)
 
 

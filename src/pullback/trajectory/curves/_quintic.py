@@ -7,8 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_batch, check_points
-from pullback.trajectory._seconds import normalise_times
+from pullback.trajectory._checks import check_batch, check_points, normalise_times
 from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
 

@@ -1,7 +1,7 @@
 """`minimum_duration`: a motion that hurries, each segment with a duration of its own."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, overload
 
 import torch
@@ -13,26 +13,168 @@ from pullback.trajectory._checks import check_choice
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.plans._hurry import Hurry, moved_apart
 from pullback.trajectory.plans._minimum_jerk import minimum_jerk
 from pullback.trajectory.plans._minimum_time import check_duration, stands_still
 from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan
-from pullback.trajectory.plans._rows import check_given, check_room
+from pullback.trajectory.plans._rows import (
+    LONGEST,
+    check_given,
+    check_room,
+    miss_limits,
+    needs_of,
+    shorten,
+)
 
-__all__ = ["DurationBounds", "minimum_duration"]
+__all__ = ["DurationBounds", "Hurry", "minimum_duration", "moved_apart"]
 
-_PRECISION = 1e-3
+# Neighbouring points keep this many samples apart.
+_APART = 1.5
+# How often other proportions are tried, and what is worth a further trial, of the duration.
+_ROUNDS, _GAIN = 32, 1e-4
+# How far logarithms of widths are changed at once, and by how much slopes are measured.
+_STRIDE, _PROBE = 0.2, 0.002
+# The largest size of a step: with larger ones the forces of the dual program need more steps.
+_LARGEST = 0.8
+# To which precision limits are measured for them.
+_PRECISION = 1e-5
+# A need that asks for nothing.
+_FAR = 10.0
+# Of how many times as wide limits need to be, the logarithm: nearer, a stretch is known well.
+_NEAR = 0.02
+# Powers of the duration by which a motion may exceed limits, and steps of the dual program.
+_POWERS, _STEPS = (1.0, 3.0), 200
+
+
+def moved_apart(share: Tensor, samples: int) -> Tensor:
+    """Parts of one, of which only those are changed much that are too close for the samples."""
+    least = _APART / (samples - 1)
+    width = (share - least).clamp(min=0)
+    return least + (1 - least * width.shape[-1]) * width / width.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Hurry:
+    """What a motion is asked for, whatever time its segments take: ``widths [..., count - 1]``."""
+
+    points: Tensor
+    limits: Limits
+    start: State
+    goal: State
+    samples: int
+
+    def plan(self, widths: Tensor) -> Plan:
+        """The plan of a motion whose segments take so long."""
+        times = torch.nn.functional.pad(widths.cumsum(-1), (1, 0))
+        return make_plan(
+            self.points, times,
+            duration=None, start=self.start, goal=self.goal, samples=self.samples, order=3,
+        )  # fmt: skip
+
+    def kept(self, plan: Plan, step: Tensor) -> Tensor:
+        """Whether limits are kept with so many seconds between samples, as far as is found."""
+        if not bool(self._is_fast_enough(plan, step).any()):
+            return torch.zeros_like(step, dtype=torch.bool)
+        return (miss_limits(plan, self.limits, step)[1] < 1).all(-1).to(step.device)
+
+    def improve(self, widths: Tensor) -> Tensor:
+        """Widths near these whose sum is shorter, as long as slopes show some.
+
+        Each trial gives the logarithm of how many times as wide limits need to be for each joint,
+        and its slopes by the logarithms of widths. The next one is a step ``d`` from the best,
+
+            minimise share . d + |d|^2 / (2 size)  with  need + slope . d <= 0
+
+        of all trials within a stride, as the bundle of a nonsmooth function: where several joints
+        press, none of their slopes alone leads on. The size grows where a trial is better.
+
+        Source: Bonnans, Gilbert, Lemarechal and Sagastizabal, Numerical Optimization, chapter 10.
+        """
+        tried, size = widths, torch.full_like(widths[..., :1], _STRIDE)
+        best, least, trials = widths, torch.full_like(size, torch.inf), []
+        for _ in range(_ROUNDS if widths.shape[-1] > 1 else 0):
+            need, slopes = self._slopes(tried)
+            # By which all segments are to be stretched alike until limits are kept.
+            powers = -slopes.sum(-1)
+            stretch = (need / powers.clamp(*_POWERS)).amax(-1, keepdim=True)
+            total = tried.sum(-1, keepdim=True).log() + stretch
+            better = (total < least) & (stretch < _NEAR)
+            best = torch.where(better, tried * stretch.exp(), best)
+            least, size = (
+                torch.where(better, total, least),
+                torch.where(better, 2 * size, size / 2).clamp(max=_LARGEST),
+            )
+            trials.append((need, slopes, tried.log()))
+            share = best / best.sum(-1, keepdim=True)
+            step = _shortening(share, *_bundle(trials, best.log()), size)
+            if bool(((share * step).sum(-1) > -_GAIN).all()):
+                break
+            tried = best * step.exp()
+            total = tried.sum(-1, keepdim=True)
+            tried = moved_apart(tried / total, self.samples) * total
+        return best
+
+    def _slopes(self, widths: Tensor) -> tuple[Tensor, Tensor]:
+        """The need of `improve` ``[..., dof]``, and its slopes ``[..., dof, count - 1]``."""
+        change = torch.eye(widths.shape[-1], dtype=widths.dtype, device=widths.device) * _PROBE
+        change = torch.nn.functional.pad(change, (0, 0, 1, 0))
+        change = change.reshape(-1, *(1,) * (widths.dim() - 1), widths.shape[-1])
+        plan = self.plan(widths * change.exp())
+        _, found = needs_of(plan, self.limits, plan.step, _PRECISION)
+        return found[0], ((found[1:] - found[0]) / _PROBE).movedim(0, -1)
+
+    def _is_fast_enough(self, plan: Plan, step: Tensor) -> Tensor:
+        """Whether mean speeds are within the limit, without which nothing is: quick to see."""
+        if "velocity" not in self.limits.given:
+            return torch.ones_like(step, dtype=torch.bool)
+        lower, upper = (end.unsqueeze(-2) for end in range_of(self.limits, "velocity", plan.points))
+        seconds = (plan.places.diff(dim=-1) * step.unsqueeze(-1)).unsqueeze(-1)
+        mean = plan.points.diff(dim=-2) / seconds
+        return ((mean <= upper) & (mean >= lower)).all(-1).all(-1)
+
+
+def _bundle(trials: list[tuple[Tensor, ...]], place: Tensor) -> tuple[Tensor, Tensor]:
+    """Needs at a place by the slopes of each trial, and these; of far trials none that matter."""
+    needs = []
+    for need, slopes, at in trials:
+        away = place - at
+        near = away.abs().amax(-1, keepdim=True) <= _STRIDE
+        needs.append(torch.where(near, need + (slopes @ away.unsqueeze(-1)).squeeze(-1), -_FAR))
+    return torch.cat(needs, dim=-1).clamp(max=0), torch.cat([part[1] for part in trials], dim=-2)
+
+
+def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Tensor:
+    """The step of `Hurry.improve`, from forces ``f >= 0`` on its conditions.
+
+    The dual program is to minimise ``f' S f / 2 - f' (need - size slopes share)`` with ``S = size
+    slopes slopes'``, and the step ``-size (share + slopes' f)``.
+
+    Source: Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, 2009.
+    """
+    norm = slopes.norm(dim=-1)
+    slopes, need = slopes / norm.unsqueeze(-1), (need / norm)
+    gram = size.unsqueeze(-1) * slopes @ slopes.mT
+    pull = need - size * (slopes @ share.unsqueeze(-1)).squeeze(-1)
+    rate = 1 / torch.linalg.matrix_norm(gram, 2).unsqueeze(-1)
+    force = ahead = torch.zeros_like(need)
+    for number in range(_STEPS):
+        last = force
+        force = (ahead + rate * (pull - (gram @ ahead.unsqueeze(-1)).squeeze(-1))).clamp(min=0)
+        ahead = force + number / (number + 3) * (force - last)
+    step = -size * (share + (slopes.mT @ force.unsqueeze(-1)).squeeze(-1))
+    # What the forces leave is a stretch.
+    left = need + (slopes @ step.unsqueeze(-1)).squeeze(-1)
+    step = step + (left / -slopes.sum(-1)).amax(-1, keepdim=True).clamp(min=0)
+    return step * (_STRIDE / step.abs().amax(-1, keepdim=True)).clamp(max=1)
+
+
+_EXACT = 1e-3
 # Of a length over a limit: a segment from rest to rest, at the limit all the time, takes a root.
 _PROFILES = {"velocity": 1.0, "acceleration": 4.0, "jerk": 32.0}
-_LONGEST = 1024.0
 # Where longer is not always easier, durations are tried from here on, at such distances.
 _SHORTEST = 1 / 32
-_STRIDE = 1.07
-# How near proportions are compared, and how far beside where limits are just kept it is tried
-# whether they are, as a part of the precision.
-_ROUGH, _BESIDE, _TURNS = 1e-2, 0.2, 64
-# How needs fall with the duration, both as logarithms: at first, and at most and least.
-_SLOPE, _SLOPES = -2.0, (-3.2, -0.3)
+_LONGER = 1.07
+# How near proportions are compared.
+_ROUGH = 1e-2
 # Of the width of a range: nearer to zero an end is smaller than what rounding makes of a zero.
 _INSIDE = 1e-6
 
@@ -146,7 +288,7 @@ def minimum_duration(
     monotone = stands_still(start, goal) and _keeps_zero(hurry)
     widths = hurry.improve(_fastest(hurry, monotone=monotone).diff(dim=-1))
     times = torch.nn.functional.pad(widths.cumsum(-1), (1, 0))
-    times, less = _shorten(hurry, times, _PRECISION)
+    times, less = _shorten(hurry, times, _EXACT)
     found = minimum_jerk(points, times, start=start, goal=goal, limits=limits, samples=samples)
     found = replace(found, start_time=None)
     if not bounds:
@@ -204,7 +346,7 @@ def _fastest(hurry: Hurry, *, monotone: bool) -> Tensor:
     if bool(seconds.isinf().any()):
         raise ArgumentError(
             "The limits were kept at no duration that was tried.",
-            given=f"durations up to {_LONGEST:g} times that from rest to rest at each point",
+            given=f"durations up to {LONGEST:g} times that from rest to rest at each point",
             expected="wider limits, or slower ends",
             mend="Call minimum_jerk with limits and a duration to be told which cannot be met.",
         )
@@ -220,48 +362,15 @@ def _shorten(
     check_room(plan, hurry.limits)
     one = torch.ones_like(times[..., -1])
     low, high = _climbed(hurry, plan, one) if climbing else (0 * one, torch.inf * one)
-    low, high = _bracketed(hurry, plan, low.log(), high.log(), math.log1p(precision))
+    low, high = shorten(plan, hurry.limits, low.log(), high.log(), math.log1p(precision))
     return times * high.exp().unsqueeze(-1), times * low.exp().unsqueeze(-1)
-
-
-def _bracketed(
-    hurry: Hurry, plan: Plan, low: Tensor, high: Tensor, precision: float
-) -> tuple[Tensor, Tensor]:
-    """Logarithms of factors: a linear program proves the first too short, the second is kept.
-
-    By secants through the logarithms of how wide limits need to be, to a little beside their
-    zeros, so that both sides are known soon; within known ends every third time half-way.
-    """
-    longest, beside = math.log(_LONGEST), _BESIDE * precision
-    place = torch.where(high.isinf(), 0.0, (low + high) / 2)
-    move, slope, last = torch.zeros_like(place), torch.full_like(place, _SLOPE), place
-    for turn in range(_TURNS):
-        bounds = hurry.needs(plan, plan.step * place.exp(), precision / 10)
-        lower, need = (bound.amax(-1) for bound in bounds)
-        fits = need < 0
-        high = torch.where(fits, torch.minimum(high, place), high)
-        low = torch.where(lower > 0, torch.maximum(low, place), low)
-        if not bool(((high - low > precision) & (low < longest) & (high > -longest)).any()):
-            break
-        slope = torch.where(move != 0, (need - last) / move, slope)
-        step = -need / slope.clamp(*_SLOPES)
-        # Where longer takes nothing off a need, longer steps do.
-        size = torch.where(
-            slope > _SLOPES[1], torch.maximum(step.abs(), 2 * move.abs()), step.abs()
-        )
-        aim = place + size * step.sign() + torch.where(fits, -beside, beside)
-        aim = (low + high) / 2 if turn % 3 == 2 else aim
-        aim = torch.where((aim > low) & (aim < high), aim, (low + high) / 2)
-        aim = torch.where(aim.isfinite(), aim, place + size * step.sign()).clamp(-longest, longest)
-        place, move, last = aim, aim - place, need
-    return low, high
 
 
 def _climbed(hurry: Hurry, plan: Plan, one: Tensor) -> tuple[Tensor, Tensor]:
     """Factors between which limits are first kept of those tried, infinity where at none."""
-    high, low, factor = one * torch.inf, one / _LONGEST, one * _SHORTEST
-    while bool((waits := high.isinf()).any()) and bool((factor < _LONGEST).all()):
+    high, low, factor = one * torch.inf, one / LONGEST, one * _SHORTEST
+    while bool((waits := high.isinf()).any()) and bool((factor < LONGEST).all()):
         fits = waits & hurry.kept(plan, plan.step * factor)
         high, low = torch.where(fits, factor, high), torch.where(waits & ~fits, factor, low)
-        factor = factor * _STRIDE
+        factor = factor * _LONGER
     return low, high

@@ -1,5 +1,6 @@
 """`minimum_jerk` and `minimum_acceleration`: sampled motions that are least, within limits."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,11 +14,13 @@ from pullback.trajectory._motion import Motion
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.plans._plan import SAMPLES, Plan, make_plan, to_motion
 from pullback.trajectory.plans._rows import (
+    LONGEST,
     check_decided,
     check_given,
     check_room,
     keep_limits,
     miss_limits,
+    shorten,
 )
 
 __all__ = ["minimum_acceleration", "minimum_jerk"]
@@ -134,8 +137,7 @@ def minimum_acceleration(
     return least_motion(make_plan(points, times, **asked, order=2), points, limits)
 
 
-# The least duration is looked for up to this multiple, to this relative precision.
-_LONGEST = 1024.0
+# To which the least duration that would do is told, of itself.
 _PRECISION = 1e-3
 
 
@@ -170,7 +172,7 @@ def _refuse(plan: Plan, limits: Limits, known: Tensor) -> None:
         )
     failed = tuple((~known).nonzero()[0].tolist())
     place = f"joint {failed[-1]}" + (f" of trajectory {list(failed[:-1])}" if failed[:-1] else "")
-    low, high = _stretched(plan, limits, failed, 1.0, precision=1e-3)
+    low, high = (float(bound[failed]) for bound in miss_limits(plan, limits, plan.step, 1e-3))
     if high < 1:
         raise ArgumentError(
             f"The {blame} leave so little room that the least motion within it was not found.",
@@ -196,16 +198,6 @@ def _refuse(plan: Plan, limits: Limits, known: Tensor) -> None:
     )
 
 
-def _stretched(
-    plan: Plan, limits: Limits, place: tuple[int, ...], stretch: float,
-    *, precision: float | None = None,
-) -> tuple[float, float]:  # fmt: skip
-    """By how much one joint would miss its limits with so much more time."""
-    with torch.no_grad():
-        low, high = miss_limits(plan, limits, plan.step * stretch, precision)
-        return float(low[place]), float(high[place])
-
-
 def _blame(plan: Plan, limits: Limits, place: tuple[int, ...]) -> list[str]:
     """The fewest kinds of limits that one joint cannot keep together."""
     guilty = list(limits.given)
@@ -213,7 +205,7 @@ def _blame(plan: Plan, limits: Limits, place: tuple[int, ...]) -> list[str]:
         others = [other for other in guilty if other != kind]
         ranges = {other: getattr(limits, other) for other in others}
         some = Limits(**ranges, between=limits.between)
-        if others and _stretched(plan, some, place, 1.0)[0] > 1:
+        if others and float(miss_limits(plan, some, plan.step)[0][place]) > 1:
             guilty = others
     return [kind for kind in KINDS if kind in guilty]
 
@@ -221,18 +213,13 @@ def _blame(plan: Plan, limits: Limits, place: tuple[int, ...]) -> list[str]:
 def _least_duration(plan: Plan, limits: Limits, known: Tensor) -> str:
     """The least duration that would do, all times stretched alike."""
     span = (plan.step.detach() * (plan.samples - 1)).expand(known.shape[:-1])
-    longest, stretch = 0.0, 1.0
-    for failed in (~known).nonzero().tolist():
-        place = tuple(failed)
-        low, high = 1.0, 2.0
-        while _stretched(plan, limits, place, high)[1] >= 1:
-            low, high = high, 2 * high
-            if low >= _LONGEST:
-                return f"wider limits: {_LONGEST:g} times the duration would not do either"
-        while high / low > 1 + _PRECISION:
-            middle = (low * high) ** 0.5
-            kept = _stretched(plan, limits, place, middle)[1] < 1
-            low, high = (low, middle) if kept else (middle, high)
-        if float(span[place[:-1]]) * high > longest:
-            longest, stretch = float(span[place[:-1]]) * high, high
-    return f"a duration of {longest:.4g} s or more, {stretch:.4g} times as long"
+    low = torch.zeros_like(span)
+    waits = ~known.all(-1).to(span.device)
+    high = torch.where(waits, torch.inf, low)
+    _, high = shorten(plan, limits, low, high, math.log1p(_PRECISION))
+    if bool(high.isinf().any()):
+        return f"wider limits: {LONGEST:g} times the duration would not do either"
+    stretch = high.exp()
+    longest, worst = torch.where(waits, span * stretch, 0.0).flatten().max(0)
+    least = float(stretch.flatten()[worst])
+    return f"a duration of {longest:.4g} s or more, {least:.4g} times as long"

@@ -8,14 +8,20 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, concrete, somewhere
+from pullback.trajectory._checks import check_choice, check_span, concrete, somewhere
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
-from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
-from pullback.trajectory.kernels.states import ROWS
-from pullback.trajectory.plans._decided import inner_rows, row_forms
-from pullback.trajectory.plans._plan import POWERS, SAMPLES, Plan, make_plan, to_motion
+from pullback.trajectory.kernels.states._dispatch import ROWS
+from pullback.trajectory.plans._plan import (
+    POWERS,
+    SAMPLES,
+    Plan,
+    inner_rows,
+    make_plan,
+    row_forms,
+    to_motion,
+)
 from pullback.trajectory.plans._rows import (
     aim_of,
     check_decided,

@@ -11,14 +11,14 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.trajectory._checks import (
+    MOST_SECONDS,
     check_choice,
     check_floating,
     check_named_device,
     is_number,
     plain,
 )
-from pullback.trajectory._seconds import MOST_SECONDS
-from pullback.trajectory.kernels import banded
+from pullback.trajectory.kernels.banded import _solve as banded
 
 __all__ = ["Preconditioner"]
 

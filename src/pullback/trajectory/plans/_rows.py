@@ -12,18 +12,20 @@ from pullback.errors import ArgumentError
 from pullback.internal.torch import innermost
 from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
-from pullback.trajectory.kernels.states import ROWS, LeastMotion, bound_rows, find_rows
-from pullback.trajectory.plans._decided import row_forms
-from pullback.trajectory.plans._plan import POWERS, Plan
+from pullback.trajectory.kernels.states._dispatch import ROWS, LeastMotion, bound_rows, find_rows
+from pullback.trajectory.plans._plan import POWERS, Plan, row_forms
 
 __all__ = [
+    "LONGEST",
     "aim_of",
     "check_decided",
     "check_given",
     "check_room",
     "keep_limits",
     "miss_limits",
+    "needs_of",
     "row_kinds",
+    "shorten",
 ]
 
 # The control points of each step, beside its samples.
@@ -42,6 +44,14 @@ _SPARES = ((512, 1e-12), (1024, 1e-11), (math.inf, 1e-8))
 # the width. Positions have no such part: they are as near to zero as their origin happens to be.
 _SINGLE = 2e-7
 _MOST = 1e-3
+# The longest and, as its inverse, the shortest time that is tried, as a part of what is asked for.
+LONGEST = 1024.0
+# How much narrower limits are when needs are measured, so that none is kept.
+_NARROWER = 4.0
+# How far beside where limits are just kept they are tried, as a part of the precision.
+_BESIDE, _TURNS = 0.2, 64
+# How needs fall with the duration, both as logarithms: at first, and at most and least.
+_SLOPE, _SLOPES = -2.0, (-3.2, -0.3)
 
 
 def row_kinds(plan: Plan, limits: Limits) -> tuple[str, ...]:
@@ -148,10 +158,52 @@ def miss_limits(
     To a relative precision, or until it is known whether that is more or less than one, or than one
     over ``narrower``.
     """
-    program = _program(plan, plan.least(step), limits, step)
-    level, scale = narrower * program.level, narrower * program.scale
-    low, high = bound_rows(level, scale, program.place, program.alpha, program.names, precision)
-    return low / narrower, high / narrower
+    with torch.no_grad():
+        program = _program(plan, plan.least(step), limits, step)
+        level, scale = narrower * program.level, narrower * program.scale
+        low, high = bound_rows(level, scale, program.place, program.alpha, program.names, precision)
+        return low / narrower, high / narrower
+
+
+def needs_of(plan: Plan, limits: Limits, step: Tensor, precision: float) -> tuple[Tensor, Tensor]:
+    """Logarithms of how many times as wide limits need to be, at least and at most."""
+    tiny = torch.finfo(step.dtype).tiny
+    bounds = miss_limits(plan, limits, step, precision, narrower=_NARROWER)
+    low, high = (bound.clamp(min=tiny).log().to(step.device) for bound in bounds)
+    return low, high
+
+
+def shorten(
+    plan: Plan, limits: Limits, low: Tensor, high: Tensor, precision: float
+) -> tuple[Tensor, Tensor]:
+    """Logarithms of factors of time: one proven too short, and one with which limits are kept.
+
+    By secants through the logarithms of how wide limits need to be, to a little beside their
+    zeros, so that both sides are known soon; within known ends every third time half-way.
+    """
+    longest, beside = math.log(LONGEST), _BESIDE * precision
+    place = torch.where(high.isinf(), 0.0, (low + high) / 2)
+    move, slope, last = torch.zeros_like(place), torch.full_like(place, _SLOPE), place
+    for turn in range(_TURNS):
+        bounds = needs_of(plan, limits, plan.step * place.exp(), precision / 10)
+        lower, need = (bound.amax(-1) for bound in bounds)
+        fits = need < 0
+        high = torch.where(fits, torch.minimum(high, place), high)
+        low = torch.where(lower > 0, torch.maximum(low, place), low)
+        if not bool(((high - low > precision) & (low < longest) & (high > -longest)).any()):
+            break
+        slope = torch.where(move != 0, (need - last) / move, slope)
+        step = -need / slope.clamp(*_SLOPES)
+        # Where longer takes nothing off a need, longer steps do.
+        size = torch.where(
+            slope > _SLOPES[1], torch.maximum(step.abs(), 2 * move.abs()), step.abs()
+        )
+        aim = place + size * step.sign() + torch.where(fits, -beside, beside)
+        aim = (low + high) / 2 if turn % 3 == 2 else aim
+        aim = torch.where((aim > low) & (aim < high), aim, (low + high) / 2)
+        aim = torch.where(aim.isfinite(), aim, place + size * step.sign()).clamp(-longest, longest)
+        place, move, last = aim, aim - place, need
+    return low, high
 
 
 def _energy(plan: Plan, program: _Program, x: Tensor, step: Tensor) -> Tensor:

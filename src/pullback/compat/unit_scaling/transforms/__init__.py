@@ -1,14 +1,14 @@
 """The names of ``unit_scaling.transforms``; see `pullback.compat.unit_scaling`."""
 
 from pullback.compat.unit_scaling.transforms._apply import compile
-from pullback.compat.unit_scaling.transforms._metrics import (
+from pullback.compat.unit_scaling.transforms._simulate import simulate_format, simulate_fp8
+from pullback.compat.unit_scaling.transforms._track import (
     Metrics,
     prune_non_float_tensors,
     prune_same_scale_tensors,
     prune_selected_nodes,
+    track_scales,
 )
-from pullback.compat.unit_scaling.transforms._simulate import simulate_format, simulate_fp8
-from pullback.compat.unit_scaling.transforms._track import track_scales
 
 __all__ = [
     "Metrics",

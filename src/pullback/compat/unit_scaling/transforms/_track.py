@@ -1,14 +1,218 @@
-"""`track_scales`: a module that records metrics of each value and gradient in its graph."""
+"""`track_scales`: metrics of each value and gradient in a module's graph; and pruned graphs."""
 
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from math import isclose
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 
 from pullback.compat.unit_scaling.transforms._apply import apply_transform
-from pullback.compat.unit_scaling.transforms._metrics import Metrics
+from pullback.compat.unit_scaling.utils import std_of
+from pullback.errors import ArgumentError
+from pullback.gradients._check import widen
 
-__all__ = ["track_scales"]
+__all__ = [
+    "Metrics",
+    "prune_non_float_tensors",
+    "prune_same_scale_tensors",
+    "prune_selected_nodes",
+    "track_scales",
+]
+
+_FULL_NAMES = {
+    "mean_abs": "mean absolute value",
+    "abs_mean": "absolute mean value",
+    "std": "standard deviation",
+    "abs_max": "absolute maximum",
+    "abs_min": "absolute minimum",
+    "numel": "number of elements",
+}
+
+
+class Metrics:
+    """Metrics of a tensor, in ``fwd``, and of its gradient, in ``bwd``.
+
+    Arguments:
+        fwd_tensor: the tensor, of any shape and floating dtype.
+
+    Example:
+        >>> import torch
+        >>> from pullback.compat.unit_scaling import Metrics
+        >>> Metrics(torch.tensor([1.0, -3.0])).fwd.mean_abs
+        2.0
+    """
+
+    @dataclass
+    class Data:
+        """The metrics of one tensor.
+
+        Arguments:
+            mean_abs: the mean of the absolute values.
+            abs_mean: the absolute value of the mean.
+            std: the unbiased standard deviation.
+            abs_max: the largest absolute value.
+            abs_min: the smallest absolute value, zero included.
+            numel: the number of elements.
+        """
+
+        mean_abs: float
+        abs_mean: float
+        std: float
+        abs_max: float
+        abs_min: float
+        numel: int
+
+    def __init__(self, fwd_tensor: Tensor) -> None:
+        self.fwd = self.from_tensor(fwd_tensor)
+        self.bwd: Metrics.Data | None = None
+
+    def set_bwd(self, bwd_tensor: Tensor) -> None:
+        """Record the gradient's metrics.
+
+        Arguments:
+            bwd_tensor: the gradient.
+        """
+        self.bwd = self.from_tensor(bwd_tensor)
+
+    def __str__(self) -> str:
+        return f"fwd: {self.fwd}, bwd: {self.bwd}"
+
+    @staticmethod
+    def from_tensor(t: Tensor) -> "Metrics.Data":
+        """Return the metrics of a tensor, computed in float32 or wider; NaN of no elements.
+
+        Arguments:
+            t: shape (...), any floating or complex dtype.
+        """
+        values = widen(t.detach())
+        if values.numel() == 0:
+            return Metrics.Data(*(math.nan,) * 5, numel=0)
+        magnitudes = values.abs()
+        return Metrics.Data(
+            mean_abs=magnitudes.mean().item(),
+            abs_mean=values.mean().abs().item(),
+            std=std_of(values),
+            abs_max=magnitudes.max().item(),
+            abs_min=magnitudes.min().item(),
+            numel=values.numel(),
+        )
+
+    @staticmethod
+    def get_full_name(short_name: str) -> str:
+        """Return the words for a metric.
+
+        Arguments:
+            short_name: one of `names`.
+        """
+        return _FULL_NAMES[short_name]
+
+    @staticmethod
+    def names() -> list[str]:
+        """Return the short names."""
+        return [field.name for field in fields(Metrics.Data)]
+
+    @staticmethod
+    def full_names() -> list[str]:
+        """Return the names in words."""
+        return [_FULL_NAMES[name] for name in Metrics.names()]
+
+
+def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
+    """Return a copy of a tracked graph without the nodes that give no floating tensor.
+
+    What used such a node uses its one floating argument instead, or ``None``.
+
+    Arguments:
+        graph: from ``scales_graph()``.
+
+    Raises:
+        ArgumentError: the graph was not tracked.
+    """
+    _check_tracked(graph)
+    return _prune(graph, lambda node: not _is_floating(node))
+
+
+def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
+    """Return a copy of a tracked graph without nodes that have the scale of their argument.
+
+    Nodes with no or several floating arguments stay.
+
+    Arguments:
+        graph: from ``scales_graph()``.
+        rtol: the relative difference of the mean absolute value that still counts as the same.
+
+    Raises:
+        ArgumentError: the graph was not tracked.
+    """
+
+    def same(node: fx.Node) -> bool:
+        floating = _floating_arguments(node)
+        if not _is_floating(node) or len(floating) != 1:
+            return False
+        metrics, before = node.meta["metrics"], floating[0].meta["metrics"]
+        pairs = (metrics.fwd, before.fwd), (metrics.bwd, before.bwd)
+        return all(_is_close(one, other, rtol) for one, other in pairs)
+
+    _check_tracked(graph)
+    return _prune(graph, same)
+
+
+def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
+    """Return a copy of a graph without the nodes of some targets; their users get ``None``.
+
+    Arguments:
+        graph: any graph.
+        targets: the functions, or names, of the nodes to remove.
+    """
+    wanted = list(targets)
+    return _prune(graph, lambda node: node.target in wanted, joined=False)
+
+
+def _prune(graph: fx.Graph, without: Callable[[fx.Node], bool], *, joined: bool = True) -> fx.Graph:
+    """A copy without some nodes; ``joined``, their users get their one floating argument."""
+    pruned = copy.deepcopy(graph)
+    for node in [each for each in pruned.nodes if each.op != "output"]:
+        if without(node):
+            floating = _floating_arguments(node) if joined else []
+            instead = floating[0] if len(floating) == 1 else None
+            for user in list(node.users):
+                for given in ("args", "kwargs"):
+                    kept = fx.map_arg(
+                        getattr(user, given),
+                        lambda used, n=node, i=instead: i if used is n else used,
+                    )
+                    setattr(user, given, kept)
+            pruned.erase_node(node)
+    pruned.lint()
+    return pruned
+
+
+def _check_tracked(graph: fx.Graph) -> None:
+    if any("clean_name" not in node.meta for node in graph.nodes):
+        raise ArgumentError(
+            "The graph carries no metrics.",
+            given="a graph that was not tracked, or not run",
+            expected="track_scales(module).scales_graph() after a forward",
+        )
+
+
+def _is_floating(node: fx.Node) -> bool:
+    return node.meta.get("outputs_float_tensor", False)
+
+
+def _floating_arguments(node: fx.Node) -> list[fx.Node]:
+    return [each for each in node.args if isinstance(each, fx.Node) and _is_floating(each)]
+
+
+def _is_close(one: Metrics.Data | None, other: Metrics.Data | None, rtol: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return isclose(one.mean_abs, other.mean_abs, rel_tol=rtol)
+
 
 Module = TypeVar("Module", bound=nn.Module)
 

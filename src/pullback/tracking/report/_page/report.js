@@ -1,6 +1,6 @@
 "use strict";
 // Data: a list of rows with two sides each; their points lie one after another in one block of
-// four bytes a point, as pullback.tracking.run._points packs them.
+// four bytes a point, as pullback.tracking.run._log packs them.
 const data = JSON.parse(document.getElementById("data").textContent);
 const bytes = Uint8Array.from(atob(data.points), (c) => c.charCodeAt(0));
 const view = new DataView(bytes.buffer);

@@ -75,11 +75,6 @@ class Layout:
         tail = len(self.start) if 0 in self.goal else -1
         return Geometry(*_SIZES[self.scheme], head, tail)
 
-    @property
-    def code(self) -> str:
-        """The geometry as a word: an argument without a structure that each call would walk."""
-        return ",".join(map(str, self.geometry))
-
     def column(self, side: Side, sample: int, order: int) -> int:
         """Return the column of a row's weights that a condition belongs to.
 
