@@ -17,6 +17,7 @@ __all__ = ["make_console", "print_problems", "print_table", "short_names"]
 _NAME_WIDTH = 38
 _PIPE_WIDTH = 100
 _FEW = 8  # clauses that are named though nothing is wrong with them
+_CAUSES = 3  # that are told, of one Function
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -183,7 +184,8 @@ def print_problems(
         verbose: print each finding, with the table of its entries and its script.
     """
     intent = f" (gradient: {report.gradient})" if report.gradient else ""
-    for number, finding in enumerate(report.problems if verbose else report.causes):
+    told = report.problems if verbose else report.causes[:_CAUSES]
+    for number, finding in enumerate(told):
         # The first line says all that a mend needs: which Function, and what is wrong with it.
         console.print(
             Text.assemble(
@@ -193,8 +195,11 @@ def print_problems(
             )
         )  # fmt: skip
         facts = [("mend", finding.hint)] if number and not verbose else finding.facts
-        more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
-        _print_facts([*facts, ("and", report.same_cause(finding)), *more], console)
+        whole = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+        _print_facts([*facts, ("and", report.same_cause(finding)), *whole], console)
+    more = [] if verbose else [finding.clause for finding in report.causes[_CAUSES:]]
+    if more:
+        console.print(f"  [dim]and {len(more)} more:[/] {', '.join(more)} (--verbose has them)")
     if rerun:
         console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
     console.print()
