@@ -57,7 +57,8 @@ def _file(name: str) -> str:
 def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool = False) -> None:
     """Print the table Function x clause, broken first, and its legend.
 
-    Columns are the clauses that not every Function keeps; the others are counted below.
+    Columns are the clauses that not every Function keeps; the others are counted below. Beside what
+    is broken, what is refused clearly is counted too.
 
     Arguments:
         reports: what was checked.
@@ -68,7 +69,8 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
         return
     reports = sorted(reports, key=lambda report: report.rank)
     every = list(dict.fromkeys(item.clause for report in reports for item in report))
-    quiet = (Verdict.HOLDS, Verdict.SKIPPED)
+    refused = not verbose and any(not report.ok for report in reports)
+    quiet = (Verdict.HOLDS, Verdict.SKIPPED, *((Verdict.LACKING,) if refused else ()))
     shown = [
         clause
         for clause in every
@@ -87,6 +89,8 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
         lead = "clause holds" if one else f"{len(rest)} clauses hold"
         lead = f"{'The other' if shown else 'Every'} {lead}"
         tail = "does not apply" if one else "do not apply"
+        found = (report[clause] for report in reports for clause in rest if clause in report)
+        tail += ", or refuse clearly" * any(item.verdict is Verdict.LACKING for item in found)
         which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
         console.print(f"[green]{lead} or {tail}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
