@@ -120,7 +120,7 @@ def check(
         ids = [clause.id for clause in chosen]
         asked = ids[:3] if "distributed" not in ids else [] if clauses is None else ids
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
-    refuse_data(arguments, subject.name)
+    refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
     how: dict[str, Any] = {"seed": seed, "timeout": timeout, "thorough": thorough,
                            "on_finding": on_finding, "on_start": on_start}  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pullback.conformance import _tree
+from pullback.conformance._arguments import is_uniform
 from pullback.conformance._evidence import (
     FARTHER_STEP,
     FIRST_STEP,
@@ -76,16 +77,17 @@ class Trial:
 def judge(probe: Probe, only: int | None = None, wanted: int = 2, **options: Any) -> Trial:
     """Compare backward with finite differences, of all inputs or of one, until that is settled.
 
-    Zeros hide what they are multiplied by, as weights do that begin there: the derivative is right
-    beside them too then.
+    Zeros hide what they are multiplied by, and ones that they are a factor, as weights do that
+    begin there: the derivative is right beside them too then.
     """
     wanted = wanted_of(probe) if wanted > 1 else wanted
     return decide(lambda number: try_derivative(probe, number, only), wanted, **options)
 
 
 def wanted_of(probe: Probe) -> int:
-    """How many comparisons are to agree: two at the given point, and one beside zeros."""
-    return 2 + any(bool((point == 0).any()) for point in probe.inputs.points())
+    """How many comparisons are to agree: two at the given point, and one beside what hides."""
+    points = probe.inputs.points()
+    return 2 + any(bool((point == 0).any()) or is_uniform(point) for point in points)
 
 
 def decide(

@@ -19,7 +19,7 @@ from pullback.conformance._guard import device_in_use, has_device
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "Stuck", "can_copy", "forked"]
+__all__ = ["Copy", "ProcessDied", "Stuck", "can_copy", "forked", "unharmed"]
 
 _SECONDS = 20.0
 _POLL = 0.2
@@ -114,6 +114,19 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
         return Copy(work).ask(seconds)
     except Stuck:
         return work()
+
+
+def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
+    """What ``work`` returns, as `forked`, or something else where it ends its process.
+
+    Example:
+        >>> unharmed(lambda: os._exit(1), "nothing") if can_copy() else "nothing"
+        'nothing'
+    """
+    try:
+        return forked(work)
+    except ProcessDied:
+        return otherwise
 
 
 def can_copy() -> bool:
