@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._held import PutBack, rewinds, tensors_within
+from pullback.conformance._held import tensors_within
 from pullback.conformance._tree import leaves, replace, tensors, walk
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._generators import PutBack, rewinds
 from pullback.internal.torch import FakeTensor, pytree
 from pullback.recording.codec import EXPRESSION, TENSORS
 

@@ -151,6 +151,12 @@ def define(cls: Any) -> Definition:
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
     names = list(signature.parameters)
+    if isinstance(cls.mutates, str):
+        raise DefinitionError(
+            f"{cls.__name__} declares what it mutates as one text.",
+            given=f"mutates = {cls.mutates!r}",
+            mend=f"Write mutates = ({cls.mutates!r},).",
+        )
     if "mutates" not in vars(cls) and not set(cls.mutates) <= set(names):
         names = _names_declared(cls) or names
     unknown = [name for name in cls.mutates if name not in names]

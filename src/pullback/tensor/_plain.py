@@ -91,7 +91,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         else:
             template, tensors = flatten(args)
             names = ()
-        before = None if _dispatch_modes() else _random.states(tensors)
+        before = None if _dispatch_modes() else _random.states(tensors, template[0])
         versions = versions_of(tensors) if check else None
         if split is None:
             output = definition.call(args, names, ctx)
@@ -364,7 +364,8 @@ class _OnNode(Application):
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""
-        output = self.call.enter(self.call, self.inputs())
+        with _random.replaying(self.call.generators):
+            output = self.call.enter(self.call, self.inputs())
         if type(output) is tuple and output and type(output[-1]) is Nested:
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]
