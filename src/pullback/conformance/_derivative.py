@@ -249,7 +249,7 @@ def second_slopes(
     """How the Function's own backward changes along a direction, by finite differences alone.
 
     This is the one oracle for every second derivative: forward runs again at each moved point, but
-    that what a surrogate stops or puts in the place of a derivative moves so (`as_meant`).
+    what is stopped, and outputs that backward reads, move as backward says (`as_meant`).
     Start and step are of the inputs, then of the cotangents; ``None`` where no gradient is defined.
     """
     count = len(probe.inputs.differentiable)

@@ -10,22 +10,22 @@ Not every ``.detach()`` means this. In the forward of a Function none has an eff
 are detached there for what takes no history, a kernel or numpy: a gradient that is missing then may
 as well be forgotten.
 
-**What is saved with a history.** To what is computed of the output of a surrogate, and to a
-backward that reads it, the output moves as the rule says: by J v, where J is the transpose of B.
-Autograd has it so, and so has a second derivative; how forward moves it, which a straight-through
-estimator says is not meant, has no part in it. So where differences of backward are taken, it is
-handed what was saved with a history as that history moves it, in the order in which it was saved.
+**What is saved with a history.** To what is computed of an output, and to a backward that reads it,
+the output moves as the rule says: by J v, where J is the transpose of B. Autograd has it so, and so
+has a second derivative; how forward moves it, which a straight-through estimator says is not meant,
+has no part in it. Where the rule is the derivative both are the same, and where it is a wrong one
+that is told once, of the gradient. So where differences of backward are taken, it is handed what
+was saved with a history as that history moves it, in the order in which it was saved.
 """
 
 import inspect
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
+from pullback.conformance._nodes import Saved
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import products
 from pullback.internal.torch import FunctionMode, storage_of
@@ -109,13 +109,13 @@ def held(probe: Probe, points: Tensors) -> Probe:
 def as_meant(probe: Probe, points: Tensors, step: Tensors) -> Callable[[float], Probe]:
     """``t -> probe``, for a backward at ``points + t step``: what moves does so as is meant."""
     there = held(probe, points) if probe.stops else probe
-    known = _ruled(there, points, step) if probe.intent == "surrogate" else {}
+    known = {} if probe.intent == "nonlinear" else _ruled(there, points, step)
     if not known:
         return lambda t: there
 
     def at(t: float) -> Probe:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _Saved({k: x + t * tangent for k, (x, tangent) in known.items()}):
+            with Saved({k: x + t * tangent for k, (x, tangent) in known.items()}):
                 return there.subject.call(*args, **kwargs)
 
         return replace(there, subject=replace(there.subject, call=call))
@@ -131,12 +131,11 @@ def _ruled(
     <B(w), v> is linear in w, and its derivative by w is the tangent. Nothing where it is not: a
     backward that autograd does not follow from its cotangent says nothing here.
     """
-    leaves, saved = probe.leaves(points), _Saved()
+    leaves, saved = probe.leaves(points), _Moving()
     try:
         with saved:
             probe.evaluate(leaves)
-        moving = {k: x for k, x in enumerate(saved.found) if x.requires_grad}
-        saved.found = []  # or what is saved keeps itself
+        moving, saved.found = saved.found, {}  # or what is saved keeps itself
         weights = [w.requires_grad_() for w in probe.cotangents([*moving.values()], "ruled")]
         gradients = probe.pull(leaves, weights, [*moving.values()], create_graph=True)
         # Of what refuses `torch.autograd.grad` the graph of a gradient is torch's all the same.
@@ -150,18 +149,15 @@ def _ruled(
     return {k: (x.detach(), tangent.detach()) for (k, x), tangent in pairs}
 
 
-class _Saved(saved_tensors_hooks):
-    """Notes what is saved, in order, or hands out other numbers for some of it."""
+class _Moving(Saved):
+    """Also keeps what has a history, by its number."""
 
-    def __init__(self, known: Mapping[int, torch.Tensor] | None = None) -> None:
-        super().__init__(self._pack, lambda packed: packed)
-        self._known, self._numbers = known, itertools.count()
-        self.found: Tensors = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = dict[int, torch.Tensor]()
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        number, own = next(self._numbers), tensor.detach()
-        if self._known is None:
-            self.found.append(tensor)
-            return own
-        other = self._known.get(number, own)
-        return other if other.shape == own.shape else own
+    def _pack(self, tensor: torch.Tensor) -> int:
+        number = super()._pack(tensor)
+        if tensor.requires_grad:
+            self.found[number] = tensor
+        return number
