@@ -18,14 +18,11 @@ from typing import Annotated, Any
 import torch
 
 from pullback.conformance._arguments import Arguments, refuse_data, without_nan
-from pullback.conformance._clause import Clause, limit, run_clauses
+from pullback.conformance._clause import Clause
 from pullback.conformance._distributed import check_on_ranks
-from pullback.conformance._guard import environment, guarded, unpatched
-from pullback.conformance._held import own_generators
-from pullback.conformance._intent import infer_intent
-from pullback.conformance._isolate import Isolation, check_isolated
+from pullback.conformance._guard import environment
+from pullback.conformance._isolate import Isolation, check_clauses
 from pullback.conformance._limits import can_limit
-from pullback.conformance._prepare import prepare
 from pullback.conformance._ranks import Ranks
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
@@ -85,7 +82,8 @@ def check(
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last. Called once more with those that turn out to have the cause of another.
-        on_start: called with the id of each clause before it runs.
+        on_start: called with the id of each clause before it runs; before all of them with
+            ``prepare`` and ``infer``.
         ranks: check the clause ``distributed``, and no other, on so many processes of this machine;
             a `Ranks` says what each is given. Linux, and torch with gloo.
 
@@ -134,46 +132,11 @@ def check(
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments, subject.name)
     arguments, unjudged = without_nan(arguments)
-    how: dict[str, Any] = {"seed": seed, "timeout": timeout, "thorough": thorough,
-                           "on_finding": on_finding, "on_start": on_start}  # fmt: skip
-    if isolate:
-        report = check_isolated(subject, arguments, chosen, isolate=isolate, **how)
-    else:
-        report = _check_here(subject, arguments, chosen, **how)
-    return replace(report, without=left_out, unjudged=unjudged)
-
-
-def _check_here(
-    subject: Subject,
-    arguments: Arguments,
-    chosen: Sequence[Clause],
-    *,
-    seed: int,
-    timeout: float | None,
-    thorough: bool,
-    on_finding: Callable[[Finding], object] | None,
-    on_start: Callable[[str], object] | None,
-) -> Report:
-    """Check in this process."""
-    started = time.perf_counter()
-    with guarded((*arguments.generators, *own_generators(subject.target))):
-        with unpatched() as replaced, limit(timeout):
-            fresh = any(clause.id == "first-call" for clause in chosen)
-            probe = infer_intent(prepare(subject, arguments, seed, fresh=fresh))
-        probe = replace(probe, thorough=thorough)
-        found: dict[str, Finding] = {}
-        for finding in run_clauses(
-            chosen, probe, replaced=replaced, timeout=timeout,
-            started=lambda clause: on_start and on_start(clause.id),
-        ):  # fmt: skip
-            found[finding.clause] = finding
-            if on_finding is not None:
-                on_finding(finding)
-    findings = tuple(found[clause.id] for clause in chosen)
-    return Report(
-        subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(), probe.constants,
+    report = check_clauses(
+        subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
+        thorough=thorough, on_finding=on_finding, on_start=on_start,
     )  # fmt: skip
+    return replace(report, without=left_out, unjudged=unjudged)
 
 
 def _check_few_options(isolate: object, timeout: object, kwargs: object, ranks: object) -> None:
