@@ -57,8 +57,9 @@ lock: $(STAMP) ## write packaging/development.lock: every version that developme
 release-check: $(STAMP) ## build the wheel, install it in a clean environment, and use it
 	$(BIN)/python -m benchmarks.release
 
+# A process that dies is not replaced: its test fails by name, where loadfile would wait for ever.
 test: lint types imports ## lint, types, import rules, tests, doc examples
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 matrix: $(STAMP) ## the rooms that stand on torch, on each version of torch; writes docs/torch.md
 	$(BIN)/python -m benchmarks.matrix $(VERSIONS)

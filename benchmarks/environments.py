@@ -1,7 +1,7 @@
 """Environments for the packages of others, apart from the project's own.
 
 torch comes first and exactly; then every package pinned and without its dependencies, so that none
-of them can bring another torch; then pullback itself, editable.
+of them can bring another torch; then pullback itself, editable, with what its kernels need.
 """
 
 import subprocess
@@ -24,7 +24,8 @@ def make_environment(name: str, requirements: Path, *first: str) -> None:
         first: what is installed with torch, with dependencies.
     """
     pinned = ("--no-deps", "-r", str(requirements))
-    install(ROOT / name, (TORCH, *first), pinned, ("--no-deps", "--editable", "."))
+    # With all that its kernels need: without numba its plain references would be measured.
+    install(ROOT / name, (TORCH, *first), pinned, (TORCH, "--editable", ".[tensor]"))
 
 
 def install(folder: Path, *steps: Sequence[str]) -> Path:

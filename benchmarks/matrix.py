@@ -53,6 +53,7 @@ def run_room(python: Path, room: str, processes: int) -> dict[str, int]:
         command = [str(python), "-m", "pytest", f"tests/{room}", "-q", "-p", "no:cacheprovider"]
         command += [f"--junitxml={report}", "--tb=short", "-r", "fE"]
         command += ["--numprocesses", str(processes), "--dist", "loadfile"]
+        command += ["--max-worker-restart", "0"]  # loadfile waits for ever for a new one
         answer = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )

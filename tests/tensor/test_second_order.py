@@ -113,6 +113,42 @@ def test_a_saved_output_is_enough_for_create_graph(way):
     close(twice, 4 * s * (1 - s) * (1 - 2 * s))
 
 
+def masked(place, calls):
+    class Positive(torch.autograd.Function):
+        """Keeps of its input a mask alone: flags have no derivative."""
+
+        @staticmethod
+        def forward(ctx, x):
+            next(calls)
+            if place == "saved":
+                ctx.save_for_backward(x > 0)
+            else:
+                ctx.masks = {"positive": x > 0}
+            return x.clamp(min=0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * (ctx.saved_tensors[0] if place == "saved" else ctx.masks["positive"])
+
+    return Positive
+
+
+@both
+@pytest.mark.parametrize("place", ["saved", "attribute"])
+def test_a_mask_is_enough_for_a_second_derivative(way, place):
+    calls = itertools.count()
+    F = way(masked(place, calls))
+    x = X.clone().requires_grad_()
+    hidden = x * 2
+    y = F.apply(hidden)
+    del hidden
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (twice,) = torch.autograd.grad(first.sum(), x)
+    close(twice, 8 * (X > 0).to(X))
+    assert next(calls) == 1, "nothing runs again"
+    close(func.hessian(lambda x: F.apply(x).square().sum())(X), torch.diag(2 * (X > 0).to(X)))
+
+
 @both
 def test_a_stack_that_saves_its_outputs_keeps_no_input_alive(way):
     def alive(F):

@@ -48,6 +48,13 @@ def test_what_is_wrong_is_caught(kind: str, base: str) -> None:
     assert not report.ok, str(report)
 
 
+def test_what_a_kernel_replaces_of_torch_is_put_back() -> None:
+    allclose = torch.allclose
+    fault, (base, *_) = WRONG["replaces_a_function_of_torch"]
+    assert not judge(fault(BASES[base]), BASES[base]).ok
+    assert torch.allclose is allclose
+
+
 @pytest.mark.parametrize(("kind", "base", "dtype"), spread(RIGHT_CASES, 19))
 def test_what_is_right_is_not_accused(kind: str, base: str, dtype: torch.dtype) -> None:
     report = judge(RIGHT[kind](BASES[base]), BASES[base], dtype)

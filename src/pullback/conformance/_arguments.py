@@ -1,6 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -197,11 +197,11 @@ class Arguments:
             made.append(self.owned[k])
         return made
 
-    def put_back(self, moved: Iterable[int] = ()) -> None:
+    def put_back(self, moved: Container[int] = ()) -> None:
         """Give what is learnt elsewhere the numbers that it came with, all but some of it."""
-        for k in self.learnt.keys() - set(moved):
-            if not torch.equal(self.owned[k], self.learnt[k]):
-                self.owned[k].data.copy_(self.learnt[k])
+        for k, came in self.learnt.items():  # where it is compiled, too
+            if k not in moved and not torch.equal(self.owned[k], came):
+                self.owned[k].data.copy_(came)
 
     def cast(self, dtype: torch.dtype) -> "Arguments":
         """The same arguments with every floating tensor in ``dtype`` (complex in its partner).

@@ -96,7 +96,8 @@ def _applied(probe: Probe) -> list[_Kind]:
     """The Functions in the graph of a callable's outputs, the latest first."""
     found: dict[_Kind, None] = {}
     with suppress(Exception):  # as its clauses say
-        nodes = [y.grad_fn for y in probe.evaluate(probe.leaves())]
+        outputs = probe.evaluate(probe.leaves())  # before torch 2.9 these alone own the graph
+        nodes = [y.grad_fn for y in outputs]
         seen = set()
         while nodes and len(seen) < _NODES:
             node = nodes.pop(0)

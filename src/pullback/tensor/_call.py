@@ -30,6 +30,7 @@ from pullback.tensor._structure import (
     children,
     flatten,
     is_hole,
+    is_mask,
     match,
     unflatten,
     without_values,
@@ -49,6 +50,7 @@ class Call:
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
 
+    again: bool = False  # forward may run again
     autocast: State = None  # that forward ran under
     attributes: dict[str, Any] | None = None  # of the context, as the author set them
     count: int = 1  # of output tensors
@@ -67,7 +69,7 @@ class Call:
     non_differentiable: Sequence[int] = ()
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
-    plain: bool  # all tensors that reach backward are inputs or differentiated outputs
+    plain: bool  # all tensors that reach backward are inputs, differentiated outputs or masks
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
     saved: tuple[Any, ...] | None = None  # while backward runs to be differentiated again
@@ -174,7 +176,7 @@ class Call:
         kept = (*(self.attributes or {}).values(), *self.slots.values())
         constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
         return (
-            not places.residuals
+            all(map(is_mask, places.residuals))
             and all(are_plain(value, given) for value in kept)
             and not any(len(tensors) + i in places.used for i in constant)
             and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)

@@ -38,6 +38,7 @@ from pullback.tensor._structure import (
     Template,
     flatten,
     is_hole,
+    is_mask,
     is_plain,
     unflatten,
     without_values,
@@ -106,8 +107,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         call.enter = again
         result = _finish(call, ctx, tensors, output)
         ctx.__pullback__ = call
-        # What is plain never runs forward again.
-        if definition.random or not (call.plain or not _random.changed(before)):
+        if definition.random or (call.again and _random.changed(before)):
             call.generators = before
         return result
 
@@ -248,11 +248,13 @@ def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) 
         places = Places(tensors, ())
         call.dirty = [places.dirty_place(tensor, call.definition.name) for tensor in dirty]
     outputs = call.read(output, marked or ())
-    call.plain = _is_all_plain(call, ctx, tensors, outputs)
+    beside = _beside(call, ctx, tensors, outputs)
+    call.plain = all(map(is_mask, beside))
+    call.again = bool(beside)
     call.kept = aside(
-        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=call.plain
+        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=not beside
     )
-    if not call.plain and dirty is None:
+    if beside and dirty is None:
         outputs = _apart(ctx, outputs)
     if call.result is ONE and marked is None:
         return outputs[0]
@@ -268,23 +270,22 @@ def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) 
     return call.restore(outputs)
 
 
-def _is_all_plain(
+def _beside(
     call: Call, ctx: Any, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-) -> bool:
-    """Whether all that can reach backward is seen there: inputs, outputs, and no other number."""
+) -> list[Any]:
+    """What is kept for backward and is no input, no output with a derivative, and no plain data."""
     known = set(map(id, tensors))
-    given = call.template[0]
+    given, found = call.template[0], []
     for value in ctx.__dict__.values():
         if id(value) not in known and not is_plain(value, given):
             leaves = (leaf for leaf in pytree.tree_leaves(value) if id(leaf) not in known)
-            if not all(is_plain(leaf, given) for leaf in leaves):
-                return False
+            found += [leaf for leaf in leaves if not is_plain(leaf, given)]
     for tensor in ctx.to_save or ():
         if tensor is not None and id(tensor) not in known:
             same = (i for i, output in enumerate(outputs) if output is tensor)
             if next(same, -1) in (-1, *call.non_differentiable):
-                return False
-    return True
+                found.append(tensor)
+    return found
 
 
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:

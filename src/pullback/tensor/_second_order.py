@@ -7,8 +7,9 @@ A gradient is a map of the inputs and the cotangents,
 and its derivative is what autograd finds when the rules run with gradients on, if they hide
 nothing. There are three kinds of call:
 
-- *plain*: all tensors that can reach backward are inputs or outputs that are differentiated. Then
-  backward runs once, on the saved tensors, as torch runs it (`Watch` looks for cuts).
+- *plain*: all tensors that can reach backward are inputs, outputs that are differentiated, or
+  masks, which have no derivative. Then backward runs once, on the saved tensors, as torch runs it
+  (`Watch` looks for cuts).
 - *residual*: forward kept something else that it has computed. Then forward runs again, so that
   this has a history, and backward runs on it. What passes through an output has the history that
   the author's own rule gives it: an output is the one that was returned.

@@ -19,6 +19,7 @@ __all__ = [
     "flatten",
     "is_data",
     "is_hole",
+    "is_mask",
     "is_plain",
     "match",
     "replaced",
@@ -105,6 +106,11 @@ def is_plain(value: Any, given: Sequence[Any] = ()) -> bool:
     if kind is not float:
         return False
     return any(isinstance(each, (int, float)) and each == value for each in given)
+
+
+def is_mask(value: Any) -> bool:
+    """Whether it is a tensor of flags, which have no derivative; whole numbers may hold bits."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
 def replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:

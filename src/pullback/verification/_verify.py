@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited
+from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, unpatched
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._processes import start_copy
@@ -96,7 +96,8 @@ def verify(
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout, apart)
     conduct.load_modes()
     steps = partial(_run, work, timeout, (*PROMISES, conduct.speed))
-    known = isolated(steps, timeout, isolate=apart)
+    with unpatched():
+        known = isolated(steps, timeout, isolate=apart)
     taken = known.pop(conduct.speed.id)
     findings = tuple(_finding(each, known[each.id], seed) for each in PROMISES)
     environment = {

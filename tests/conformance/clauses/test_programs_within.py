@@ -1,6 +1,7 @@
 """Functions that hand torch whole programs, which it compiles by itself: `cond`, `scan`."""
 
 import torch
+from tests.versions import needs_torch
 
 from pullback.conformance import check
 
@@ -20,6 +21,7 @@ class Branches(torch.autograd.Function):
         return slope * cotangent
 
 
+@needs_torch("2.9", "operators of higher order that run under a dispatch mode of others")
 def test_looking_on_changes_no_later_call():
     """What counts operations sees an operator of higher order whole, and leaves the compiler be."""
     chosen = ["needs-input-grad", "undefined", "deterministic", "fake"]
