@@ -52,11 +52,17 @@ def test_what_stands_still_is_ended():
 
 
 def test_being_stopped_once_costs_nothing_but_time():
-    with limited(60.0, 0.3):
-        time.sleep(0.25)  # two looks in a row find it where it was, and the third does not
-        end = time.process_time() + 0.2
+    with limited(60.0):
+        look = _limits._look(0.1)
+        for _ in range(2):  # looks in a row that find it where it was, and the third does not
+            look(signal.SIGALRM, None)
+        end = time.process_time() + 0.02
         while time.process_time() < end:
             pass
+        for _ in range(3):
+            look(signal.SIGALRM, None)
+        with pytest.raises(NoEnd, match="no CPU time"):
+            look(signal.SIGALRM, None)
 
 
 def test_a_last_signal_that_comes_late_does_not_end_the_process():
