@@ -23,7 +23,7 @@ from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment
 from pullback.conformance._isolate import Isolation, check_clauses
 from pullback.conformance._limits import can_limit
-from pullback.conformance._ranks import Ranks
+from pullback.conformance._ranks import Ranks, Several
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
 from pullback.errors import ArgumentError, PullbackError
@@ -53,7 +53,7 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
-    ranks: int | Ranks | None = None,
+    ranks: Several | Ranks | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
