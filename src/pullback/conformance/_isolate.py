@@ -126,7 +126,7 @@ def check_clauses(
     asked = [clause.id for clause in clauses]
     request: dict[str, Any] = {
         "gradient": subject.gradient, "seed": seed, "infer": True, "thorough": thorough,
-        "asked": asked, "clauses": asked, "spared": (), "causes": (),
+        "asked": asked, "clauses": asked, "spared": (), "causes": (), "apart": bool(isolate),
     }  # fmt: skip
     if isolate:
         _check_apart(subject, arguments, clauses, state, request, isolate)

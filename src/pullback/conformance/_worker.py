@@ -129,7 +129,7 @@ def judge(
             probe = infer_intent(probe)
     probe = with_fields(
         probe, thorough=request["thorough"], spared=frozenset(request["spared"]),
-        trying=lambda clause: say(trying=clause),
+        trying=(lambda clause: say(trying=clause)) if request["apart"] else None,
     )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
                   "constants": probe.constants})  # fmt: skip
