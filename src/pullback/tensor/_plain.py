@@ -141,6 +141,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         "forward": staticmethod(forward),
         "backward": staticmethod(backward),
         "boxed_grads_call": definition.boxed,
+        "clear_saved_tensors_on_access": definition.clears,
         "__module__": __name__,
     }
     plain: Any = type(name, (torch.autograd.Function,), rules)
