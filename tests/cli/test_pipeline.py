@@ -110,12 +110,34 @@ def test_what_cannot_be_checked_is_accepted_by_name(capsys) -> None:
 @pytest.mark.parametrize(
     "text",
     ["accepted = 3", "[[accepted]]\nfunction = 'a:F'", "not toml",
-     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='broken'\nreason=' '"],
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='broken'\nreason=' '",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='brokn'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='holds'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='unchecked'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nverdict='broken'\nreason='x'"],
 )  # fmt: skip
 def test_what_is_no_baseline_is_refused(text) -> None:
     Path("known.toml").write_text(text)
     with pytest.raises(ArgumentError, match="is not a baseline"):
         Baseline.read(Path("known.toml"))
+
+
+def test_a_clause_that_is_none_is_refused_in_a_baseline(capsys) -> None:
+    entry = "[[accepted]]\nfunction='a:F'\nclause='{}'\nverdict='broken'\nreason='x'\n"
+    words = ["check", "train.py:Good", *GIVEN, "--baseline", "known.toml"]
+    Path("known.toml").write_text(entry.format("derivatve"))
+    assert main(words) == 2
+    assert "derivatve" in capsys.readouterr().err
+    # Of the contract, of a program's training.
+    Path("known.toml").write_text(entry.format("derivative") + entry.format("not-held"))
+    assert main(words) == 0
+
+
+def test_a_folder_is_no_baseline(capsys) -> None:
+    assert main(["check", "train.py:Good", "--baseline", "."]) == 2
+    said = capsys.readouterr().err
+    assert "is not a baseline" in said
+    assert "There is no" not in said
 
 
 def test_findings_stand_at_their_line(capsys) -> None:

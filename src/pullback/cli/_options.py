@@ -174,7 +174,9 @@ class CheckOptions(Found, Recorded):
     )  # fmt: skip
     only: str | None = _option(None, "Only Functions whose name contains this.")
     baseline: Path | None = _option(None, "Accept the findings that this TOML file lists.")
-    update_baseline: bool = _option(False, "Accept what is found now, in that file.")
+    update_baseline: bool = _option(
+        False, "List what is found now in that file, to be given reasons."
+    )
     allow_unchecked: bool = _option(
         False, "Exit with 0 also where a Function could not be checked."
     )
@@ -276,7 +278,7 @@ class CheckOptions(Found, Recorded):
         super().refuse_files()
         if self.baseline is not None and self.update_baseline:
             refuse_unwritable(self.baseline)
-        elif self.baseline is not None and not self.baseline.is_file():
+        elif self.baseline is not None and not self.baseline.exists():
             raise ArgumentError(
                 f"There is no baseline {self.baseline}.",
                 mend="Write one with --update-baseline, or check the spelling.",

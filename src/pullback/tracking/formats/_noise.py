@@ -80,7 +80,7 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
 
 
 def _finite(values: Tensor) -> Tensor:
-    """Zeros for what is not finite: in a scale, or as a number, it would spoil what is beside it."""
+    """Zeros for what is not finite: it would set the scale of what is beside it."""
     parts = parts_of(values)
     known = torch.where(parts.to(torch.float64).isfinite(), parts, torch.zeros_like(parts))
     return torch.view_as_complex(known) if values.is_complex() else known
