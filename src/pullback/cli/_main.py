@@ -74,6 +74,9 @@ def _tell(error: Exception) -> int:
         if error.errno == errno.ENOSPC:
             say(f"{error.strerror}; not all was printed.")
         return _USAGE_ERROR
+    if isinstance(error, OSError) and isinstance(error.filename, str):  # of the user's
+        say(f"{error.filename}: {error.strerror}.\n  mend:     Make it readable, or name another.")
+        return _USAGE_ERROR
     if isinstance(error, PullbackError):
         say(str(error))
         return 1 if isinstance(error, BrokenContractError) else _USAGE_ERROR

@@ -181,3 +181,5 @@ def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
 def _refuse_missing(script: str) -> None:
     if not Path(script).exists():
         raise ArgumentError("There is no such program.", given=script, mend="Check the spelling.")
+    if Path(script).is_file():
+        Path(script).open("rb").close()  # what cannot be read is refused by its name

@@ -83,11 +83,13 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
     rest = [clause for clause in every if clause not in shown]
     if rest:
         one = not shown or len(rest) == 1
-        lead = "clause holds" if one else f"{len(rest)} clauses hold"
-        lead = f"{'The other' if shown else 'Every'} {lead}"
-        tail = "does not apply" if one else "do not apply"
+        lead = f"{'The other' if shown else 'Every'} {'clause' if one else f'{len(rest)} clauses'}"
+        some = any(r[name].verdict is Verdict.HOLDS for r in reports for name in rest if name in r)
+        said = ("holds or " if one else "hold or ") if some else ""
+        line = f"{lead} {said}{'does' if one else 'do'} not apply"
+        line = line if some or shown else "No clause applies"
         which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
-        console.print(f"[green]{lead} or {tail}[/]{which}.")
+        console.print(f"[{'green' if some else 'yellow'}]{line}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
     if left_out:
         console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")
