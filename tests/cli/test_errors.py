@@ -276,3 +276,10 @@ def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) ->
     assert main([*PLAIN, option, str(path)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
     assert path.read_text() == "import torch\n"
+
+
+def test_what_triton_holds_is_not_told_as_leaked() -> None:
+    pytest.importorskip("triton")
+    code = "import pullback.cli, triton"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
