@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import widen
+from pullback.gradients._check import check_strided, widen
 from pullback.tensor import Function
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
@@ -123,6 +123,7 @@ class ScaleTracker(Function):
 
         Raises:
             ArgumentTypeError: no floating or complex tensor, or no `ScalePair`.
+            UnsupportedError: a sparse or nested tensor.
         """
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
@@ -142,10 +143,11 @@ class ScaleTracker(Function):
 
 def _check(t: Any, pair: Any) -> None:
     """Refuse what cannot be tracked."""
+    check_strided(t, "ScaleTracker", "t")
     if not is_floating(t):
         raise ArgumentTypeError(
             "ScaleTracker takes a floating or complex tensor.",
-            given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
+            given=f"dtype {t.dtype}",
         )
     if not isinstance(pair, ScalePair):
         raise ArgumentTypeError(

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from pullback.compat.unit_scaling.transforms._apply import apply_transform
 from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
-from pullback.gradients._check import widen
+from pullback.gradients._check import check_strided, widen
 
 __all__ = [
     "Metrics",
@@ -87,7 +87,12 @@ class Metrics:
 
         Arguments:
             t: shape (...), any floating or complex dtype.
+
+        Raises:
+            ArgumentTypeError: no tensor.
+            UnsupportedError: a sparse or nested tensor.
         """
+        check_strided(t, "Metrics", "t")
         values = widen(t.detach())
         if values.numel() == 0:
             return Metrics.Data(*(math.nan,) * 5, numel=0)
@@ -107,7 +112,15 @@ class Metrics:
 
         Arguments:
             short_name: one of `names`.
+
+        Raises:
+            ArgumentError: there is no such metric.
         """
+        if short_name not in Metrics.names():
+            raise ArgumentError(
+                "There is no such metric.", given=repr(short_name),
+                expected=", ".join(Metrics.names()),
+            )  # fmt: skip
         return _FULL_NAMES[short_name]
 
     @staticmethod
