@@ -131,6 +131,13 @@ def test_what_has_no_metrics_is_refused_by_name():
             us.Metrics(given)
         with pytest.raises(kind):
             us.ScaleTracker.apply(given, us.ScalePair())
+        with pytest.raises(kind):
+            us.FPFormat(4, 3).quantise_bwd(given)
+        with pytest.raises(kind):
+            us.analyse_module(nn.Identity(), given)
     with pytest.raises(ArgumentError, match="no such metric"):
         us.Metrics.get_full_name("zz")
+    for use in (us.prune_non_float_tensors, us.prune_same_scale_tensors, us.plot):
+        with pytest.raises(ArgumentTypeError):
+            use("no graph")
     assert us.Metrics(torch.tensor([1, 2])).fwd.mean_abs == 1.5

@@ -11,6 +11,7 @@ from pullback.compat.unit_scaling.transforms import (
     prune_non_float_tensors,
     prune_same_scale_tensors,
 )
+from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 
 __all__ = ["plot"]
@@ -25,6 +26,7 @@ _LIMITS = {
 }
 
 
+@checked
 def plot(
     g: fx.Graph,
     title: str = "",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
 from pullback.gradients._check import check_strided, widen
+from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
@@ -30,6 +31,7 @@ def std_of(tensor: Tensor) -> float:
 
     A complex tensor has that of both parts together.
     """
+    check_strided(tensor, "The scale of a tensor", "t")
     values = widen(tensor.detach())
     return float(values.std()) if values.numel() > 1 else math.nan  # there torch warns as well
 
@@ -155,6 +157,7 @@ def _check(t: Any, pair: Any) -> None:
         )
 
 
+@checked
 def analyse_module(
     module: nn.Module,
     inputs: Tensor | tuple[Tensor, ...],

@@ -14,6 +14,7 @@ from pullback.compat.unit_scaling.transforms._apply import apply_transform
 from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_strided, widen
+from pullback.internal._arguments import checked
 
 __all__ = [
     "Metrics",
@@ -134,6 +135,7 @@ class Metrics:
         return [_FULL_NAMES[name] for name in Metrics.names()]
 
 
+@checked
 def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
     """Return a copy of a tracked graph without the nodes that give no floating tensor.
 
@@ -149,6 +151,7 @@ def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
     return _prune(graph, lambda node: not _is_floating(node))
 
 
+@checked
 def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
     """Return a copy of a tracked graph without nodes that have the scale of their argument.
 
@@ -174,6 +177,7 @@ def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
     return _prune(graph, same)
 
 
+@checked
 def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
     """Return a copy of a graph without the nodes of some targets; their users get ``None``.
 
