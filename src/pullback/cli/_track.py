@@ -26,8 +26,8 @@ _PROGRAM = "pullback.tracking.watch._program"
 # What the first characters of our files hold.
 _OUR_PAGE, _OUR_RECORDING = '<meta name="generator" content="pullback track">', '{"kind":"run",'
 _OF_OTHERS = (
-    "The processes that a program starts, as torchrun and mp.spawn do, are not tracked; in one, "
-    "call pullback.tracking.track."
+    "The processes that a program starts, as torchrun and mp.spawn do, are not tracked; use a "
+    "pullback.tracking.Tracker in them."
 )
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
