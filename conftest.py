@@ -22,6 +22,7 @@ from sybil.document import PythonDocStringDocument
 from sybil.evaluators.doctest import NUMBER
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
+from tests.processes import close_in_copies, open_pipes
 
 from pullback.internal._when_imported import WhenImported
 
@@ -42,6 +43,11 @@ if not FUZZING:
 
 # A test starts Python in vain where each start compiles all of pullback anew, for half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A worker of pytest-xdist that dies is heard by the end of its pipes: a copy of it that outlived it
+# would have the others wait for ever, and no test be named.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    close_in_copies(open_pipes())
 
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()

@@ -98,7 +98,8 @@ class _Program:
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
-        os.kill(self.pid, number)
+        if self._status is None:  # or its number may be that of another one by now
+            os.kill(self.pid, number)
 
 
 def start_program(

@@ -1,6 +1,7 @@
 """``--inside``: what no recording holds is checked in the program's own process, at its end."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -17,8 +18,13 @@ from pullback.recording.locator import Locator
 from pullback.report import make_console
 
 PROGRAM = """
+import atexit
+import gc
 import os
 import sys
+
+atexit.register(lambda: print("frozen", gc.get_freeze_count()))
+
 import torch
 
 class Held:
@@ -90,7 +96,9 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     words = ["check", "--inside", "--clauses", "linear,derivative", "--gradient", "exact"]
     words += ["--json", "out.json"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 1
-    assert capfd.readouterr().out.count("trained --lr") == 1
+    out = capfd.readouterr().out
+    assert out.count("trained --lr") == 1
+    assert set(re.findall("frozen .*", out)) == {"frozen 0"}  # the program ends as without us
     data = json.loads(Path("out.json").read_text())
     found = {item["function"].rpartition(":")[2]: item for item in data["functions"]}
     assert set(found) == {"Base", "Deadly", "train.<locals>.Local"}
@@ -109,15 +117,20 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
 
 
 @pytest.mark.usefixtures("copied_programs")
-def test_it_is_offered_where_objects_have_no_plain_form(capfd) -> None:
-    words = ["check", "--clauses", "linear", "--gradient", "exact", "--only", "Base"]
-    assert main([*words, "--", "python", "train.py", "--lr"]) == 3
+def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
+    words = ["check", "--clauses", "linear,derivative", "--gradient", "exact"]
+    assert main([*words, "--json", "out.json", "--", "python", "train.py", "--lr"]) == 1
     out = capfd.readouterr().out
-    assert "type __main__.Held has no plain form" in out
-    line = out.splitlines()[-1]
-    assert "in the program's own process, with its objects as they are: " in line
-    again = f"--inside --only {Path.cwd() / 'train.py'}:Base -- python train.py --lr"
-    assert line.endswith(again)
+    assert out.count("trained --lr") == 1
+    data = json.loads(Path("out.json").read_text())
+    found = {item["function"].rpartition(":")[2]: item for item in data["functions"]}
+    assert set(found) == {"Base", "Deadly", "train.<locals>.Local"}
+    assert found["Base"]["ok"]
+    assert not found["train.<locals>.Local"]["ok"]
+    base = f"pullback check --inside --only {Path.cwd() / 'train.py'}:Base "
+    assert found["Base"]["rerun"].startswith(base)
+    (lost,) = data["not_checked"]
+    assert "type __main__.Held has no plain form" in lost["reason"]
 
 
 @pytest.mark.parametrize(

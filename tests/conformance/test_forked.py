@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ class EndsInACopy(torch.autograd.Function):
         return cotangent * 2
 
 
-@pytest.mark.parametrize("clause", ["index-width", "fake"])
+@pytest.mark.parametrize("clause", ["index-width", "fake", "compile"])
 def test_what_ends_in_a_copy_in_any_case_is_not_blamed(clause):
     finding = check(EndsInACopy, normal(3), clauses=clause)[clause]
     assert finding.verdict is Verdict.SKIPPED
@@ -111,6 +112,11 @@ def test_answers_and_deaths():
 def test_a_tensor_of_float8_comes_back():
     eighth = torch.ones(2).to(torch.float8_e4m3fn)
     assert torch.equal(forked(lambda: eighth).float(), torch.ones(2))
+
+
+def test_what_a_copy_has_not_answered_is_not_done_here():
+    with pytest.raises(ProcessDied, match="no answer"):
+        forked(lambda: time.sleep(30) or os.kill(os.getpid(), signal.SIGKILL), 0.3)
 
 
 def test_nothing_of_the_copy_stays():

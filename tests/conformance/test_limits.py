@@ -1,5 +1,6 @@
 """Limits: of CPU time for one call, and of standing still; in the Python API too."""
 
+import os
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from tests.specimens.wrong import memory
 
 from pullback.conformance import _limits, _prepare, check
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._forked import forked
 from pullback.conformance._limits import NoEnd, limited
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
@@ -50,11 +52,31 @@ def test_what_stands_still_is_ended():
 
 
 def test_being_stopped_once_costs_nothing_but_time():
-    with limited(60.0, 0.3):
-        time.sleep(0.25)  # two looks in a row find it where it was, and the third does not
-        end = time.process_time() + 0.2
+    with limited(60.0):
+        look = _limits._look(0.1)
+        for _ in range(2):  # looks in a row that find it where it was, and the third does not
+            look(signal.SIGALRM, None)
+        end = time.process_time() + 0.02
         while time.process_time() < end:
             pass
+        for _ in range(3):
+            look(signal.SIGALRM, None)
+        with pytest.raises(NoEnd, match="no CPU time"):
+            look(signal.SIGALRM, None)
+
+
+def test_a_last_signal_that_comes_late_does_not_end_the_process():
+    """It may go to a thread that is not running: as blocked here, it comes when all is put back."""
+
+    def work():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF, signal.SIGALRM})
+        with limited(60.0, 60.0):
+            for number in (signal.SIGPROF, signal.SIGALRM):
+                os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
+        return "lives"
+
+    assert forked(work) == "lives"
 
 
 def test_timers_and_handlers_are_left_as_they_were():

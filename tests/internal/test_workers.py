@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.processes import is_alive, wait_for
+from tests.processes import close_in_copies, is_alive, open_pipes, wait_for
 
 from pullback.internal import _workers
 from pullback.internal._processes import STOP, Stopped, start_copy, start_module, supervise
@@ -20,7 +20,7 @@ from pullback.internal._workers import prepare_worker, start_worker
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker is fresh")
 
 MODULE = """
-import json, os, random, sys, tempfile, threading, time
+import json, os, random, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 def main(folder):
@@ -43,6 +43,8 @@ def main(folder):
     }
     import beside
     print("noise")
+    if (folder / "start").exists():
+        said["started"] = subprocess.Popen(["sleep", "60"]).pid
     (folder / "part").write_text(json.dumps(said))
     (folder / "part").rename(folder / "said.json")
     if (folder / "wait").exists():
@@ -185,8 +187,11 @@ def test_a_copy_of_this_process_has_a_server_of_its_own(module, tmp_path) -> Non
     _, first = run(module, tmp_path / "one")
     pid = os.fork()
     if pid == 0:
-        status, second = run(module, tmp_path / "two")
-        os._exit(0 if status == 0 and second["parent"] != first["parent"] else 1)
+        try:
+            status, second = run(module, tmp_path / "two")
+            os._exit(0 if status == 0 and second["parent"] != first["parent"] else 1)
+        finally:
+            os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     assert run(module, tmp_path / "three")[1]["parent"] == first["parent"]
 
@@ -218,11 +223,48 @@ def test_server_and_copies_end_with_the_program(number, module, tmp_path) -> Non
 
 
 @linux
+def test_what_a_copy_has_started_ends_with_its_server(module, tmp_path) -> None:
+    (tmp_path / "wait").touch()
+    (tmp_path / "start").touch()
+    copy = start_worker(module, tmp_path)
+    wait_for((tmp_path / "said.json").exists, 60)
+    said = json.loads((tmp_path / "said.json").read_text())
+    _workers._servers[0].close()
+    wait_for(lambda: not any(map(is_alive, [copy.pid, said["parent"], said["started"]])), 10)
+
+
+@linux
 def test_a_program_that_waits_for_any_child_may_get_ours(module, tmp_path) -> None:
     (tmp_path / "leave").touch()
     child = start_module(module, tmp_path)
-    os.waitpid(-1, 0)
+    os.waitpid(child.pid, 0)
     supervise(child, lambda: "")
+
+
+@linux
+def test_nobody_is_killed_by_a_number_that_may_be_given_again(monkeypatch) -> None:
+    child = start_copy(lambda: None)
+    os.waitpid(child.pid, 0)
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("another group may have the number"))
+    assert child.has_ended()
+    assert child.end() == 0
+
+
+@linux
+def test_a_copy_holds_no_pipe_that_the_end_of_this_process_is_heard_by() -> None:
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        close_in_copies([writer])
+        start_copy(lambda: time.sleep(30))
+        os.close(writer)
+        assert os.read(reader, 1) == b""
+
+    assert {reader, writer} <= {*open_pipes()}
+    copy = start_copy(work)
+    os.close(writer)
+    assert supervise(copy, lambda: "") == (0, "")
+    os.close(reader)
 
 
 @linux

@@ -76,3 +76,15 @@ def test_what_turns_text_round_is_written_out():
     )  # fmt: skip
     assert not set(BIDI) & set(page)
     assert not set(BIDI) & set(str(report))
+
+
+def test_beside_what_is_broken_refusals_are_counted(capsys):
+    refused = [Finding(name, Verdict.LACKING, "") for name in ("forward", "vmap", "fake")]
+    wrong = Report("m:F", "exact", False, (Finding("form", Verdict.BROKEN, ""), *refused), 0)
+    print_table([wrong], make_console())
+    out = capsys.readouterr().out
+    assert (
+        "The other 3 clauses hold or do not apply, or refuse clearly: forward, vmap, fake." in out
+    )
+    print_table([wrong], make_console(), verbose=True)
+    assert "m:F       ✗ ○ ○ ○" in capsys.readouterr().out

@@ -629,7 +629,7 @@ class WholeEntropy(NegativeEntropy):
 
 
 MENDS = [
-    Mend("derivative", with_(Sine, backward=half), Sine, "Write `2 * cotangent`"),
+    Mend("derivative", with_(Sine, backward=half), Sine, "for `0.5 * ctx.saved_tensors[0].cos()`"),
     Mend("derivative", with_(Sine, backward=without_source(half)), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
          with_(Sine, backward=half, gradient="surrogate"), 'gradient = "surrogate"'),

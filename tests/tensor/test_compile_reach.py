@@ -377,7 +377,8 @@ def changes_in_place(base):
         @staticmethod
         def forward(ctx, x):
             ctx.mark_dirty(x)
-            return x.mul_(2)
+            x.mul_(2)
+            return x  # what an operation in place returns is another tensor to Dynamo
 
         @staticmethod
         def backward(ctx, g):
@@ -398,6 +399,23 @@ def test_in_place_on_an_input_of_the_graph_is_right_or_refused(function):
     except (PullbackError, torch._dynamo.exc.TorchDynamoException):
         return
     agree(g, torch.full_like(x, 2))
+
+
+@needs_torch("2.13", "tracing of changes in place; before, they are refused")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@both(changes_in_place)
+def test_in_place_on_what_the_graph_makes_stands_in_one_graph(function, backend):
+    def formula(x):
+        y, z = x * 2, x * 3
+        function.apply(y)
+        function.apply(z[:2])
+        return (y * z).sum()
+
+    found = []
+    for f in (formula, torch.compile(formula, backend=backend, fullgraph=True)):
+        x = leaf()
+        found.append(torch.autograd.grad(f(x), x)[0])
+    agree(found[1], found[0])
 
 
 @pytest.mark.parametrize("uses", [False, True], ids=["left", "used"])

@@ -83,6 +83,14 @@ def test_a_module_that_ends_the_process_is_an_error_of_ours(package):
         pass
 
 
+def test_what_is_no_module_is_refused():
+    with (
+        pytest.raises(pullback.errors.ArgumentTypeError, match="takes a module"),
+        pullback.completed(3),
+    ):
+        pass
+
+
 def test_a_module_imported_meanwhile_is_as_before(package):
     with pullback.completed("published_cubes"):
         (package / "late.py").write_text(FUNCTION)

@@ -1,5 +1,8 @@
 """The decorator form."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from tests.tensor.helpers import agree
@@ -84,6 +87,8 @@ def test_bad_use_is_refused():
     with pytest.raises(ArgumentTypeError, match="as a tuple") as caught:
         pullback.custom_vjp(static="power")
     assert caught.value.mend == "Write static=('power',)."
+    with pytest.raises(ArgumentError, match="unknown gradient intent"):
+        pullback.custom_vjp(gradient="exactly")
     with pytest.raises(ArgumentTypeError, match="callable"):
         product.defvjp(None, lambda res, g: g)
 
@@ -204,3 +209,22 @@ def test_a_forward_rule_sees_arguments_without_a_name_one_by_one():
     )
     x, y = torch.tensor(2.0), torch.tensor(3.0)
     assert torch.func.jvp(product, (x, y), (x, y))[1] == 112
+
+
+@pullback.custom_vjp
+def stepped(x):
+    return x.round()
+
+
+stepped.defvjp(lambda x: (x.round(), None), lambda residuals, cotangent: cotangent)
+
+
+def test_it_pickles_and_copies_by_its_name_as_any_function():
+    assert pickle.loads(pickle.dumps(stepped)) is stepped
+    assert copy.deepcopy(torch.nn.ModuleList([Holder(stepped)]))[0].function is stepped
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function

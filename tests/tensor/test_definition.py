@@ -17,6 +17,8 @@ from pullback.errors import ArgumentTypeError, DefinitionError, UnsupportedError
         {"batching": "sometimes"},
         {"autocast": "float16"},
         {"autocast": torch.int32},
+        {"random": "no"},
+        {"keep_inputs": "no"},
     ],
 )
 def test_unknown_declarations_are_refused_when_the_class_is_defined(attributes):
@@ -40,6 +42,7 @@ def save_nothing(ctx, inputs, output):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        ({"forward": identity, "mutates": "x"}, "as one text"),
         ({"backward": gradient}, "has no forward"),
         (
             {"forward": lambda ctx, x: x, "vmap": lambda info, dims, x: (x, 0)},
@@ -273,7 +276,7 @@ class TestResiduals:
 
 
 def test_complete_takes_classes_only():
-    for wrong in (torch.sin, "Function", Once.apply, int):
+    for wrong in (torch.sin, "Function", Once.apply, int, torch.autograd.Function):
         with pytest.raises(ArgumentTypeError, match="complete takes a Function class"):
             pullback.complete(wrong)
 

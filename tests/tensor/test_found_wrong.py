@@ -2,9 +2,12 @@
 
 import copy
 import io
+import random
 
+import numpy as np
 import pytest
 import torch
+from tests.tensor.both import both
 from tests.tensor.helpers import agree
 from torch._dynamo.exc import Unsupported
 from torch.autograd import forward_ad
@@ -890,3 +893,82 @@ def test_what_forward_computes_for_one_item_of_a_batch_is_no_constant():
     agree(first, 1 / (1 + 3 * y**2))
     with pytest.raises(PullbackError):  # -6 y / (1 + 3 y ** 2) ** 3, or refused
         torch.autograd.grad((first * ROWS).sum(), x)
+
+
+DRAWS = {
+    "torch": (
+        lambda: torch.Generator().manual_seed(0),
+        lambda x, g: torch.rand(x.shape, generator=g, dtype=x.dtype),
+    ),
+    "numpy": (lambda: np.random.default_rng(0), lambda x, g: torch.from_numpy(g.random(x.shape))),
+    "random": (
+        lambda: random.Random(0),
+        lambda x, g: torch.tensor([g.random() for _ in x], dtype=x.dtype),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("kind", DRAWS)
+def test_a_generator_that_is_handed_over_is_drawn_from_as_often_as_in_torch(way, kind):
+    make, draw = DRAWS[kind]
+
+    class Stochastic(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, g):
+            drawn = draw(x, g)
+            ctx.slope = 2 * x * drawn
+            return x * x * drawn
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return ctx.slope * cotangent, None
+
+    F, given, own = way(Stochastic), make(), make()
+    for _ in range(2):
+        agree(func.grad(lambda x: F.apply(x, given).sum())(X), 2 * X * draw(X, own))
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(F.apply(x, given).sum(), x, create_graph=True)
+        drawn = draw(X, own)
+        agree(slope, 2 * X * drawn)
+        agree(torch.autograd.grad(slope.sum(), x)[0], 2 * drawn)
+
+
+@both
+def test_an_output_that_was_drawn_is_the_same_when_forward_runs_again(way):
+    class Dropped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * x * (torch.rand_like(x) > 0.5)
+            ctx.save_for_backward(y)
+            ctx.ratio = 2 / x
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return ctx.saved_tensors[0] * ctx.ratio * cotangent
+
+    torch.manual_seed(1)
+    x = torch.rand(8, dtype=torch.float64).requires_grad_()
+    y = way(Dropped).apply(x)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    agree(torch.autograd.grad(slope.sum(), x)[0], 2 * (y > 0).to(x))
+
+
+@both
+@pytest.mark.parametrize("most", [1e2, 1e3, 1e5, 1e7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_cotangent_that_is_clipped_has_no_transpose(way, most, dtype):
+    class Clipped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent.clamp(-most, most)
+
+    x = torch.ones(3, dtype=dtype)
+    with pytest.raises(PullbackError, match="not linear"):
+        func.jvp(way(Clipped).apply, (x,), (1e4 * x,))

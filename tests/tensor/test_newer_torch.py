@@ -1,5 +1,7 @@
 """What newer versions of torch offer the author of a Function."""
 
+import weakref
+
 import pytest
 import torch
 from tests.tensor.cases import Combined, PublishedCube, Split
@@ -43,6 +45,41 @@ def test_backward_gets_its_cotangents_in_one_list(base):
     assert both(x.detach(), y.detach()) == (4.0, 3.0)
     second = torch.func.grad(lambda x: torch.func.grad(lambda y: function.apply(x, y)[0])(x))
     assert second(x.detach()) == 1.0
+
+
+def clears(base):
+    class Clears(base):
+        clear_saved_tensors_on_access = True
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            saved, double = weakref.ref(x), 2 * x
+            del x
+            if not torch.is_grad_enabled():
+                assert saved() is None
+            return cotangent * double
+
+    return Clears
+
+
+@needs_torch("2.11", "saved tensors that are read once (clear_saved_tensors_on_access)")
+@pytest.mark.parametrize("how", ["written", "completed"])
+def test_what_backward_has_read_and_let_go_is_freed(how):
+    published = clears(torch.autograd.Function)
+    function = clears(pullback.Function) if how == "written" else pullback.complete(published)
+    x = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    y = function.apply(x.clone())  # which nothing else holds
+    assert torch.autograd.grad(y, x, retain_graph=True) == (6.0,)
+    with pytest.raises(RuntimeError, match="accessed once"):
+        y.backward()
+    (slope,) = torch.autograd.grad(function.apply(x), x, create_graph=True)
+    assert torch.autograd.grad(slope, x) == (2.0,)
 
 
 def declares(base):

@@ -220,3 +220,23 @@ def test_numbers_are_drawn_as_vmap_is_told(batching):
     assert len(different.unique()) == different.numel()
     x = torch.ones(2)
     assert not torch.equal(noisy(x), noisy(x))  # the generator has gone on
+
+
+@pytest.mark.parametrize("batching", ["loop", "auto"])
+def test_items_with_shapes_of_their_own_are_refused_by_name(batching):
+    class Positive(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            where = (x > 0).nonzero()[:, 0]
+            ctx.save_for_backward(where, x)
+            return x.clamp(min=0)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            where, x = ctx.saved_tensors
+            return torch.zeros_like(x).index_put((where,), cotangent[where])
+
+    given = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
+    with pytest.raises(UnsupportedError, match="another shape for another item") as caught:
+        torch.vmap(pullback.complete(Positive, batching=batching).apply)(given)
+    assert caught.value.given == "shapes [(1,), (2,)]"

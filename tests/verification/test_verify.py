@@ -23,7 +23,7 @@ from pullback.report import Verdict, read_reports
 from pullback.verification import _conduct
 from pullback.verification._answers import Subject
 from pullback.verification._error import Judge, Result
-from pullback.verification._isolate import isolated
+from pullback.verification._verify import isolated
 
 # `make test` takes one computation for each kind; `make fuzz` takes all.
 WRONG_CASES = [

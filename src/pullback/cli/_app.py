@@ -96,7 +96,10 @@ def _check(options: CheckOptions) -> int:
         load()  # may refuse them
     ran = None
     if options.program is not None and not options.inside:
-        ran = _run_program(options, options.program_output, load)
+        ran = _run_program(
+            options, load, environment=options.environment, stdout=options.program_output,
+            inside="pullback.cli._inside",
+        )  # fmt: skip
     return load()(options, ran)
 
 
@@ -120,14 +123,14 @@ def _load_check(options: CheckOptions) -> "Callable[[CheckOptions, Ran | None], 
     return run_check
 
 
-def _run_program(options: Recorded, stdout: int | None, load: Callable[[], object]) -> "Ran":
+def _run_program(options: Recorded, load: Callable[[], object], **how: Any) -> "Ran":
     """Run the program of the options; ``load`` is run meanwhile, since to import torch takes long.
 
     Raises:
         ProgramError: it does not exist, or its Python started no recorder.
     """
     limits = Limits(**options.kept)
-    with launched(options.program or [], limits, eager=options.eager, stdout=stdout) as program:
+    with launched(options.program or [], limits, eager=options.eager, **how) as program:
         load()
         from pullback.recording import collect
 
@@ -163,7 +166,7 @@ def _record(options: RecordOptions) -> int:
         )
     require_tensor("pullback record")
     refuse_recording(options.output)
-    ran = _run_program(options, None, lambda: import_module("pullback.cli._record"))
+    ran = _run_program(options, lambda: import_module("pullback.cli._record"))
     from pullback.cli._record import run_record
 
     return run_record(options, ran)

@@ -1,6 +1,5 @@
 """``pullback check``: find the Functions, check each, show and write what was found."""
 
-import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pullback.cli._files import KEPT, write_file
-from pullback.cli._inside import check_inside
+from pullback.cli._inside import answered, check_inside
 from pullback.cli._options import CheckOptions
 from pullback.cli._outputs import aside, show, write_outputs
 from pullback.cli._progress import working
@@ -28,7 +27,6 @@ from pullback.cli._words import is_recording
 from pullback.conformance import CLAUSES, select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
-from pullback.internal._secrets import mask_secrets
 from pullback.report import Baseline, make_console
 
 __all__ = ["refuse", "run_check"]
@@ -70,7 +68,6 @@ def run_check(options: CheckOptions, ran: Ran | None) -> int:
     if baseline is not None:
         outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
     show(outcomes, problems, console, seconds, partial, verbose=options.verbose)
-    _offer_inside(outcomes, options, console)
     write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
     if baseline is not None and not partial:
         _keep_baseline(baseline, outcomes, options, console)
@@ -151,19 +148,6 @@ def _accepted(outcome: Outcome, baseline: Baseline) -> Outcome:
     return replace(outcome, accepted=baseline.accepts_unchecked(outcome.name))
 
 
-def _offer_inside(outcomes: Sequence[Outcome], options: CheckOptions, console: Console) -> None:
-    """Say how the objects of a program are had that no recording can hold."""
-    missing = [item.name for item in outcomes if item.report is None and not item.accepted]
-    if options.program is not None and not options.inside and missing and not STOP.is_set():
-        only = ["--only", missing[0]] if len(missing) == 1 else []
-        program = mask_secrets(options.program)
-        again = shlex.join(["pullback", "check", "--inside", *only, "--", *program])
-        console.print(
-            f"Check in the program's own process, with its objects as they are: {again}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-
-
 def _keep_baseline(
     baseline: Baseline, outcomes: Sequence[Outcome], options: CheckOptions, console: Console
 ) -> None:
@@ -236,4 +220,8 @@ def _program_tasks(
         console.print(f"[bold yellow]{_INTERRUPTED}[/]")
     end_if_asked()
     say_recorded(recording, console)
-    return tasks_of_recording(recording, str(path)), known
+    tasks = tasks_of_recording(recording, str(path))
+    # What no recording could hold has been checked where it ran.
+    told = {name for name, answer in recording.answers.items() if answer["report"]}
+    known += answered(recording, sorted(told), options)
+    return [task for task in tasks if task.name not in told], known

@@ -1,8 +1,9 @@
-"""``--inside``: Functions are checked in the program's own process, with its objects as they are.
+"""Functions are checked in the program's own process, with its objects as they are.
 
-The program runs this file: `finish` at the end of each of its processes, on calls that `copy_call`
-has kept there. Each Function is checked once, by the process that comes first: in copies of it, or,
-where no copy can compute, in itself.
+All of them with ``--inside``, else those whose calls no recording can hold. The program runs this
+file: `finish` at the end of each of its processes, on the calls that are kept there. Each Function
+is checked once, by the process that comes first: in copies of it, or, where no copy can compute, in
+itself.
 """
 
 import json
@@ -10,8 +11,8 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import zlib
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pullback.cli._options import CheckOptions
+from pullback.cli._options import REQUEST, CheckOptions
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
 from pullback.cli._tasks import Loaded, Outcome, Task, positional
@@ -28,12 +29,11 @@ from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
 from pullback.internal.torch import pytree
-from pullback.recording import Limits, Record, Recording, copy_call, record_program
+from pullback.recording import Limits, Record, Recording, record_program
 from pullback.report import Report, make_console
 
-__all__ = ["check_inside", "copy_call", "finish"]
+__all__ = ["answered", "check_inside", "finish"]
 
-_REQUEST = "PULLBACK_INSIDE"
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
@@ -43,52 +43,47 @@ def check_inside(options: CheckOptions) -> list[Outcome]:
     Raises:
         ProgramError: the program does not exist, fails, or applied no Function.
     """
-    program = options.program or []
-    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as folder:
-        request = {"folder": folder, "only": options.only, "how": options.how}
-        recording, failure = record_program(
-            program,
-            Limits(**options.kept),
-            eager=options.eager,
-            environment={**os.environ, _REQUEST: json.dumps(request)},
-            stdout=options.program_output,
-            inside=__name__,
-        )
-        answers = [json.loads(path.read_text("utf-8")) for path in Path(folder).glob("*.json")]
-    if failure is not None and not (failure.interrupted and answers):
+    recording, failure = record_program(
+        options.program or [],
+        Limits(**options.kept),
+        eager=options.eager,
+        environment=options.environment,
+        stdout=options.program_output,
+        inside=__name__,
+        whole=True,
+    )
+    if failure is not None and not (failure.interrupted and recording.answers):
         raise failure
     if failure is not None:
         note(signal.SIGINT)
     end_if_asked()
     if not len(recording):
         raise ProgramError("The program applied no custom torch.autograd.Function.")
-    return _outcomes(recording, {item["name"]: item for item in answers}, options)
+    names = [i.name for i in recording if options.only is None or options.only in i.name]
+    return answered(recording, names, options)
 
 
-def _outcomes(
-    recording: Recording, answers: dict[str, dict[str, str]], options: CheckOptions
-) -> list[Outcome]:
+def answered(recording: Recording, names: Iterable[str], options: CheckOptions) -> list[Outcome]:
+    """What the program's own processes have found of Functions."""
     outcomes = []
-    for item in recording:
-        if options.only is not None and options.only not in item.name:
-            continue
-        answer = answers.get(item.name, {"report": "", "reason": _LOST})
+    for name in names:
+        answer = recording.answers.get(name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
-        words = ["pullback", "check", "--inside", "--only", item.name, *options.rerun, "--"]
+        words = ["pullback", "check", "--inside", "--only", name, *options.rerun, "--"]
         again = shlex.join([*words, *mask_secrets(options.program or [])])
-        outcomes.append(Outcome(item.name, report, answer["reason"], again))
+        outcomes.append(Outcome(name, report, answer["reason"], again))
     return outcomes
 
 
-def finish(records: dict[type, Record]) -> None:
+def finish(records: Iterable[Record], directory: str) -> None:
     """Check what this process has applied, and write down what was found."""
-    request = json.loads(os.environ[_REQUEST])
-    folder, only = Path(request["folder"]), request["only"] or ""
+    request, folder = json.loads(os.environ[REQUEST]), Path(directory)
+    only = request["only"] or ""
     if not folder.is_dir():  # who asked has ended
         return
     console = make_console(stderr=True)
     isolate = "copy" if can_copy() else False  # no copy has a device, or its threads of autograd
-    for record in records.values():
+    for record in records:
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
             sys.stdout.flush()
@@ -148,4 +143,4 @@ def _shard(args: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
 def _answer(folder: Path, name: str, outcome: Outcome) -> None:
     report = outcome.report.to_json() if outcome.report is not None else ""
     data = {"name": name, "report": report, "reason": outcome.reason}
-    write_whole(folder / f"{zlib.crc32(name.encode()):08x}.json", json.dumps(data))
+    write_whole(folder / f"answer-{zlib.crc32(name.encode()):08x}.json", json.dumps(data))

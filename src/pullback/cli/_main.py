@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["--help"]) == 0  # doctest: +SKIP
         True
     """
+    # At its end Python looks through all that torch has made for cycles, for half a second. Of this
+    # process alone: a program that checks at its end what it has applied ends as it would.
+    atexit.register(gc.freeze)
     # Where who started us has closed them, Python has none.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     words = list(sys.argv[1:] if arguments is None else arguments)

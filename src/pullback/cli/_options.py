@@ -3,7 +3,9 @@
 # ruff: noqa: RUF009 - what the defaults call makes fields
 
 import inspect
+import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
 
 __all__ = [
+    "REQUEST",
     "TIMEOUT",
     "CheckOptions",
     "Found",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 _INTENTS = ("exact", "surrogate", "nonlinear")
+REQUEST = "PULLBACK_INSIDE"
+"""The variable that tells a program's processes how to check at their end."""
 TIMEOUT = 60.0
 """Seconds of work for a Function or a promise, unless another time is asked for."""
 _AGAIN = ("clauses", "without", "gradient", "seed", "ranks", "timeout", "baseline", "thorough",
@@ -210,6 +215,11 @@ class CheckOptions(Found, Recorded):
             "gradient": self.gradient, "seed": self.seed, "timeout": self.timeout or TIMEOUT,
             "ranks": self.ranks,
         }  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of a program, whose processes are told how to check at their end."""
+        return {**os.environ, REQUEST: json.dumps({"only": self.only, "how": self.how})}
 
     @property
     def rerun(self) -> tuple[str, ...]:

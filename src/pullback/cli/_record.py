@@ -87,7 +87,7 @@ def say_recorded(recording: Recording, console: Console) -> None:
         console.print(
             f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}", highlight=False
         )
+        here = recording.answers.get(item.name, {}).get("report")
+        what = "checked where it ran" if here else "[yellow]not replayable[/]"
         for reason, count in item.reasons.items():
-            console.print(
-                f"    [yellow]not replayable ({count}):[/] {escape(reason)}", highlight=False
-            )
+            console.print(f"    {what} ({count}): {escape(reason)}", highlight=False)

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._held import PutBack, rewinds, tensors_within
+from pullback.conformance._held import tensors_within
 from pullback.conformance._tree import leaves, replace, tensors, walk
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._generators import PutBack, rewinds
 from pullback.internal.torch import FakeTensor, pytree
 from pullback.recording.codec import EXPRESSION, TENSORS
 
-__all__ = ["Arguments", "is_composed", "is_continuous", "refuse_data", "without_nan"]
+__all__ = [
+    "Arguments", "is_composed", "is_continuous", "is_uniform", "refuse_data", "without_nan",
+]  # fmt: skip
 
 
 _CODES = {getattr(torch, name, None) for name in ("float8_e8m0fnu", "float4_e2m1fn_x2")}
@@ -31,6 +34,19 @@ def is_continuous(tensor: torch.Tensor) -> bool:
     """
     moves = tensor.is_floating_point() and tensor.dtype not in _CODES
     return (moves or tensor.is_complex()) and not is_composed(tensor)
+
+
+def is_uniform(tensor: torch.Tensor) -> bool:
+    """Whether all entries are one number, so that it may hide what is done with it: zero or one.
+
+    Example:
+        >>> is_uniform(torch.ones(2)), is_uniform(torch.arange(2.0)), is_uniform(torch.ones(()))
+        (True, False, False)
+    """
+    if not tensor.numel() or not is_continuous(tensor):
+        return False
+    alike = bool((tensor == tensor.reshape(-1)[0]).all())
+    return alike and (tensor.numel() > 1 or not tensor.any())
 
 
 def is_composed(tensor: torch.Tensor) -> bool:
@@ -59,6 +75,8 @@ class Arguments:
             they are, and constants to all that does not ask for them.
         learnt: of these the leaves that need a gradient, by position, with the numbers that they
             came with: they move where they lie, and are put back.
+        beside: the positions of values of sparse tensors that need a gradient beside others: torch
+            has no second derivative of them.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -75,6 +93,7 @@ class Arguments:
     detached: bool = False
     owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
     learnt: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    beside: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":
@@ -111,8 +130,10 @@ class Arguments:
             k: leaf for k, (_, leaf) in enumerate(pairs) if id(leaf) in reached or _is_other(leaf)
         }
         free = [(k, leaf) for k, (_, leaf) in enumerate(pairs) if k not in owned]
-        chosen = [k for k, leaf in free if leaf.requires_grad]
-        every = [k for k, leaf in free if is_continuous(leaf)]
+        asked = [k for k, leaf in free if leaf.requires_grad]
+        sparse = {k for k, (path, _) in enumerate(pairs) if path.endswith(".values()")}
+        chosen = [k for k in asked if k not in sparse] or asked
+        every = [k for k, leaf in free if is_continuous(leaf) and (asked or k not in sparse)]
         generators = [rewinds(leaf) for _, leaf in found]
         with torch.inference_mode(False):
             copies = tuple(leaf.detach().clone() for _, leaf in pairs)
@@ -129,6 +150,7 @@ class Arguments:
                 k: copies[k] for k, t in owned.items()
                 if t.requires_grad and t.is_leaf and is_continuous(t)
             },
+            beside=tuple(k for k in asked if k not in chosen),
         )  # fmt: skip
 
     def others(self) -> list[Any]:
@@ -260,50 +282,22 @@ def _is_other(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad or is_composed(tensor)
 
 
-def refuse_data(arguments: Arguments, name: str = "F") -> None:
-    """Refuse tensors that have no strided numbers to move and compare.
-
-    Arguments:
-        arguments: the inputs.
-        name: how the Function is called.
+def refuse_data(arguments: Arguments) -> None:
+    """Refuse tensors that have no numbers to move and compare.
 
     Raises:
-        ArgumentError: there is such a tensor; of a sparse one it has the lines to paste.
+        ArgumentError: there is such a tensor.
     """
     for path, value in zip(arguments.paths, arguments.values, strict=True):
         kind = _unusual(value)
         if kind:
-            lines = _of_dense(arguments, name) if value.layout in _SPARSE else ""
             raise ArgumentError(
                 "An input cannot be checked.",
                 given=f"{path} is {kind}",
-                expected="strided tensors that hold numbers",
-                mend=lines
-                or "Check the Function on dense tensors, or wrap it in a function that makes "
+                expected="tensors that hold numbers",
+                mend="Check the Function on dense tensors, or wrap it in a function that makes "
                 "such a tensor of dense ones.",
             )
-
-
-_SPARSE = {
-    torch.sparse_coo: "", torch.sparse_csr: "_csr", torch.sparse_csc: "_csc",
-}  # fmt: skip
-
-
-def _of_dense(arguments: Arguments, name: str) -> str:
-    """A function of dense tensors that applies a Function to sparse ones, and its check."""
-    layouts = [getattr(value, "layout", None) for value in arguments.args]
-    names = [f"a{k}" for k in range(len(layouts))]
-    made = [f"{n}.to_sparse{_SPARSE[layout]}()" if layout in _SPARSE else n
-            for n, layout in zip(names, layouts, strict=True)]  # fmt: skip
-    given = [f"{n}.to_dense()" if made_of != n else n
-             for n, made_of in zip(names, made, strict=True)]  # fmt: skip
-    own = name.rpartition(":")[2]
-    return (
-        "Check a function of dense tensors around it, beside it in its file:\n"
-        f"    def dense({', '.join(names)}): return {own}.apply({', '.join(made)})\n"
-        f"    pullback.check(dense, {', '.join(given)})\n"
-        f"or pullback check {name.rpartition(':')[0]}:dense --input '...'"
-    )
 
 
 def _unusual(value: torch.Tensor) -> str:

@@ -24,10 +24,13 @@ from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
 from pullback.conformance._vectors import inner, scale
 
-__all__ = ["EVERY", "Around", "at_hand", "slopes_along", "step_of"]
+__all__ = [
+    "EVERY", "Around", "at_hand", "chosen_places", "lone_place", "slopes_along", "step_of",
+]  # fmt: skip
 
 EVERY = 256
 """The entries of an input up to which each of them is moved."""
+_SOME, _ENDS = 96, 24  # of a larger one, spread out and at either end
 
 
 def slopes_along(
@@ -51,7 +54,7 @@ def slopes_along(
 
 def _relative(probe: Probe) -> float:
     """A step as a part of what moves, where f computes in float32 or in float64."""
-    return 2.0**-6 if probe.rough else 2.0**-17
+    return 2.0**-17 if probe.dtype == torch.float64 else 2.0**-6
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def at_hand(
             for path, t in left.items()
             if t.is_floating_point() and torch.finfo(t.dtype).eps > least
         },
-        close=3e-2 if probe.rough or probe.grain else CLOSE,
+        close=3e-2 if probe.is_coarse else CLOSE,
     )
 
 
@@ -227,3 +230,33 @@ def _sizes(names: list[str], points: Tensors, outputs: Tensors) -> dict[str, int
         if tensor.ndim > 1:
             found[f"{name} in all ({tensor.numel()} entries)"] = tensor.numel()
     return found
+
+
+def lone_place(at: Around, only: int) -> int:
+    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
+    low, high = 0, at.points[only].numel()
+    if high <= EVERY:
+        return 0
+    step = at.probe.direction("lone entry", only)[only].reshape(-1)
+    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
+
+    def gap(low: int, high: int) -> float:
+        moved = torch.zeros_like(step)
+        moved[low:high] = step[low:high]
+        slope = at.slope(only, moved.view(at.points[only].shape))
+        return 0.0 if slope is None else abs(slope - inner(gradient, moved))
+
+    while high - low > 1 and time.process_time() < at.until:
+        middle = (low + high) // 2
+        left = gap(low, middle) >= gap(middle, high)
+        low, high = (low, middle) if left else (middle, high)
+    return low
+
+
+def chosen_places(count: int) -> list[int]:
+    """Every entry, or those at both ends and some between."""
+    if count <= EVERY:
+        return list(range(count))
+    between = [int(k * count / _SOME) for k in range(_SOME)]
+    ends = [*range(_ENDS), *range(count - _ENDS, count)]
+    return sorted({*between, *ends})

@@ -7,33 +7,39 @@ intent and, for each clause, the verdict, what was seen and how to mend it. They
 who offers a contract needs nothing of the checker.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from pullback.conformance._arguments import Arguments, refuse_data, without_nan
-from pullback.conformance._clause import Clause, check_timeout, limit, run_clauses
+from pullback.conformance._clause import Clause
 from pullback.conformance._distributed import check_on_ranks
-from pullback.conformance._guard import environment, guarded, unpatched
-from pullback.conformance._held import own_generators
-from pullback.conformance._intent import infer_intent
-from pullback.conformance._isolate import Isolation, check_isolated
-from pullback.conformance._prepare import prepare
-from pullback.conformance._ranks import Ranks
+from pullback.conformance._guard import environment
+from pullback.conformance._isolate import Isolation, check_clauses
+from pullback.conformance._limits import can_limit
+from pullback.conformance._ranks import Ranks, Several
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
-from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
+from pullback.errors import ArgumentError, PullbackError
+from pullback.internal._arguments import Within, checked
 from pullback.report import Finding, Report, Verdict
 from pullback.tensor import Intent
 
 __all__ = ["check", "select_clauses"]
 
+Seed = Annotated[
+    int, Within("at most 63 bits", lambda n: isinstance(n, int) and -(2**63) <= n < 2**63)
+]
+Timeout = Annotated[float, Within("positive, and finite", lambda seconds: 0 < seconds < math.inf)]
 
+
+@checked
 def check(
     function: Any,
     *inputs: Any,
@@ -41,13 +47,13 @@ def check(
     clauses: Iterable[ClauseId] | str | None = None,
     without: Iterable[ClauseId] | str = (),
     thorough: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     isolate: Isolation = False,
-    timeout: float | None = None,
+    timeout: Timeout | None = None,
     kwargs: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
-    ranks: int | Ranks | None = None,
+    ranks: Several | Ranks | None = None,
 ) -> Report:
     """Check a Function against every clause of the contract, without knowing its maths.
 
@@ -76,7 +82,8 @@ def check(
         kwargs: keyword arguments.
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last. Called once more with those that turn out to have the cause of another.
-        on_start: called with the id of each clause before it runs.
+        on_start: called with the id of each clause before it runs; before all of them with
+            ``prepare`` and ``infer``.
         ranks: check the clause ``distributed``, and no other, on so many processes of this machine;
             a `Ranks` says what each is given. Linux, and torch with gloo.
 
@@ -85,9 +92,10 @@ def check(
         nothing crashes.
 
     Raises:
-        ArgumentError: an unknown clause, intent or isolation, a timeout that is not a time, or
-            inputs that the function does not take.
-        ArgumentTypeError: the function cannot be called, or clauses are no ids.
+        ArgumentError: an unknown clause or intent, a timeout that is not a time or cannot be kept
+            here, or inputs that the function does not take.
+        ArgumentTypeError: the function cannot be called, clauses are no ids, or there is no such
+            isolation.
         PullbackError: a contract of another package cannot be loaded.
 
     Example:
@@ -105,9 +113,11 @@ def check(
     """
     chosen = select_clauses(clauses, without)
     left_out = tuple(item.id for item in select_clauses(clauses) if item not in chosen)
-    _check_options(isolate, seed)
-    _check_called(on_finding=on_finding, on_start=on_start)
-    check_timeout(timeout, isolate is not False)
+    if timeout is not None and isolate is False and not can_limit():
+        raise ArgumentError(
+            "A timeout cannot be kept here without a process of its own.",
+            given=f"timeout={timeout!r}, isolate=False", mend="Pass isolate=True.",
+        )  # fmt: skip
     contract = _contract_of(function)
     if contract is not None:
         _check_few_options(isolate, timeout, kwargs, ranks)
@@ -120,48 +130,13 @@ def check(
         ids = [clause.id for clause in chosen]
         asked = ids[:3] if "distributed" not in ids else [] if clauses is None else ids
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
-    refuse_data(arguments, subject.name)
+    refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
-    how: dict[str, Any] = {"seed": seed, "timeout": timeout, "thorough": thorough,
-                           "on_finding": on_finding, "on_start": on_start}  # fmt: skip
-    if isolate:
-        report = check_isolated(subject, arguments, chosen, isolate=isolate, **how)
-    else:
-        report = _check_here(subject, arguments, chosen, **how)
-    return replace(report, without=left_out, unjudged=unjudged)
-
-
-def _check_here(
-    subject: Subject,
-    arguments: Arguments,
-    chosen: Sequence[Clause],
-    *,
-    seed: int,
-    timeout: float | None,
-    thorough: bool,
-    on_finding: Callable[[Finding], object] | None,
-    on_start: Callable[[str], object] | None,
-) -> Report:
-    """Check in this process."""
-    started = time.perf_counter()
-    with guarded((*arguments.generators, *own_generators(subject.target))):
-        with unpatched() as replaced, limit(timeout):
-            fresh = any(clause.id == "first-call" for clause in chosen)
-            probe = infer_intent(prepare(subject, arguments, seed, fresh=fresh))
-        probe = replace(probe, thorough=thorough)
-        found: dict[str, Finding] = {}
-        for finding in run_clauses(
-            chosen, probe, replaced=replaced, timeout=timeout,
-            started=lambda clause: on_start and on_start(clause.id),
-        ):  # fmt: skip
-            found[finding.clause] = finding
-            if on_finding is not None:
-                on_finding(finding)
-    findings = tuple(found[clause.id] for clause in chosen)
-    return Report(
-        subject.name, probe.intent, probe.inferred, findings, seed,
-        time.perf_counter() - started, environment(), probe.constants,
+    report = check_clauses(
+        subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
+        thorough=thorough, on_finding=on_finding, on_start=on_start,
     )  # fmt: skip
+    return replace(report, without=left_out, unjudged=unjudged)
 
 
 def _check_few_options(isolate: object, timeout: object, kwargs: object, ranks: object) -> None:
@@ -173,27 +148,7 @@ def _check_few_options(isolate: object, timeout: object, kwargs: object, ranks: 
         )
 
 
-def _check_options(isolate: object, seed: object) -> None:
-    if not (isinstance(isolate, bool) or isolate == "copy"):
-        raise ArgumentError(
-            "There is no such isolation.", given=f"isolate={isolate!r}",
-            expected='True, False or "copy"',
-        )  # fmt: skip
-    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
-        raise ArgumentError(
-            "The seed is not one that torch takes.", given=f"seed={seed!r}",
-            expected="an integer of at most 63 bits",
-        )  # fmt: skip
-
-
-def _check_called(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None and not callable(value):
-            raise ArgumentTypeError(
-                f"{name} cannot be called.", given=f"{name}={value!r}", expected="a function"
-            )
-
-
+@checked
 def select_clauses(
     clauses: Iterable[str] | str | None = None, without: Iterable[str] | str = ()
 ) -> tuple[Clause, ...]:
@@ -216,9 +171,9 @@ def select_clauses(
         >>> "compile" in [clause.id for clause in select_clauses(without="compile")]
         False
     """
-    left_out = _ids(without, "without")
+    left_out = _ids(without)
     known = [clause.id for clause in CLAUSES]
-    wanted = known if clauses is None else _ids(clauses, "clauses")
+    wanted = known if clauses is None else _ids(clauses)
     unknown = [name for name in (*wanted, *left_out) if name not in known]
     if unknown or not set(wanted) - set(left_out):
         raise ArgumentError(
@@ -229,15 +184,9 @@ def select_clauses(
     return tuple(item for item in CLAUSES if item.id in wanted and item.id not in left_out)
 
 
-def _ids(given: Iterable[str] | str, name: str) -> list[str]:
+def _ids(given: Iterable[str] | str) -> list[str]:
     if isinstance(given, str):
         return [part.strip() for part in given.split(",") if part.strip()]
-    if not isinstance(given, Iterable):
-        raise ArgumentTypeError(
-            "These are no clauses.",
-            given=f"{name}={given!r}",
-            expected="ids of clauses, such as 'linear'",
-        )
     return list(given)
 
 

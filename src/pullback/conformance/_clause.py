@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import Fault, classify, describe
 from pullback.conformance._guard import guarded, unpatched
-from pullback.conformance._limits import can_limit, limited
+from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import Right
 from pullback.conformance._repro import verify
 from pullback.conformance._wrong_derivative import edit_of
-from pullback.errors import ArgumentError
 from pullback.report import Finding, Verdict
 
 __all__ = [
     "COMPILING",
     "Clause",
-    "check_timeout",
     "clause",
     "limit",
     "run_clause",
@@ -248,29 +246,3 @@ def _gives_float8(probe: Probe) -> bool:
 def limit(seconds: float | None) -> AbstractContextManager[None]:
     """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone."""
     return limited(math.inf if seconds is None else seconds, seconds)
-
-
-def check_timeout(timeout: float | None, isolate: bool) -> None:
-    """Refuse a limit that cannot be kept.
-
-    Raises:
-        ArgumentError: the limit is not a positive number of seconds, or it needs a process of
-            its own on this platform or thread.
-    """
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ArgumentError(
-            "The timeout is not a time.", given=f"timeout={timeout!r}",
-            expected="a positive number of seconds, or None",
-        )  # fmt: skip
-    if math.isinf(timeout):
-        raise ArgumentError(
-            "The timeout is not a time.", given=f"timeout={timeout!r}", mend="Pass timeout=None."
-        )
-    if not isolate and not can_limit():
-        raise ArgumentError(
-            "A timeout cannot be kept here without a process of its own.",
-            given=f"timeout={timeout!r}, isolate=False",
-            mend="Pass isolate=True.",
-        )

@@ -6,10 +6,10 @@ that held before.
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -43,21 +43,35 @@ def edit_of_clause(
     Returns:
         The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
     """
-    until = time.process_time() + _SECONDS
+
+    def first() -> int | None:
+        """Which of the edits it is."""
+        until = time.process_time() + _SECONDS
+        for number, (_, there) in enumerate(_edits(probe, clause)):
+            if time.process_time() > until:
+                return None
+            if there is None or again(clause, there).verdict is not Verdict.HOLDS:
+                continue
+            if any(again(other, there).verdict.is_bad for other in healed):
+                continue
+            if all(_is_kept(probe, there, other, again) for other in kept):
+                return number
+        return None
+
     with suppress(Exception):  # nothing but words depends on it
-        for kind in functions_in(probe):
-            rules = _rules(kind)
-            for edit in itertools.islice(slips(clause, rules), _MOST):
-                if time.process_time() > until:
-                    return None
-                there = _edited(probe, kind, rules, edit)
-                if there is None or again(clause, there).verdict is not Verdict.HOLDS:
-                    continue
-                if any(again(other, there).verdict.is_bad for other in healed):
-                    continue
-                if all(_is_kept(probe, there, other, again) for other in kept):
-                    return _in_words(edit), there
+        number = probe.apart(first, None)
+        if number is not None:
+            edit, there = next(itertools.islice(_edits(probe, clause), number, None))
+            return None if there is None else (_in_words(edit), there)
     return None
+
+
+def _edits(probe: Probe, clause: str) -> Iterator[tuple[Edit, Probe | None]]:
+    """The edits that are tried for a clause, and the subject with each."""
+    for kind in functions_in(probe):
+        rules = _rules(kind)
+        for edit in itertools.islice(slips(clause, rules), _MOST):
+            yield edit, _edited(probe, kind, rules, edit)
 
 
 def _in_words(edit: Edit) -> str:
@@ -89,13 +103,14 @@ def _rules(kind: type[torch.autograd.Function]) -> Rules:
 
 def _source(kind: Any, name: str) -> Written | None:
     method = getattr(kind, name)
-    return written(method) if isinstance(method, FunctionType) else None
+    return written(method) if isinstance(method, (FunctionType, MethodType)) else None
 
 
 def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
     """The subject with an edit in its source; ``None`` where that is no code."""
     with suppress(Exception):
         methods: dict[str, Callable[..., Any]] = {}
+        scopes: list[dict[str, Any]] = []
         texts: dict[Any, dict[int, str]] = {}
         for (rule, node), text in edit.items():
             texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
@@ -104,8 +119,11 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
         ):  # fmt: skip
             if whole is not None and any(rule.function in texts for rule in whole.rules):
                 made = whole.replaced(texts)
+                scopes.append(getattr(made, "__globals__", {}))
                 methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
         other = changed(kind, [around(**methods)])
+        for scope in scopes:  # a rule may apply its own Function
+            scope.update((name, other) for name, value in [*scope.items()] if value is kind)
         subject = None if other is None else with_functions(probe.subject, {kind: other})
         return None if subject is None else replace(probe, subject=subject)
     return None

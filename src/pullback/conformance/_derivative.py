@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pullback.conformance import _tree
+from pullback.conformance._arguments import is_uniform
 from pullback.conformance._evidence import (
     FARTHER_STEP,
     FIRST_STEP,
@@ -30,7 +31,7 @@ from pullback.conformance._evidence import (
     slopes,
 )
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._stopped import held
+from pullback.conformance._stopped import as_meant, held
 from pullback.conformance._vectors import are_finite, coarsest, flatten, unflatten
 
 __all__ = [
@@ -76,16 +77,17 @@ class Trial:
 def judge(probe: Probe, only: int | None = None, wanted: int = 2, **options: Any) -> Trial:
     """Compare backward with finite differences, of all inputs or of one, until that is settled.
 
-    Zeros hide what they are multiplied by, as weights do that begin there: the derivative is right
-    beside them too then.
+    Zeros hide what they are multiplied by, and ones that they are a factor, as weights do that
+    begin there: the derivative is right beside them too then.
     """
     wanted = wanted_of(probe) if wanted > 1 else wanted
     return decide(lambda number: try_derivative(probe, number, only), wanted, **options)
 
 
 def wanted_of(probe: Probe) -> int:
-    """How many comparisons are to agree: two at the given point, and one beside zeros."""
-    return 2 + any(bool((point == 0).any()) for point in probe.inputs.points())
+    """How many comparisons are to agree: two at the given point, and one beside what hides."""
+    points = probe.inputs.points()
+    return 2 + any(bool((point == 0).any()) or is_uniform(point) for point in points)
 
 
 def decide(
@@ -248,17 +250,20 @@ def second_slopes(
 ) -> Slopes | None:  # fmt: skip
     """How the Function's own backward changes along a direction, by finite differences alone.
 
-    This is the one oracle for every second derivative: forward runs again at each moved point.
+    This is the one oracle for every second derivative: forward runs again at each moved point, but
+    what is stopped, and outputs that backward reads, move as backward says (`as_meant`).
     Start and step are of the inputs, then of the cotangents; ``None`` where no gradient is defined.
     """
     count = len(probe.inputs.differentiable)
-    there = held(probe, list(start[:count])) if probe.stops else probe
+    there = as_meant(probe, list(start[:count]), list(step[:count]))
 
-    def backward(moved: Tensors) -> Tensors:
-        return there.backward(moved[:count], moved[count:])
+    def at(t: float) -> torch.Tensor:
+        def backward(moved: Tensors) -> Tensors:
+            return there(t).backward(moved[:count], moved[count:])
 
-    grain = max(probe.grain, _coarse(start))
-    return _slopes(probe.along(backward, list(step), list(start)), grain, first)
+        return probe.along(backward, step, start)(t)
+
+    return _slopes(at, max(probe.grain, _coarse(start)), first)
 
 
 # How far a backward may be from itself, beside how far it is from the truth.

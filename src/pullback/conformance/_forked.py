@@ -19,18 +19,14 @@ from pullback.conformance._guard import device_in_use, has_device
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "Stuck", "can_copy", "forked"]
+__all__ = ["Copy", "ProcessDied", "can_copy", "forked", "unharmed"]
 
 _SECONDS = 20.0
 _POLL = 0.2
 
 
 class ProcessDied(Exception):
-    """The copy of the process ended without an answer."""
-
-
-class Stuck(Exception):
-    """The copy waits, perhaps for a lock that another thread of the original holds."""
+    """The copy of the process ended without an answer, or was given up."""
 
 
 class Copy:
@@ -68,15 +64,15 @@ class Copy:
         """What the work returns; asked once.
 
         Raises:
-            ProcessDied: the copy was killed, or ended without an answer.
-            Stuck: it has given none in time.
+            ProcessDied: the copy was killed, ended without an answer, or has given none in time:
+                it may wait for a lock that another thread of the original held.
         """
         spent = WorkTime(self._child.pid)
         try:
             self._connection.send_bytes(b"?")
             while not self._connection.poll(_POLL):
                 if spent.seconds > seconds:
-                    raise Stuck
+                    raise ProcessDied(f"The copy gave no answer within {seconds:g} s.")
             packed = io.BytesIO(self._connection.recv_bytes())
             self.answered = True
             return torch.load(packed, weights_only=False)  # of our own copy
@@ -100,20 +96,29 @@ def _end(owner: int, child: Child, connection: Connection) -> int | None:
 def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
     """The plain data that ``work`` returns, from a copy of this process where one can be made.
 
+    Then it is not done here, whatever becomes of the copy: it may have been the end of it.
+
     Raises:
-        ProcessDied: the copy was killed, or ended without an answer. One that gives none in time
-            is given up, and the work is done here.
+        ProcessDied: the copy was killed, ended without an answer, or gave none in time.
 
     Example:
         >>> forked(lambda: [1, 2])
         [1, 2]
     """
-    if not can_copy():
-        return work()
+    return Copy(work).ask(seconds) if can_copy() else work()
+
+
+def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
+    """What ``work`` returns, as `forked`, or something else where it ends its process.
+
+    Example:
+        >>> unharmed(lambda: os._exit(1), "nothing") if can_copy() else "nothing"
+        'nothing'
+    """
     try:
-        return Copy(work).ask(seconds)
-    except Stuck:
-        return work()
+        return forked(work)
+    except ProcessDied:
+        return otherwise
 
 
 def can_copy() -> bool:
@@ -139,7 +144,7 @@ def can_copy() -> bool:
 def _a_copy_differentiates() -> bool:
     try:
         return Copy(_differentiate).ask()
-    except (ProcessDied, Stuck):
+    except ProcessDied:
         return False
 
 

@@ -3,23 +3,19 @@
 import functools
 import gc
 import inspect
-import random
-import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
+from pullback.internal._generators import PutBack, rewinds
 from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["ContextTensor", "PutBack", "context_tensors", "own_generators", "rewinds",
-           "tensors_within"]  # fmt: skip
-
-PutBack = Callable[[], object]
+__all__ = ["ContextTensor", "context_tensors", "own_generators", "tensors_within"]
 
 _DEPTH = 7
 _MOST = 20_000  # whatever holds more is no place for a generator or a tensor of the call
@@ -201,17 +197,3 @@ def own_generators(target: Any) -> list[PutBack]:
     reached = {id(found.value): found.value for found in _held(target, whole=True)}
     every = (rewinds(value) for value in reached.values())
     return [put_back for put_back in every if put_back is not None]
-
-
-def rewinds(value: Any) -> PutBack | None:
-    """What puts a generator back to where it is; ``None`` for anything else."""
-    if isinstance(value, torch.Generator):
-        return functools.partial(value.set_state, value.get_state())
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-        return functools.partial(value.setstate, value.getstate())
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None and isinstance(value, numpy.Generator):
-        return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    if numpy is not None and isinstance(value, numpy.RandomState):
-        return functools.partial(value.set_state, value.get_state(legacy=False))
-    return None

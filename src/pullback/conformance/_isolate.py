@@ -1,7 +1,8 @@
-"""Run the clauses in a process of their own: a crash or a hang there is a verdict here.
+"""Run the clauses here, or in a process of their own: a crash or a hang there is a verdict here.
 
 Two kinds of process: a fresh one, which imports the Function and reads the inputs from a file, and
-a copy of this one, which has both as they are.
+a copy of this one, which has both as they are. Wherever clauses run, what is found is told by the
+same messages.
 """
 
 import json
@@ -15,9 +16,10 @@ from typing import Any, Literal
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, Clause
 from pullback.conformance._forked import can_copy
-from pullback.conformance._guard import environment
+from pullback.conformance._guard import environment, guarded
+from pullback.conformance._held import own_generators
 from pullback.conformance._subject import Subject
-from pullback.conformance._worker import LOADING, answer, locate, pack
+from pullback.conformance._worker import LOADING, answer, judge, locate, pack
 from pullback.errors import ArgumentError
 from pullback.internal._defaults import read_defaults
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
@@ -25,7 +27,7 @@ from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Isolation", "check_isolated"]
+__all__ = ["Isolation", "check_clauses"]
 
 Isolation = bool | Literal["copy"]
 
@@ -63,6 +65,25 @@ class _State:
         if self.on_finding is not None:
             self.on_finding(finding)
 
+    def take(self, message: dict[str, Any]) -> None:
+        """Take in what is said, here or by a worker."""
+        self.since = self.worked
+        if self.until is None and self.timeout is not None:
+            self.until = self.since + self.timeout
+        if "started" in message:
+            self.running, self.trying = message["started"], ""
+            if self.on_start is not None:
+                self.on_start(self.running)
+        self.trying = message.get("trying", self.trying)
+        vars(self).update(message.get("prepared", {}))
+        if "finding" in message:
+            self.add(Finding(**message["finding"]))
+            self.running = ""
+        if "misfit" in message:
+            raise ArgumentError(
+                message["misfit"], given=message["given"], expected="inputs the function accepts"
+            )
+
     def overdue(self) -> str:
         """Why the worker is waited for no longer, or an empty text."""
         if self.until is None:
@@ -74,19 +95,19 @@ def _no_answer(seconds: float) -> str:
     return f"It gave no answer within {seconds:g} s, the time that it may take."
 
 
-def check_isolated(
+def check_clauses(
     subject: Subject,
     arguments: Arguments,
     clauses: Sequence[Clause],
     *,
     seed: int,
     timeout: float | None,
-    isolate: Isolation = True,
+    isolate: Isolation = False,
     thorough: bool = False,
     on_finding: Callable[[Finding], object] | None = None,
     on_start: Callable[[str], object] | None = None,
 ) -> Report:
-    """Check in worker processes, with the options of `check`.
+    """Check here, or in worker processes, with the options of `check`.
 
     A worker that dies or hangs is replaced for the next clause; that in which it died or hung has
     the verdict ``crashes``.
@@ -102,21 +123,40 @@ def check_isolated(
         on_finding=on_finding,
         on_start=on_start,
     )
+    asked = [clause.id for clause in clauses]
+    request: dict[str, Any] = {
+        "gradient": subject.gradient, "seed": seed, "infer": True, "thorough": thorough,
+        "asked": asked, "clauses": asked, "spared": (), "causes": (), "apart": bool(isolate),
+    }  # fmt: skip
+    if isolate:
+        _check_apart(subject, arguments, clauses, state, request, isolate)
+    else:
+        with guarded((*arguments.generators, *own_generators(subject.target))):
+            judge(subject, arguments, request, lambda **said: state.take(said), timeout)
+    findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
+    return Report(
+        subject.name, state.gradient, state.inferred, findings, seed,
+        time.perf_counter() - started, environment(), tuple(state.constants), state.unfinished,
+    )  # fmt: skip
+
+
+def _check_apart(  # noqa: PLR0917 - what one check is made of
+    subject: Subject, arguments: Arguments, clauses: Sequence[Clause], state: _State,
+    request: dict[str, Any], isolate: Isolation,
+) -> None:  # fmt: skip
+    """Have workers run the clauses, one after the other until all have a verdict."""
     with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        start = _starter(subject, arguments, folder, isolate, [clause.id for clause in clauses])
+        start = _starter(subject, arguments, folder, isolate, request["asked"])
         while not state.unfinished and (left := _left(clauses, state)):
-            request: dict[str, Any] = {
-                "gradient": subject.gradient, "seed": seed,
-                "infer": state.infer, "thorough": thorough,
-                "asked": [clause.id for clause in clauses],
-                "defaults": read_defaults(), "spared": state.spared,
-            }  # fmt: skip
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
-            request["clauses"] = quick or left
             silent = (f for f in state.findings.values() if f.verdict is Verdict.BROKEN)
-            request["causes"] = [asdict(finding) for finding in silent if not finding.cause]
+            request |= {
+                "infer": state.infer, "defaults": read_defaults(), "spared": state.spared,
+                "clauses": quick or left,
+                "causes": [asdict(finding) for finding in silent if not finding.cause],
+            }  # fmt: skip
             (folder / "answers.jsonl").write_text("")
             state.read, state.running, state.since = 0, "", state.worked
             try:
@@ -125,14 +165,9 @@ def check_isolated(
                 state.unfinished = "interrupted"
                 break
             asked = [clause for clause in clauses if clause.id in request["clauses"]]
-            _judge_end(state, end, asked, subject, seed)
+            _judge_end(state, end, asked, subject, request["seed"])
     if state.unfinished:
         state.unfinished += f"; not run: {', '.join(_left(clauses, state))}"
-    findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
-    return Report(
-        subject.name, state.gradient, state.inferred, findings, seed,
-        time.perf_counter() - started, environment(), tuple(state.constants), state.unfinished,
-    )  # fmt: skip
 
 
 def _left(clauses: Sequence[Clause], state: _State) -> list[str]:
@@ -205,23 +240,7 @@ def _read_answers(folder: Path, state: _State) -> None:
     complete = fresh[: fresh.rfind(b"\n") + 1]
     state.read += len(complete)
     for line in complete.splitlines():
-        message = json.loads(line)
-        state.since = state.worked
-        if state.until is None and state.timeout is not None:
-            state.until = state.since + state.timeout
-        if "started" in message:
-            state.running, state.trying = message["started"], ""
-            if state.on_start is not None:
-                state.on_start(state.running)
-        state.trying = message.get("trying", state.trying)
-        vars(state).update(message.get("prepared", {}))
-        if "finding" in message:
-            state.add(Finding(**message["finding"]))
-            state.running = ""
-        if "misfit" in message:
-            raise ArgumentError(
-                message["misfit"], given=message["given"], expected="inputs the function accepts"
-            )
+        state.take(json.loads(line))
 
 
 def _judge_end(

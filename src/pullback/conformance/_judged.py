@@ -54,8 +54,7 @@ class Judge:
             return Grade.BESIDE if there is not None else Grade.NOWHERE
         if not (self._is_right(there) and self._is_linear(there)):
             return Grade.NOWHERE
-        alone = [there.inputs.with_differentiable([k]) for k in there.inputs.differentiable]
-        if not all(_runs(there.at(inputs)) for inputs in alone):
+        if not all(_runs(there.at(inputs)) for inputs in self.alone):
             return Grade.HERE
         if not all(self._is_right(there.at(inputs)) for inputs in self.elsewhere):
             return Grade.HERE
@@ -76,6 +75,13 @@ class Judge:
             gap = linearity_gap(probe)
             return gap is None or gap.place != self.only
         return False
+
+    @cached_property
+    def alone(self) -> Sequence[Arguments]:
+        """The arguments with one of them that needs a gradient, where backward runs at all."""
+        given, probe = self.rule.probe.inputs, self.rule.probe
+        found = [given.with_differentiable([k]) for k in given.differentiable]
+        return [inputs for inputs in found if not self.rule.runs or _runs(probe.at(inputs))]
 
     @cached_property
     def elsewhere(self) -> Sequence[Arguments]:

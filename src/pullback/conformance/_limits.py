@@ -163,6 +163,10 @@ def _timer(which: int, number: int, seconds: float, handler: _Handler) -> Iterat
     try:
         yield
     finally:
+        signal.setitimer(which, 0.0)
+        # Its last signal may be on its way to another thread, which is not running, and would end
+        # the process by the handler that torch or Python began with: the kernel drops it here.
+        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, before)
         rest = max(left - (now() - started), 1e-3) if left else 0.0
         signal.setitimer(which, rest, interval)
-        signal.signal(number, before)

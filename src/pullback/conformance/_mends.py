@@ -12,14 +12,13 @@ import torch
 
 from pullback.conformance._limits import held
 from pullback.conformance._subject import Subject
+from pullback.conformance._tree import tensors
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 
 __all__ = ["MENDS", "Mend", "Stand", "Undo", "around", "by_autograd", "changed", "mended"]
 
 _Kind = type[torch.autograd.Function]
-
-
 Undo = Callable[[_Kind], dict[str, Any]]
 
 
@@ -103,11 +102,22 @@ def _given_to_backward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 def _given_to_forward(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[_Kind], Any]:
     """Forward is handed changed arguments."""
+    return around(forward=lambda method, *args, **named: method(
+        *_each(change, args), **_each(change, named)
+    ))  # fmt: skip
 
-    def changed(method: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(*_each(change, args), **_each(change, kwargs))
 
-    return around(forward=changed)
+def _put_back(method: Any, *args: Any, **kwargs: Any) -> Any:
+    """Forward works on copies, and what it saves of them is as it came."""
+    handed, named = _each(torch.clone, (args, kwargs))
+    before = [(copy, copy.detach().clone()) for copy in tensors((handed, named))]
+    found = method(*handed, **named)
+    given = {y.untyped_storage().data_ptr() for y in tensors(found)}
+    for copy, then in before:
+        memory = copy.untyped_storage()
+        if memory.nbytes() and memory.data_ptr() not in given:  # neither freed nor handed out
+            copy.data.copy_(then)
+    return found
 
 
 def _contiguous_with_flag(x: torch.Tensor) -> torch.Tensor:
@@ -196,7 +206,7 @@ def _state(ctx: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
     return own, [t.detach().clone() for t in saved]
 
 
-def _put_back(ctx: Any, state: tuple[dict[str, Any], list[torch.Tensor]]) -> Any:
+def _restore(ctx: Any, state: tuple[dict[str, Any], list[torch.Tensor]]) -> Any:
     own, saved = state
     for name, value in own.items():
         setattr(ctx, name, _copied(value))
@@ -219,17 +229,14 @@ def _save_all(ctx: Any) -> Any:
 
 
 def _with_all(ctx: Any, kept: Any) -> Any:
-    count, rest, places, form = kept
-    every = ctx.saved_tensors
-    leaves = list(rest)
-    for place, tensor in zip(places, every[count:], strict=True):
-        leaves[place] = tensor
-    own = pytree.tree_unflatten(leaves, form)
+    (count, rest, places, form), every = kept, ctx.saved_tensors
+    found = dict(zip(places, every[count:], strict=True))
+    own = pytree.tree_unflatten([found.get(k, leaf) for k, leaf in enumerate(rest)], form)
     return Stand(ctx, saved_tensors=every[:count], **own)
 
 
 # Backward finds on its ctx what forward left there, however often it runs.
-_restored = _kept(_state, _put_back, alone=True)
+_restored = _kept(_state, _restore, alone=True)
 # What forward left on its ctx goes through save_for_backward.
 _saving = _kept(_save_all, _with_all)
 # Backward is asked for every gradient.
@@ -360,7 +367,7 @@ MENDS: Sequence[Mend] = (
     Mend("retain", [_drawn_again],
          "Save what forward drew (ctx.save_for_backward(mask)); backward draws other numbers.",
          "Backward draws random numbers of its own."),
-    Mend("mutation", [_given_to_forward(torch.clone)]),
+    Mend("mutation", [around(forward=_put_back)]),
     Mend("mutation", [_given_to_forward(torch.clone), _restored],
          "Change nothing that backward reads from ctx: save_for_backward saves the input itself, "
          "not a copy. Work out of place there.",

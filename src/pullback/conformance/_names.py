@@ -104,8 +104,10 @@ def is_size(name: Name) -> bool:
     return ".shape[" in name.text or name.text.endswith(".numel()")
 
 
-def named_factors(factor: float, numbers: Sequence[Name]) -> Iterator[tuple[int, str]]:
-    """How a factor may be written, with ``{0}`` for what it multiplies."""
+def named_factors(
+    factor: float, numbers: Sequence[Name], close: float = CLOSE
+) -> Iterator[tuple[int, str]]:
+    """How a factor, known so closely, may be written, with ``{0}`` for what it multiplies."""
     known = [n for n in (*numbers, *_CONSTANTS) if n.value not in (0, 1, -1)]
     forms = [form for name in known for form in _forms(name)]
     whole = [
@@ -115,9 +117,9 @@ def named_factors(factor: float, numbers: Sequence[Name]) -> Iterator[tuple[int,
     ]
     pairs = (form for one, two in itertools.combinations(known, 2) for form in _of_two(one, two))
     for form in itertools.chain(forms, whole, pairs):
-        if abs(factor - form.value) <= CLOSE * abs(form.value):
+        if abs(factor - form.value) <= close * abs(form.value):
             yield form.rank, form.how
-        elif abs(factor + form.value) <= CLOSE * abs(form.value):
+        elif abs(factor + form.value) <= close * abs(form.value):
             yield form.rank, f"-{form.how}"
     yield from _together(factor, forms[:_MANY])
 

@@ -1,21 +1,25 @@
 """The autograd nodes of custom Functions: find them, call them, watch their context."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx
+from torch.autograd.graph import saved_tensors_hooks
 
+from pullback.conformance._arguments import is_composed
 from pullback.internal.torch import function_of, metadata_of
 from pullback.recording.locator import Locator
 from pullback.tensor import Function, reference_of
 
 __all__ = [
     "Marks",
+    "Saved",
     "accumulated",
     "call_backward",
     "custom_nodes",
@@ -178,6 +182,36 @@ def accumulated(
         for x, gradient in before:
             x.grad = gradient
     return [found.get(k) for k in range(len(inputs))]
+
+
+class Saved(saved_tensors_hooks):
+    """Sees what a run saves.
+
+    Arguments:
+        instead: what backward is handed in the place of some, by number.
+        copies: whether of the others it is handed copies.
+
+    Attributes:
+        tensors: what was saved, in order.
+        read: the numbers of those that were read, in order.
+    """
+
+    def __init__(
+        self, instead: Mapping[int, torch.Tensor] = MappingProxyType({}), *, copies: bool = False
+    ) -> None:
+        super().__init__(self._pack, self._unpack)
+        self._instead, self._copies = instead, copies
+        self.tensors, self.read = list[torch.Tensor](), list[int]()
+
+    def _pack(self, tensor: torch.Tensor) -> int:
+        own = tensor if is_composed(tensor) else tensor.detach()
+        self.tensors.append(own.clone() if self._copies and own is not tensor else own)
+        return len(self.tensors) - 1
+
+    def _unpack(self, number: int) -> torch.Tensor:
+        self.read.append(number)
+        own, other = self.tensors[number], self._instead.get(number)
+        return own if other is None or other.shape != own.shape else other
 
 
 @dataclass

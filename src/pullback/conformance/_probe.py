@@ -10,6 +10,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._failure import Fault, classify, describe, is_written
+from pullback.conformance._forked import unharmed
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._literal import drawn_by
@@ -76,6 +77,15 @@ class Probe(Teller):
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)
 
+    def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
+        """What is found by code that nobody has run yet, which may end the process.
+
+        Arguments:
+            work: returns plain data.
+            otherwise: what is found where it does not end.
+        """
+        return unharmed(work, otherwise) if self.trying is None else work()
+
     def at(self, inputs: Arguments) -> "Probe":
         """The probe at other arguments, which take the place of those given.
 
@@ -96,6 +106,11 @@ class Probe(Teller):
             return torch.float32
         found = [point.dtype.to_real() for point in self.inputs.points()]
         return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether its gradients have fewer digits than those of float64."""
+        return self.grain > 0 or self.dtype != torch.float64
 
     def generator(self, label: object) -> torch.Generator:
         """A generator that depends on the seed and a label only."""

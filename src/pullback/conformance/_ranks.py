@@ -30,7 +30,7 @@ from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Verdict
 
-__all__ = ["Failed", "Group", "Ranks", "refuse_here", "refuse_misfit"]
+__all__ = ["Failed", "Group", "Ranks", "Several", "refuse_here", "refuse_misfit"]
 
 _MOST = 16
 _POLL = 0.05
@@ -38,6 +38,9 @@ _STARTUP = 120.0
 # A rank of another group that is started meanwhile would hold what must close when a rank ends.
 _STARTING = threading.Lock()
 _AFTER_ERROR = 0.3  # seconds: the others wait for a rank that has raised, as a rule
+
+Several = Annotated[int, Within(f"2 to {_MOST}", lambda count: 2 <= count <= _MOST)]
+"""How many ranks."""
 
 
 @checked
@@ -64,7 +67,7 @@ class Ranks:
         2
     """
 
-    count: Annotated[int, Within(f"2 to {_MOST}", lambda count: 2 <= count <= _MOST)]
+    count: Several
     inputs: Callable[[int], tuple[Any, ...] | None] | None = None
     loss: Literal["sum", "replicated"] | None = None
 

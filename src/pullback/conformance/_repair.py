@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pullback.conformance._branches import branch_not_run
 from pullback.conformance._changes import Difference, Pair
 from pullback.conformance._judged import Grade, Judge
 from pullback.conformance._place import Rewrite
@@ -64,22 +65,27 @@ class _Repair:
                 if grade:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
-                    return self.words(owner, texts, gap, whole=whole, grade=grade)
+                    parts = rewrite.texts.items()
+                    other = max(branch_not_run(e, text, search.noted) for e, text in parts)
+                    return self.words(owner, texts, gap, whole=whole, grade=grade, other=other)
         return Right()
 
     def words(
-        self, owner: Written, texts: Mapping[Any, str], gap: float, *, whole: bool, grade: Grade
-    ) -> Right:
-        """An edit as it is told."""
+        self, owner: Written, texts: Mapping[Any, str], gap: float, *, whole: bool, grade: Grade,
+        other: int,
+    ) -> Right:  # fmt: skip
+        """An edit as it is told, with the line of which it has seen one branch alone."""
         rule = self.search.rule
         called = rule.called if whole else f"That {rule.answered} alone"
         but = f", but for {100 * gap:.2g} % of the largest entry," * (gap > 0)
         said = owner.edit(texts)
         alone = ", with these arguments alone" * (grade is Grade.HERE)
+        unseen = f", where line {other} goes the way that it went here" * bool(other)
         # Whoever made an edit that is right here alone would be led astray.
-        mend = "" if alone else f"{EDIT}{said[1:]}."
-        told = f"{called} is right{but} with {said}{alone}."
-        return Right(told, mend, whole, grade is Grade.BESIDE)
+        also = f", if that is right too where line {other} goes the other way" * bool(other)
+        mend = "" if alone else f"{EDIT}{said[1:]}{also}."
+        told = f"{called} is right{but} with {said}{alone or unseen}."
+        return Right(told, mend, whole, grade is Grade.BESIDE and not other)
 
 
 def right_edit(
@@ -147,4 +153,5 @@ def _edits(
             repairs.append(repair)
             yield from ((repair, rewrite) for rewrite in search.every())
     for repair in repairs:
+        yield from ((repair, rewrite) for rewrite in repair.search.masks(until))
         yield from ((repair, rewrite) for rewrite in repair.search.fitted(until))

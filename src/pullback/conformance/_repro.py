@@ -8,7 +8,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from pullback.conformance._guard import guarded
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject, typed_source
-from pullback.conformance._tree import replace
+from pullback.conformance._tree import is_sparse, sparse_source
 from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
@@ -80,9 +80,9 @@ def write_repro(
         return ""
     literals = Literals()
     try:
-        slots = map(_Slot, itertools.count())
+        slots = itertools.count()
         args, kwargs = (
-            _expression(replace(values, slots), inputs, literals)
+            _expression(values, inputs, literals, slots)
             for values in (inputs.args, dict(inputs.kwargs))
         )
         given_made = [
@@ -105,7 +105,7 @@ def write_repro(
         f"torch.manual_seed({seed})",
         f"args = {args}",
         f"kwargs = {kwargs}" if re.search(r"\bkwargs\b", text) else "",
-        f"xs = [{', '.join(inputs.names())}]",
+        f"xs = [{', '.join(map(_name, inputs.differentiable, inputs.names()))}]",
         _ACCUMULATE if accumulates else "",
         *given_made,
     ]
@@ -189,26 +189,32 @@ def _import(subject: Subject) -> str | None:
     return f"{line}; import pullback; F = pullback.complete(F)" if wrapped else line
 
 
-class _Slot:
-    """A tensor's place in the arguments."""
-
-    def __init__(self, position: int) -> None:
-        self.position = position
+def _name(position: int, path: str) -> str:
+    """How a differentiated tensor is called: values of a sparse one have a name of their own."""
+    return f"v{position}" if path.endswith(".values()") else path
 
 
-def _expression(value: Any, inputs: Arguments, literals: Literals) -> str:
+def _tensor(value: torch.Tensor, inputs: Arguments, literals: Literals, position: int) -> str:
+    """A tensor among the arguments, with the numbers that it has now."""
+    text = literals.of(inputs.values[position], inputs.source(position))
+    text += ".requires_grad_()" * (position in inputs.differentiable)
+    if is_sparse(value):
+        held = f"({_name(position, inputs.paths[position])} := {text})"
+        return sparse_source(value, literals.of, held)
+    return text
+
+
+def _expression(value: Any, inputs: Arguments, literals: Literals, slots: Iterator[int]) -> str:
     """Python source for a value; raises ValueError where there is none."""
-    if isinstance(value, _Slot):
-        wanted = value.position in inputs.differentiable
-        text = literals.of(inputs.values[value.position], inputs.source(value.position))
-        return f"{text}.requires_grad_()" if wanted else text
+    if isinstance(value, torch.Tensor):
+        return _tensor(value, inputs, literals, next(slots))
     if isinstance(value, dict):
-        pairs = (f"{k!r}: {_expression(v, inputs, literals)}" for k, v in value.items())
+        pairs = (f"{k!r}: {_expression(v, inputs, literals, slots)}" for k, v in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
-        return "[" + ", ".join(_expression(item, inputs, literals) for item in value) + "]"
+        return "[" + ", ".join(_expression(v, inputs, literals, slots) for v in value) + "]"
     if isinstance(value, tuple):
-        return "(" + "".join(f"{_expression(item, inputs, literals)}, " for item in value) + ")"
+        return "(" + "".join(f"{_expression(v, inputs, literals, slots)}, " for v in value) + ")"
     if isinstance(value, (torch.dtype, torch.device)):
         return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
     if isinstance(value, torch.Generator):

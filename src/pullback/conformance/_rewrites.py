@@ -18,6 +18,7 @@ from pullback.conformance._names import Name, along, is_number, is_size
 from pullback.conformance._place import Place, Rewrite, is_plain
 from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
+from pullback.conformance._tree import is_sparse
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression, names_in
 
@@ -62,6 +63,8 @@ def rewrites(
         yield from _numbers(place)
     elif is_plain(value):
         yield from of_a_tensor(place)
+    elif is_sparse(value) and value.ndim == 2:
+        yield place.to(3, f"{place.e.atom}.t()")
 
 
 def _reordered(place: Place) -> Iterator[Rewrite]:

@@ -29,6 +29,7 @@ class Rule:
     does: str = "back"  # or ``jvp``, or ``fill``: what fills the context
     name: str = ""  # the Function's, where a callable around it is looked at
     method: Callable[..., Any] | None = None  # as the author has it
+    forward: Callable[..., Any] | None = None  # what is differentiated
     left: dict[str, Any] = field(default_factory=dict)  # what forward left for it, by name
     runs: bool = False  # whether it answers as it is
     _ctx: Any = None
@@ -74,7 +75,7 @@ class Rule:
         return method(*args, **kwargs)
 
     def _forward(self, method: Any, *args: Any) -> Any:
-        self._taken = _copies(args)  # which forward may change
+        self.forward, self._taken = method, _copies(args)  # which forward may change
         return method(*args)
 
     def _called(self, method: Any, ctx: Any, *given: Any) -> Any:

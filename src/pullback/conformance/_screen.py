@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import filled, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
-__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "dies_in_a_copy", "is_foreign", "is_right",
+__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "died", "is_foreign", "is_right",
            "is_wrong"]  # fmt: skip
 
 RIGHT = "right"
@@ -188,15 +188,15 @@ def already(probe: Probe, where: str) -> Finding | None:
     return probe.skipped(f"The derivative is wrong {where} already.")
 
 
-def dies_in_a_copy(probe: Probe) -> bool:
-    """Whether a copy of the process ends with the arguments as they are.
+def died(probe: Probe, doing: str, death: ProcessDied, **told: Any) -> Finding:
+    """The finding for the end of a copy of the process, beside one with the arguments as given.
 
-    So it does where threads have been started that a copy has not, as those of OpenMP by numba.
+    That ends too where threads have been started that a copy has not, as those of OpenMP by numba.
     """
     try:
         forked(lambda: len(Run.of(probe).every))
     except ProcessDied:
-        return True
-    except Exception:  # an error is no end
-        return False
-    return False
+        return probe.skipped("A copy of the process ends with the arguments as given too.")
+    except Exception:  # noqa: S110 - an error is no end
+        pass
+    return probe.crashes(f"{doing} {death}", **told)

@@ -19,6 +19,7 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
+from pullback.conformance._masks import comparisons
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
@@ -26,7 +27,7 @@ from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._statements import statements
 from pullback.conformance._watch import Instead, Watch
-from pullback.conformance._written import Expression, Written, names_read
+from pullback.conformance._written import Expression, Written, names_read, written
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 
@@ -146,22 +147,38 @@ class Search:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
             found.append((0, Rewrite(3, texts)))
         found += [(0, rewrite) for rewrite in self.turned_round()]
-        for source in self.source.rules if self.rule.does != "fill" else ():
+        for source in self.rules if self.rule.does != "fill" else ():
             found += [(0, rewrite) for rewrite in statements(source, self.noted)]
-        found.sort(key=lambda pair: (pair[0], pair[1].rank, sum(map(len, pair[1].texts.values()))))
+        found.sort(key=self._order)
         return [rewrite for _, rewrite in found]
+
+    def _order(self, pair: tuple[int, Rewrite]) -> tuple[int, ...]:
+        """The likeliest first: of the rule itself before what others may call too, short ones."""
+        against, rewrite = pair
+        far = max(self.rules[e.rule] for e in rewrite.texts)
+        return against, rewrite.rank, far, sum(map(len, rewrite.texts.values()))
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
         """Those that may be meant otherwise: of what fills a context, what it leaves there."""
-        every = [e for source in self.source.rules for e in source.expressions]
+        every = [e for source in self.rules for e in source.expressions]
         return [e for e in every if self.rule.does != "fill" or e.is_left]
+
+    @cached_property
+    def rules(self) -> Mapping[Written, int]:
+        """The rule and what it calls, by how many calls; what forward calls is as it is meant."""
+        forward = written(self.rule.forward) if self.rule.forward is not None else None
+        shared = {source.function for source in forward.rules} if forward is not None else set()
+        found = {self.source: 0}
+        for source in self.source.rules:
+            found |= {h: found.get(source, 0) + 1 for h in source.helpers.values()}
+        return {r: far for r, far in found.items() if not far or r.function not in shared}
 
     def twice(self, e: Expression) -> list[torch.Tensor] | None:
         """All answers where an expression is doubled; ``None`` where it cannot be."""
         if e.key not in self.doubled:
             value = self.noted.first[e.key]
-            some = isinstance(value, torch.Tensor) and is_continuous(value) and bool(value.any())
+            some = is_plain(value) and is_continuous(value) and bool(value.any())
             some = some or (type(value) is float and value != 0)
             self.doubled[e.key] = self.answers(Rewrite(0, {e: f"2 * ({e.text})"})) if some else None
         return self.doubled[e.key]
@@ -175,11 +192,13 @@ class Search:
         own = self.own(twice)
         if twice is None or own is None or not self.base:
             return 0
-        moved = (own != self.pair.got) & self.pair.known
+        moved = (own - self.pair.got).abs() * self.pair.known
         if not bool(moved.any()):
             return None
         moves = {k: not torch.equal(twice[k], self.base[k]) for k in self.right}
-        spoils = bool((moved & ~self.pair.wrong).any())
+        gap, close = (self.pair.got - self.pair.expected).abs(), self.pair.difference.close
+        seen = moved > close * self.pair.size
+        spoils = bool((seen & (gap <= close * moved)).any())
         spoils = spoils or any(self.right[k] and moves[k] for k in moves)
         return 2 * spoils + any(not self.right[k] and not moves[k] for k in moves)
 
@@ -224,7 +243,7 @@ class Search:
     def factors(self, e: Expression) -> Iterator[Rewrite]:
         """The number by which it is to be multiplied, or that it is to be."""
         value = self.noted.first[e.key]
-        if isinstance(value, torch.Tensor) and is_continuous(value) and value.any():
+        if is_plain(value) and is_continuous(value) and value.any():
             twice = self.own(self.twice(e))
             if twice is None or torch.equal(twice, self.pair.got):
                 return
@@ -251,7 +270,7 @@ class Search:
             )
 
     def named(self, e: Expression, factor: float) -> Iterator[Rewrite]:
-        text = e.factor
+        text, close = e.factor, max(CLOSE, self.pair.difference.close / 3)
         if abs(factor) < CLOSE:
             yield Rewrite(3, {e: f"0 * {text}"})
         elif abs(factor + 1) < CLOSE:
@@ -259,7 +278,7 @@ class Search:
         else:
             yield from (
                 Rewrite(rank, {e: by.format(text)})
-                for rank, by in named_factors(factor, self.names_at(e)[1])
+                for rank, by in named_factors(factor, self.names_at(e)[1], close)
             )
             if int(self.pair.known.sum()) >= _FEWEST:
                 yield Rewrite(NAMELESS, {e: f"{factor:.6g} * {text}"})
@@ -283,6 +302,28 @@ class Search:
                 return None
             value += step * replace(pair, got=at).share_of(beside - at)
         return None
+
+    def masks(self, until: float) -> Iterator[Rewrite]:
+        """A mask that is another comparison of what is at hand, or that is missing."""
+        close = self.pair.difference.close * self.pair.size
+        for e in (e for e in self.expressions if e.key in self.noted.first):
+            value = self.noted.first[e.key]
+            if not is_plain(value) or value.shape != self.pair.got.shape:
+                continue
+            if time.process_time() > until:
+                return
+            text = "{}" if value.dtype == torch.bool else f"{e.factor} * ({{}})"
+            made = (text.format(f"torch.{fill}_like({e.atom}, dtype=torch.bool)")
+                    for fill in ("ones", "zeros"))  # fmt: skip
+            on, off = (self.own(self.answers(Rewrite(0, {e: other}))) for other in made)
+            if on is None or off is None:
+                continue
+            wanted = (self.pair.expected - on).abs() < (self.pair.expected - off).abs()
+            left = (torch.where(wanted, on, off) - self.pair.expected).abs()
+            if bool((left <= close)[self.pair.known].all()):
+                known = self.pair.known & (on != off)
+                found = comparisons(wanted, known, self.operands_at(e), self.names_at(e)[1])
+                yield from (Rewrite(6, {e: text.format(mask)}) for mask in found)
 
     def fitted(self, until: float) -> Iterator[Rewrite]:
         """Factors and terms that are products of what is at hand."""

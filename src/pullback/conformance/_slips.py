@@ -153,6 +153,20 @@ def _contiguous(rules: Rules) -> Iterator[Edit]:
                 yield dict.fromkeys([(rule, n) for n in places], f"{name}.contiguous()")
 
 
+def _cloned(rules: Rules, places: Any = (ast.Call, ast.Tuple)) -> Iterator[Edit]:
+    """A copy of an argument, where it is handed on."""
+    for rule, node in _nodes(rules, ast.Name):
+        given = [arg.arg for arg in rule.tree.args.args]
+        read = isinstance(node.ctx, ast.Load) and isinstance(rule.parent[node], places)
+        if read and node.id in given:
+            yield {(rule, node): f"{node.id}.clone()"}
+
+
+def _renamed(rules: Rules) -> Iterator[Edit]:
+    """A copy of an argument, where it gets another name."""
+    yield from _cloned(rules, ast.Assign)
+
+
 def _flags(rules: Rules) -> Iterator[Edit]:
     """The flag of another argument, or of any; that of the argument for one of a tensor."""
     asked = f"{_context(rules.back) if rules.back is not None else 'ctx'}.needs_input_grad"
@@ -347,7 +361,8 @@ def _attached(rules: Rules) -> Iterator[Edit]:
 
 _Made = Callable[[Rules], Iterator[Edit]]
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
-    "cotangent": (_out_of_place,), "mutation": (_out_of_place,), "retain": (_out_of_place,),
+    "cotangent": (_renamed, _out_of_place, _cloned), "retain": (_out_of_place,),
+    "mutation": (_renamed, _out_of_place, _cloned),
     "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
     "undefined": (_toggled,), "saved": (_saved,), "double": (_attached, _saved), "dtype": (_typed,),

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentTypeError
 from pullback.internal._operator import (
     definer,
     definition,
@@ -53,7 +53,7 @@ class Subject:
 
         Raises:
             ArgumentTypeError: the target cannot be called.
-            ArgumentError: the intent is unknown, or there is no such operator.
+            ArgumentError: there is no such operator.
 
         Example:
             >>> class Twice(torch.autograd.Function):
@@ -69,12 +69,6 @@ class Subject:
                 given=f"{type(target).__name__}: {target!r}",
                 expected="a torch.autograd.Function subclass, a callable of tensors, or an "
                 "operator such as 'mylib::scale'",
-            )
-        if gradient not in (None, *_INTENTS):
-            raise ArgumentError(
-                "The gradient intent is unknown.",
-                given=f"gradient={gradient!r}",
-                expected="'exact', 'surrogate', 'nonlinear' or None to infer it",
             )
         owner = getattr(target, "__self__", None)
         if _is_function(owner) and getattr(target, "__name__", "") == "apply":

@@ -18,7 +18,6 @@ _LARGE = 2**16  # entries of a tensor for which only what is likely is tried
 # Of a factor, what is read, the expression and an operand, with their ranks.
 _WITH_ONE = {
     "{0} * {1}": 3, "{0} / {1}": 3, "{0} * (1 - {1})": 5, "{0} * {1}.sign()": 5,
-    "{0} * ({1} > 0)": 6, "{0} * ({1} < 0)": 6,
     "{0} * {1} ** 2": 5, "{0} / {1} ** 2": 5, "{0} * (1 - {1} ** 2)": 6, "{2} + {1}": 6,
     "{2} - {1}": 6, "{0} * {1}.conj()": 6,
     # What a norm, a softmax or a projection takes away.
@@ -26,9 +25,6 @@ _WITH_ONE = {
     "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
     "{2} - {1} * {3}.sum(-1, keepdim=True)": 6,
 }  # fmt: skip
-# By a number: where a gradient stops.
-_MASKS = ("{0} * ({1} < {2})", "{0} * ({1} > {2})", "{0} * ({1}.abs() < {2})",
-          "{0} * ({1}.abs() > {2})")  # fmt: skip
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
 # Of what forward left, one for the other: a logarithm, a logit, an angle.
@@ -82,18 +78,16 @@ def _with_names(place: Place) -> Iterator[Rewrite]:
         yield place.to(4, f"{factor} / {number.text}")
     for name in place.tensors():
         other = name.value
-        if other.dtype == torch.bool and _go_together(other, value):
-            yield place.to(4, f"{factor} * {name.text}", name.text)
-            yield place.to(5, f"{factor} * ~{name.text}", name.text)
-        if not is_continuous(other) or other.is_complex() > value.is_complex():
-            continue
         views = [name.text] * _go_together(other, value)
         if other.ndim and _go_together(other[..., None], value) and not views:
             views.append(f"{name.text}[..., None]")
+        for mask in views if other.dtype == torch.bool else ():
+            yield place.to(4, f"{factor} * {mask}", name.text)
+            yield place.to(5, f"{factor} * ~{mask}", name.text)
+        if not is_continuous(other) or other.is_complex() > value.is_complex():
+            continue
         if other.ndim > 1 and _go_together(other.mT, value):
             views.append(f"{name.text}.mT")
-        for option in options if views else ():
-            yield from (place.to(6, how.format(factor, name.text, option.text)) for how in _MASKS)
         for form, rank in _WITH_ONE.items():
             for one in views:
                 yield place.to(rank, form.format(factor, one, *ends), name.text)
@@ -131,7 +125,7 @@ def _arranged(place: Place) -> Iterator[Rewrite]:
     for text in dict.fromkeys([atom, *read]):
         yield from _shifted(place, text)
     if value.is_complex():
-        yield place.to(3, f"{atom}.conj()")
+        yield place.to(1, f"{atom}.conj()")  # the slip of whoever differentiates in the plane
 
 
 def _shifted(place: Place, text: str) -> Iterator[Rewrite]:

@@ -11,6 +11,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._forked import ProcessDied, can_copy, forked
 from pullback.conformance._probe import Probe
+from pullback.conformance._screen import died
 from pullback.conformance._subject import Subject
 from pullback.internal.torch import (
     FakeTensor,
@@ -77,7 +78,7 @@ def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
     try:
         return forked(lambda: _alone(probe, test), _SECONDS)
     except ProcessDied as death:
-        return probe.crashes(f"A run on fake tensors ends the process. {death}")
+        return died(probe, "A run on fake tensors ends the process.", death)
 
 
 def _ends(probe: Probe) -> bool:

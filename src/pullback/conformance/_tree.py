@@ -1,11 +1,38 @@
-"""Tensors inside nested arguments: find them with their path, and put others in their place."""
+"""Tensors inside nested arguments: find them with their path, and put others in their place.
 
-from collections.abc import Iterator, Mapping
+A sparse tensor is a container too: of its values, where its indices say. So what moves are numbers
+that it has, and its pattern stays: beside it a derivative is of no concern to whoever works with
+sparse tensors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["leaves", "replace", "tensors", "walk"]
+__all__ = ["is_sparse", "leaves", "replace", "sparse_source", "tensors", "walk"]
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether it is a tensor that holds values at some places alone."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo
+
+
+def sparse_source(sparse: torch.Tensor, source: Callable[[torch.Tensor], str], values: str) -> str:
+    """Python source for a sparse tensor, of that for its values, and of how tensors are written."""
+    indices = source(sparse.detach().coalesce().indices())
+    shape = tuple(sparse.shape)
+    return f"torch.sparse_coo_tensor({indices}, {values}, {shape}, is_coalesced=True)"
+
+
+def _with_values(sparse: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor of the same pattern with other values."""
+    whole = sparse.detach().coalesce()
+    if values.shape != whole.values().shape:
+        raise ValueError("a sparse tensor has another number of values")
+    return torch.sparse_coo_tensor(
+        whole.indices(), values, whole.shape, is_coalesced=True, check_invariants=False
+    )
 
 
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -21,6 +48,8 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from walk(item, f"{path}[{index}]")
+    elif is_sparse(value):
+        yield f"{path}.values()", value.coalesce().values()
     else:
         yield path, value
 
@@ -62,4 +91,6 @@ def replace(value: Any, items: Iterator[Any]) -> Any:
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return parts if isinstance(value, list) else tuple(parts)
+    if is_sparse(value):
+        return _with_values(value, next(items))
     return next(items) if isinstance(value, torch.Tensor) else value

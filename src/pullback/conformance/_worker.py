@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from dataclasses import replace as with_fields
@@ -36,7 +36,7 @@ from pullback.recording.codec import EXPRESSION, Encoder, Loader, NotPlain, deco
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
-__all__ = ["LOADING", "answer", "locate", "main", "pack", "unpack", "warm"]
+__all__ = ["LOADING", "answer", "judge", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
@@ -100,26 +100,36 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
 
 def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
     """Answer a request, in a fresh process or in a copy of the one that made it."""
-    say = partial(_say, folder)
     # Checks run side by side, and the threads of an original are not in its copy: what waits for
     # one would wait for ever. So are the numbers of a check the same on any machine.
     torch.set_num_threads(1)
     compile_in_one_thread()
     set_defaults(*request["defaults"])
+    try:
+        judge(subject, arguments, request, partial(_say, folder))
+    except ArgumentError as error:
+        _say(folder, misfit=error.what, given=error.given)
+
+
+def judge(
+    subject: Subject, arguments: Arguments, request: dict[str, Any], say: Callable[..., object],
+    timeout: float | None = None,
+) -> None:  # fmt: skip
+    """Run the clauses that a request asks for, and say each thing as soon as it is known.
+
+    Raises:
+        ArgumentError: the inputs do not fit.
+    """
     say(started="prepare")
-    with unpatched() as replaced, silenced(), limit(None):
-        try:
-            fresh = "first-call" in request["clauses"]
-            probe = prepare(subject, arguments, request["seed"], fresh=fresh)
-        except ArgumentError as error:
-            say(misfit=error.what, given=error.given)
-            return
+    with unpatched() as replaced, silenced(), limit(timeout):
+        fresh = "first-call" in request["clauses"]
+        probe = prepare(subject, arguments, request["seed"], fresh=fresh)
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
     probe = with_fields(
         probe, thorough=request["thorough"], spared=frozenset(request["spared"]),
-        trying=lambda clause: say(trying=clause),
+        trying=(lambda clause: say(trying=clause)) if request["apart"] else None,
     )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
                   "constants": probe.constants})  # fmt: skip
@@ -127,7 +137,7 @@ def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], fold
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,
         asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
-        known=[Finding(**fields) for fields in request["causes"]],
+        timeout=timeout, known=[Finding(**fields) for fields in request["causes"]],
     ):  # fmt: skip
         say(finding=asdict(finding))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -59,10 +59,13 @@ class Expression(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """Whether its statement reaches the first argument, which is the context."""
+        """Whether its statement reaches the first argument, the context, or binds what does."""
+        context = self.rule.tree.args.args[0].arg
         statement = self.rule.statement(self.node)
-        names = (n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
-        return self.rule.tree.args.args[0].arg in names
+        bound = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
+        names = [n for n in ast.walk(self.rule.tree) if isinstance(n, ast.Name) and n.id in bound]
+        reads = [self.rule.statement(n) for n in names if isinstance(n.ctx, ast.Load)]
+        return all(context in names_read(other) for other in reads or [statement])
 
     @property
     def is_looped(self) -> bool:
@@ -341,6 +344,9 @@ def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
         depth: how deep calls are followed.
         main: the file of the rule that calls it, if any.
     """
+    if isinstance(function, MethodType):  # of the class
+        found = written(function.__func__, depth, main)
+        return found and replace(found, bound=function.__self__)
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
         return None

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._around import EVERY, Around, at_hand, step_of
+from pullback.conformance._arguments import Arguments, is_uniform
+from pullback.conformance._around import Around, at_hand, chosen_places, lone_place, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
@@ -25,15 +25,13 @@ from pullback.conformance._rule import Rule
 from pullback.conformance._structure import stepping
 from pullback.conformance._tree import walk
 from pullback.conformance._values import window
-from pullback.conformance._vectors import inner
+from pullback.conformance._vectors import spread
 from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
 __all__ = ["edit_of", "wrong_derivative"]
 
-_SOME = 96
-_ENDS = 24
 _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
 _SECONDS = 1.5
@@ -151,10 +149,10 @@ def _told(
 def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, str, str] | None:
     """A gradient by differences (NaN where not moved), by backward, how they differ, the mend."""
     probe, points, point = at.probe, at.points, at.points[only]
-    places = _places(point.numel())
+    places = chosen_places(point.numel())
     if not places:
         return None
-    lone = _lone_place(at, only)
+    lone = lone_place(at, only)
     around = range(max(lone - _NEAR, 0), min(lone + _NEAR + 1, point.numel()))
     expected, known = at.gradient(only, [*around, *places])
     handed = [w.clone() for w in at.weights]
@@ -163,7 +161,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     answered = torch.zeros_like(point) if got is None else got
     if not known.any() or answered.shape != point.shape:
         return None
-    tolerance = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+    tolerance = _APART[torch.float32 if probe.is_coarse else torch.float64]
     gap = (answered.cpu() - expected.cpu())[known].abs()
     if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
         return None
@@ -175,7 +173,8 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
-    mend = _edit(at, only, replace(sharp, got=finite))
+    mend = _edit_where_nothing_hides(at, only)
+    mend = mend if mend.said else _edit(at, only, replace(sharp, got=finite))
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
@@ -196,7 +195,28 @@ def _filled(
     return expected, known
 
 
+def _edit_where_nothing_hides(at: Around, only: int) -> Right:
+    """The edit that is found where other numbers stand for those that are all zero, or all one.
+
+    Beside these a conjugate, a factor or a term is lost unseen, and much is right by chance.
+    """
+    inputs = at.probe.inputs.with_points(at.points)
+    hiding = [is_uniform(v) and k not in inputs.owned for k, v in enumerate(inputs.values)]
+    values = [
+        spread(v, at.probe.generator(f"hides {k}")) if hides else v
+        for k, (v, hides) in enumerate(zip(inputs.values, hiding, strict=True))
+    ]
+    with suppress(Exception):  # refused there
+        there = at.probe.at(inputs.with_values(values))
+        return edit_of(there, only) if any(hiding) and judge(there, only).is_wrong else Right()
+    return Right()
+
+
 def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:
+    return Right(*at.probe.apart(lambda: tuple(_edit_here(at, only, difference, name)), Right()))
+
+
+def _edit_here(at: Around, only: int, difference: Difference, name: str) -> Right:
     at = replace(at, until=time.process_time() + 3 * _SECONDS)
     inputs = at.probe.inputs.with_points(at.points)
     rules = [
@@ -236,7 +256,7 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         base, steps = probe.output_values(points), [stepping(point) for point in points]
         until = time.process_time() + _SECONDS
         at = Around(probe, points, probe.spread(base, "weights 0"), base, until, steps)
-        expected, known = at.gradient(only, _places(points[only].numel()))
+        expected, known = at.gradient(only, chosen_places(points[only].numel()))
         got = torch.zeros_like(expected)
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
@@ -313,7 +333,7 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
             step = probe.direction(label, only)[only]
             found = there.slope(only, step)
             terms = (gradient.conj() * step).real.double()
-            apart = _APART[torch.float32 if probe.rough or probe.grain else torch.float64]
+            apart = _APART[torch.float32 if probe.is_coarse else torch.float64]
             # Where all is zero, what rounding leaves of differences is.
             least = sum(
                 float((w * y).abs().sum()) for w, y in zip(at.weights, at.base, strict=True)
@@ -324,36 +344,6 @@ def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> 
     except Exception:  # outside of the domain of forward
         return False
     return True
-
-
-def _lone_place(at: Around, only: int) -> int:
-    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
-    low, high = 0, at.points[only].numel()
-    if high <= EVERY:
-        return 0
-    step = at.probe.direction("lone entry", only)[only].reshape(-1)
-    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
-
-    def gap(low: int, high: int) -> float:
-        moved = torch.zeros_like(step)
-        moved[low:high] = step[low:high]
-        slope = at.slope(only, moved.view(at.points[only].shape))
-        return 0.0 if slope is None else abs(slope - inner(gradient, moved))
-
-    while high - low > 1 and time.process_time() < at.until:
-        middle = (low + high) // 2
-        left = gap(low, middle) >= gap(middle, high)
-        low, high = (low, middle) if left else (middle, high)
-    return low
-
-
-def _places(count: int) -> list[int]:
-    """Every entry, or those at both ends and some between."""
-    if count <= EVERY:
-        return list(range(count))
-    between = [int(k * count / _SOME) for k in range(_SOME)]
-    ends = [*range(_ENDS), *range(count - _ENDS, count)]
-    return sorted({*between, *ends})
 
 
 def _difference(

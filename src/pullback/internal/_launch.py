@@ -67,6 +67,7 @@ def launched(
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
     inside: str = "",
+    whole: bool = False,
 ) -> Iterator[Launched]:
     """Start a program, which keeps its terminal, its arguments and its exit.
 
@@ -87,8 +88,8 @@ def launched(
         variables["PULLBACK_RECORD_LIMITS"] = ",".join(str(number) for number in numbers)
         parts = [str(_BOOTSTRAP), variables.get("PYTHONPATH", "")]
         variables["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
-        if inside:
-            variables["PULLBACK_RECORD_INSIDE"] = inside
+        variables["PULLBACK_RECORD_INSIDE"] = inside
+        variables["PULLBACK_RECORD_WHOLE"] = "1" if whole else ""
         if eager:
             variables["TORCHDYNAMO_DISABLE"] = "1"
         try:

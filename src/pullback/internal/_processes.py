@@ -72,16 +72,26 @@ class Child:
 
     def has_ended(self) -> bool:
         """Whether it has ended."""
+        return self._has_ended() is not False
+
+    def _has_ended(self) -> bool | None:
+        """``None`` where the program waits for whatever child has ended, and got this one."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
-            return True  # the program waits for whatever child has ended, and got this one
+            return None
 
     def end(self) -> int:
         """Kill what is left of the group; the status of its leader, negative for a signal."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self._has_ended() is not None:  # or its number may be that of another group by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         return self._reap()
+
+    def ask_to_end(self) -> None:
+        """Send it SIGTERM, alone of its group."""
+        if self._has_ended() is False:
+            os.kill(self.pid, signal.SIGTERM)
 
     def shorten(self) -> None:
         """Drop what it has printed once that is more than anybody reads."""
@@ -146,7 +156,9 @@ def start_copy(
         os.setpgid(pid, pid)
 
     def reap() -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(ChildProcessError):
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return 0
 
     return Child(pid, log, reap)
 

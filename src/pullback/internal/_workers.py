@@ -51,6 +51,7 @@ __all__ = ["prepare_worker", "start_worker"]
 
 # Seconds of work: to import torch takes some.
 _START_SECONDS = 120.0
+_PATIENCE = 2.0  # seconds, in which a server ends its copies
 _POLL = 0.02
 _SERVER = "pullback.internal._workers"
 
@@ -105,9 +106,8 @@ class _Client:
             else:
                 self._process = start_module(_SERVER, folder, stdin=theirs.fileno())
         self._asking = threading.RLock()
-        self._copies: set[int] = set()
         self.close = weakref.finalize(
-            self, _close, os.getpid(), self._connection, self._process, self._copies, folder
+            self, _close, os.getpid(), self._connection, self._process, folder
         )
 
     def start(self, module: str, folder: Path, loaded: str) -> Child:
@@ -129,7 +129,6 @@ class _Client:
             except _Gone:
                 # What the copy runs may have killed the server: it is not run a second time.
                 return _Copy(self._process.pid, log, lambda: -signal.SIGKILL)
-            self._copies.add(pid)
         return _Copy(pid, log, lambda: self._end(pid))
 
     def tell(self, request: dict[str, Any]) -> None:
@@ -168,19 +167,20 @@ class _Client:
                 return self._ask({"end": pid})
         except _Gone:
             return -signal.SIGKILL  # its copies end with it
-        finally:
-            self._copies.discard(pid)
 
 
-def _close(
-    owner: int, connection: Connection, process: Child, copies: set[int], folder: Path
-) -> None:
-    """End a server and its copies; a copy of its owner leaves them alone."""
+def _close(owner: int, connection: Connection, process: Child, folder: Path) -> None:
+    """End a server and its copies; a copy of its owner leaves them alone.
+
+    It is the server that ends its copies, with what they have started: their numbers are theirs as
+    long as it has not waited for them.
+    """
     connection.close()
     if os.getpid() == owner:
-        for pid in copies:  # with what they have started
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        process.ask_to_end()
+        until = time.monotonic() + _PATIENCE
+        while not process.has_ended() and time.monotonic() < until:
+            time.sleep(_POLL / 10)
         process.end()
         shutil.rmtree(folder, ignore_errors=True)  # it may not have come so far
 
@@ -249,6 +249,7 @@ class _Server:
     def serve(self, parent: int) -> None:
         """Answer until the other side is gone, or nobody has asked for long."""
         since = time.monotonic()  # by the clock: nobody waits for it
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             while os.getppid() == parent and (
                 self._children or time.monotonic() - since < _IDLE_SECONDS
@@ -259,11 +260,13 @@ class _Server:
                 if self._is_asked(1.0):
                     self._answer(self._connection.recv())
                     since = time.monotonic()
-        except (EOFError, OSError):
+        except (EOFError, OSError, KeyboardInterrupt):
             pass
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             for child in self._children.values():
                 child.end()
+            os._exit(0)
 
     def _is_asked(self, seconds: float) -> bool:
         return bool(select.select([self._connection], [], [], seconds)[0])

@@ -27,6 +27,7 @@ def record_program(
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
     inside: str = "",
+    whole: bool = False,
 ) -> tuple[Recording, ProgramError | None]:
     """Run ``command`` as it is and return what it applied.
 
@@ -38,8 +39,10 @@ def record_program(
         eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
         environment: in place of ``os.environ``.
         stdout: the descriptor for the program's standard output; that of this process if ``None``.
-        inside: the name of a module with a ``copy_call``, as here, and a ``finish(records)`` which
-            each process of the program runs at its end; the recording then holds no calls.
+        inside: the name of a module with a ``finish(records, directory)`` which each process of the
+            program runs at its end, for the calls that no recording can hold; it may leave answers
+            in the directory, as JSON with the name of the Function: ``Recording.answers``.
+        whole: for all calls; the recording then holds none.
 
     Returns:
         The recording, and the failure of the program if it ended with another status than 0.
@@ -56,7 +59,7 @@ def record_program(
     """
     with launched(
         command, limits or Limits(), eager=eager, environment=environment, stdout=stdout,
-        inside=inside,
+        inside=inside, whole=whole,
     ) as program:  # fmt: skip
         return collect(program)
 

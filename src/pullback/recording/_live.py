@@ -1,4 +1,7 @@
-"""Keep a call with its objects as they are, for a check in the process that made it."""
+"""Keep a call with its objects as they are, for a check in the process that made it.
+
+A copy of this file is imported into the program that is recorded.
+"""
 
 import copy
 from typing import Any
@@ -12,10 +15,9 @@ from pullback.internal.torch import (
     pytree,
 )
 from pullback.recording._recorder import Call
-from pullback.recording._spool import place_of
-from pullback.recording.codec import TENSORS
+from pullback.recording.codec._encode import TENSORS
 
-__all__ = ["copy_call"]
+__all__ = ["copy_call", "place_of"]
 
 
 def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Call | None:
@@ -53,6 +55,17 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
         arguments, named = pytree.tree_map(copied, (tuple(args), keywords))
     place = place_of(0)
     return Call(arguments, named, [], size, 1 if place is None else place[1])
+
+
+def place_of(number: int) -> tuple[int, int, int] | None:
+    """Which rank makes the call, of how many, and the how manieth of its Function it is.
+
+    ``None`` in a process that is no rank.
+    """
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size(), number
 
 
 def _other_tensor(value: torch.Tensor) -> torch.Tensor:

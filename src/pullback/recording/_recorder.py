@@ -3,7 +3,8 @@
 `Recorder` watches the calls of ``torch.autograd.Function.apply``. A call whose shapes, dtypes
 and kinds of arguments were seen before costs a few microseconds (``benchmarks/bench_recorder.py``);
 a new one is copied before it runs, so that an in-place forward is recorded as it was called, and
-kept only when it succeeds. What is kept is bounded in calls and bytes.
+kept only when it succeeds. What is kept is bounded in calls and bytes. A call that has no form in
+which it can be kept elsewhere may be kept here, with its objects as they are.
 
 Which gradients a call asks for is the pattern of ``requires_grad`` among its tensors. A program may
 try a Function out without any before it trains, so that the first calls show little: those of each
@@ -64,6 +65,8 @@ class Record:
     locator: Locator
     script: str = ""
     slot: int = 0
+    named: bool = True  # whether another process finds it by its name
+    written: bool = False  # whether a call is kept outside of this process
     full: bool = False
     ignored: bool = False
     calls: list[Call] = field(default_factory=list)
@@ -82,6 +85,8 @@ class Recorder:
             itself keeps the call where there is no other place.
         limits: how much to keep.
         changed: is told when a Function or a reason is new.
+        live: copies, likewise, what ``copy`` refuses, or of a Function that has no name to be found
+            by: for a check in this process. The record itself keeps it.
 
     Attributes:
         records: what was seen of each Function.
@@ -94,6 +99,7 @@ class Recorder:
         keep: Callable[[Record, Call], None] = lambda record, call: record.calls.append(call),
         limits: Limits | None = None,
         changed: Callable[[], None] = lambda: None,
+        live: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.tally: Any = [0] * _SLOTS
@@ -103,6 +109,7 @@ class Recorder:
         self._slots = 0
         self._copy = copy
         self._keep = keep
+        self._live = live
         self._lock = threading.RLock()
         self._watches: list[Callable[[], None]] = []
 
@@ -155,7 +162,7 @@ class Recorder:
 
     def _see(
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
-    ) -> tuple[Record, Call] | None:
+    ) -> tuple[Record, str, Call | None, Call | None] | None:
         with self._lock:
             operator = operator_of(cls)
             record = self.records.get(cls) or self._meet(cls, operator)
@@ -173,18 +180,21 @@ class Recorder:
             record.signatures.add(signature)
             record.full = len(record.signatures) >= _SIGNATURE_LIMIT
             limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
+            call = live = None
             with self._noting(record):
                 call = self._copy(args, kwargs, limit)
-                if call is not None:
-                    call.pattern = name
-                    return record, call
-                # Tensors without data: a tracer passes through, nobody calls.
-                record.signatures.discard(signature)
-            return None
+                if call is None:  # tensors without data: a tracer passes through, nobody calls
+                    record.signatures.discard(signature)
+                    return None
+            if self._live is not None and not (call and record.named):
+                with contextlib.suppress(Exception):  # why is noted
+                    live = self._live(args, kwargs, limit)
+            return (record, name, call, live) if call or live else None
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
-        record = Record(cls, locator, _script(), self._slot())
+        named = locator.names(cls if operator is None else operator)
+        record = Record(cls, locator, _script(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
@@ -211,15 +221,21 @@ class Recorder:
         self._slots += 1
         return min(self._slots, _SLOTS) - 1
 
-    def _commit(self, record: Record, call: Call) -> None:
+    def _commit(self, record: Record, name: str, call: Call | None, live: Call | None) -> None:
         with self._lock:
-            pattern = record.patterns[call.pattern]
+            pattern = record.patterns[name]
             if pattern.kept >= pattern.most:
                 return
+            for each in filter(None, (call, live)):
+                each.pattern = name
             with self._noting(record, "the call could not be written: "):
-                self._keep(record, call)
+                if call is not None:
+                    self._keep(record, call)
+                    record.written = True
+                if live is not None:
+                    record.calls.append(live)
                 pattern.kept += 1
-                self.bytes += call.size
+                self.bytes += sum(each.size for each in (call, live) if each is not None)
 
     @contextlib.contextmanager
     def _noting(self, record: Record, what: str = "") -> Iterator[None]:

@@ -6,6 +6,7 @@ executes nothing.
 """
 
 import io
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,11 +153,13 @@ class Recording:
         program: the command line that was recorded.
         functions: the Functions, in the order of their names.
         training: what was seen of its training; it is not kept in a file.
+        answers: what the program's own processes have said of their Functions, by name; nor is it.
     """
 
     program: list[str] = field(default_factory=list)
     functions: list[RecordedFunction] = field(default_factory=list)
     training: Training = field(default_factory=Training)
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for index, item in enumerate(self.functions):
@@ -254,7 +257,9 @@ class Recording:
             if calls is not None:
                 entry._choose(calls)
         ordered = sorted(functions.values(), key=lambda item: item.name)
-        return cls(list(program), ordered, Training.collect(directory))
+        told = [json.loads(p.read_text("utf-8")) for p in Path(directory).glob("answer-*.json")]
+        answers = {item["name"]: item for item in told}
+        return cls(list(program), ordered, Training.collect(directory), answers)
 
 
 def load_call(

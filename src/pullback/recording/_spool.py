@@ -30,13 +30,14 @@ from pullback.internal._defaults import read_defaults
 from pullback.internal._launch import Limits
 from pullback.internal._when_imported import WhenImported
 from pullback.internal.torch import disable_current_modes, temporarily_clear_interpreter_stack
+from pullback.recording._live import copy_call, place_of
 from pullback.recording._recorder import Call, Record, Recorder
 from pullback.recording.codec._encode import Encoder, Traced
 from pullback.recording.locator._locator import Locator
 from pullback.recording.training._watch import Training, TrainingWatch
 
 __all__ = [
-    "Spool", "described", "place_of", "read_counts", "record_this_process", "watch_this_process",
+    "Spool", "described", "read_counts", "record_this_process", "watch_this_process",
 ]  # fmt: skip
 
 _BYTES = 8
@@ -44,24 +45,29 @@ _OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch be
 
 
 def record_this_process(
-    directory: str, limits: str, inside: str, guarded: Callable[[Any], Any]
+    directory: str, limits: str, inside: str, guarded: Callable[[Any], Any], *, whole: bool
 ) -> None:
     """Record this process into ``directory``, with the numbers of `Limits`, commas between.
 
-    ``inside`` is a module whose ``finish(records)`` is run when this process ends, on the calls
-    that its ``copy_call`` has kept here; an empty text to write the calls instead. What is guarded
+    ``inside`` is a module whose ``finish(records, directory)`` is run when this process ends, on
+    the calls that are kept here: those that cannot be written, or, ``whole``, all. What is guarded
     raises nothing into the program.
     """
     spool = Spool(directory)
     bounds = Limits(*map(int, limits.split(",")))
+    if whole:
+        recorder = Recorder(copy_call, limits=bounds, changed=spool.describe)
+    else:
+        live = copy_call if inside else None
+        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe, live)
     if inside:
-        recorder = Recorder(_copies_of(inside), limits=bounds, changed=spool.describe)
+        # The compiler needs them: once Python has begun to end, they cannot be imported.
+        for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+            importlib.import_module(name)
         # At the end torch takes its operators down, by finalizers. They run where the first one
         # that anybody made is registered, and the last to be registered runs first.
         weakref.finalize(recorder, int)
-        atexit.register(_finish, recorder, inside)
-    else:
-        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe)
+        atexit.register(_finish, recorder, inside, directory, whole=whole)
     spool.recorder = recorder
     spool.renew()
 
@@ -73,20 +79,17 @@ def record_this_process(
     watch_this_process(directory)
 
 
-def _copies_of(module: str) -> Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]:
-    """How a module keeps the calls of the program in the program's own process."""
-    # The compiler needs them: once Python has begun to end, they cannot be imported.
-    for name in ("concurrent.futures.process", "concurrent.futures.thread"):
-        importlib.import_module(name)
-    return lambda *call: importlib.import_module(module).copy_call(*call)
-
-
-def _finish(recorder: Recorder, module: str) -> None:
+def _finish(recorder: Recorder, module: str, directory: str, *, whole: bool) -> None:
     recorder.uninstall()
     recorder.settle()
     os.environ.pop("PULLBACK_RECORD_DIRECTORY", None)  # what the check starts is not recorded
-    if recorder.records:
-        importlib.import_module(module).finish(recorder.records)
+    records = [
+        record
+        for record in recorder.records.values()
+        if whole or (record.calls and not (record.named and record.written))
+    ]
+    if records:
+        importlib.import_module(module).finish(records, directory)
 
 
 def watch_this_process(directory: str) -> TrainingWatch:
@@ -227,14 +230,3 @@ def _plain_torch() -> Iterator[None]:
     """Leave dispatch modes and torch.func transforms while copying and writing."""
     with temporarily_clear_interpreter_stack(), torch.no_grad(), disable_current_modes():
         yield
-
-
-def place_of(number: int) -> tuple[int, int, int] | None:
-    """Which rank makes the call, of how many, and the how manieth of its Function it is.
-
-    ``None`` in a process that is no rank.
-    """
-    dist = torch.distributed
-    if not dist.is_available() or not dist.is_initialized():
-        return None
-    return dist.get_rank(), dist.get_world_size(), number

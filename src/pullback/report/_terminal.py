@@ -17,6 +17,7 @@ __all__ = ["make_console", "print_problems", "print_table", "short_names"]
 _NAME_WIDTH = 38
 _PIPE_WIDTH = 100
 _FEW = 8  # clauses that are named though nothing is wrong with them
+_CAUSES = 3  # that are told, of one Function
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -56,7 +57,8 @@ def _file(name: str) -> str:
 def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool = False) -> None:
     """Print the table Function x clause, broken first, and its legend.
 
-    Columns are the clauses that not every Function keeps; the others are counted below.
+    Columns are the clauses that not every Function keeps; the others are counted below. Beside what
+    is broken, what is refused clearly is counted too.
 
     Arguments:
         reports: what was checked.
@@ -67,7 +69,8 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
         return
     reports = sorted(reports, key=lambda report: report.rank)
     every = list(dict.fromkeys(item.clause for report in reports for item in report))
-    quiet = (Verdict.HOLDS, Verdict.SKIPPED)
+    refused = not verbose and any(not report.ok for report in reports)
+    quiet = (Verdict.HOLDS, Verdict.SKIPPED, *((Verdict.LACKING,) if refused else ()))
     shown = [
         clause
         for clause in every
@@ -83,13 +86,15 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
     rest = [clause for clause in every if clause not in shown]
     if rest:
         one = not shown or len(rest) == 1
-        lead = f"{'The other' if shown else 'Every'} {'clause' if one else f'{len(rest)} clauses'}"
-        some = any(r[name].verdict is Verdict.HOLDS for r in reports for name in rest if name in r)
-        said = ("holds or " if one else "hold or ") if some else ""
-        line = f"{lead} {said}{'does' if one else 'do'} not apply"
-        line = line if some or shown else "No clause applies"
+        found = {r[clause].verdict for r in reports for clause in rest if clause in r}
+        lead = "clause holds" if one else f"{len(rest)} clauses hold"
+        tail = "does not apply" if one else "do not apply"
+        line = f"{'The other' if shown else 'Every'} {lead} or {tail}"
+        line += ", or refuse clearly" * (Verdict.LACKING in found)
+        if not shown and found == {Verdict.SKIPPED}:
+            line = "No clause applies"
         which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
-        console.print(f"[{'green' if some else 'yellow'}]{line}[/]{which}.")
+        console.print(f"[green]{line}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
     if left_out:
         console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")
@@ -185,7 +190,8 @@ def print_problems(
         verbose: print each finding, with the table of its entries and its script.
     """
     intent = f" (gradient: {report.gradient})" if report.gradient else ""
-    for number, finding in enumerate(report.problems if verbose else report.causes):
+    told = report.problems if verbose else report.causes[:_CAUSES]
+    for number, finding in enumerate(told):
         # The first line says all that a mend needs: which Function, and what is wrong with it.
         console.print(
             Text.assemble(
@@ -195,8 +201,11 @@ def print_problems(
             )
         )  # fmt: skip
         facts = [("mend", finding.hint)] if number and not verbose else finding.facts
-        more = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
-        _print_facts([*facts, ("and", report.same_cause(finding)), *more], console)
+        whole = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+        _print_facts([*facts, ("and", report.same_cause(finding)), *whole], console)
+    more = [] if verbose else [finding.clause for finding in report.causes[_CAUSES:]]
+    if more:
+        console.print(f"  [dim]and {len(more)} more:[/] {', '.join(more)} (--verbose has them)")
     if rerun:
         console.print(f"  [dim]rerun:[/] {escape(rerun)}", soft_wrap=True)
     console.print()

@@ -267,6 +267,14 @@ class _Item(torch.autograd.Function):
                 f"{definition.name} batches item by item, and saves other tensors for other items.",
                 mend="Apply it to each item, without vmap.",
             )
+        for column in zip(*items, strict=True):
+            if len(shapes := {tuple(tensor.shape) for tensor in column}) > 1:
+                raise UnsupportedError(
+                    f"{definition.name} batches item by item, and returns or saves a tensor of "
+                    "another shape for another item.",
+                    given=f"shapes {sorted(shapes)}",
+                    mend="Pad it to one shape, or apply it to each item, without vmap.",
+                )
         stacked = tuple(torch.stack(column) for column in zip(*items, strict=True))
         return stacked, (0,) * len(stacked)
 

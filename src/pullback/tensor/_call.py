@@ -15,7 +15,8 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import is_any_autocast_enabled as _autocasting
-from pullback.internal.torch import pytree, versions_of
+from pullback.internal.torch import len_torch_dispatch_stack, pytree, versions_of
+from pullback.tensor import _random
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
@@ -100,8 +101,11 @@ class Call:
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
         asked = dict(zip(map(id, tensors), self.needs, strict=True))
+        before = None if len_torch_dispatch_stack() else _random.states(tensors, self.template[0])
         with leniency(asked, name=definition.name):
             context, output = self.forward(tensors)
+        if _random.changed(before):
+            self.generators = before
         if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, self.template, tensors, versions, context.dirty_tensors)
         return self.capture(context, tensors, output)

@@ -109,7 +109,8 @@ def complete(
     if is_operator(function):
         options = given if gradient is not None or batching != "auto" or keep_inputs else {}
         return complete_operator(resolve(function), complete, options)
-    if not isinstance(function, type) or not issubclass(function, torch.autograd.Function):
+    is_one = isinstance(function, type) and issubclass(function, torch.autograd.Function)
+    if not is_one or function is torch.autograd.Function:
         raise ArgumentTypeError(
             "complete takes a Function class.",
             given=repr(function),

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pullback.errors import ArgumentError, UnsupportedError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tensor._complete import complete
 from pullback.tensor._function import Function
 
@@ -41,6 +41,7 @@ def completed(package: types.ModuleType | str) -> Iterator[list[type[Function]]]
 
     Raises:
         ArgumentError: the module cannot be imported.
+        ArgumentTypeError: it is no module.
 
     Example:
         >>> import torch, types
@@ -129,6 +130,10 @@ def _modules(package: types.ModuleType | str) -> list[types.ModuleType]:
                 f"The module {package!r} cannot be imported: {type(error).__name__}: {error}.",
                 mend="Install it, or pass a module that is imported.",
             ) from error
+    if not isinstance(package, types.ModuleType):
+        raise ArgumentTypeError(
+            "completed takes a module.", given=repr(package), expected="a module, or its name"
+        )
     prefix = package.__name__ + "."
     below = [module for name, module in list(sys.modules.items()) if name.startswith(prefix)]
     return [package, *(m for m in below if isinstance(m, types.ModuleType) and m is not package)]

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, get_args, overload
 
 import torch
 
@@ -27,6 +27,7 @@ class CustomVjp(Generic[P, R]):
     """
 
     __name__: str
+    __qualname__: str
 
     def __init__(self, primal: Callable[P, R], static: tuple[str, ...], gradient: Intent) -> None:
         self._primal = primal
@@ -109,6 +110,10 @@ class CustomVjp(Generic[P, R]):
                     mend=f"Drop {name!r} from static, or pass a number.",
                 )
         return self.function.apply(*self._flat(bound.arguments))[0]
+
+    def __reduce__(self) -> str:
+        """By its name, as pickle has any function."""
+        return self.__qualname__
 
     def _build(self) -> None:
         if self._rules is None:
@@ -211,7 +216,8 @@ def custom_vjp(
         gradient: the intent; see `Function`.
 
     Raises:
-        ArgumentError: ``static`` names an argument that the function does not have.
+        ArgumentError: ``static`` names an argument that the function does not have, or the intent
+            is unknown.
         ArgumentTypeError: ``static`` is not a tuple of names.
 
     Example:
@@ -233,6 +239,12 @@ def custom_vjp(
             "custom_vjp takes the names of static arguments as a tuple.",
             given=f"static={static!r}",
             mend=f"Write static=({static!r},)." if isinstance(static, str) else None,
+        )
+    if gradient not in get_args(Intent):
+        raise ArgumentError(
+            "custom_vjp is given an unknown gradient intent.",
+            given=f"gradient={gradient!r}",
+            expected=" or ".join(map(repr, get_args(Intent))),
         )
     if function is not None:
         _callable("function", function)

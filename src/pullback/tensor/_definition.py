@@ -27,6 +27,7 @@ class Definition:
         once: whether backward is declared `once_differentiable`.
         detaches: whether a value that backward detaches stops a gradient: not where it was declared
             `once_differentiable`, for then it never had one.
+        clears: whether saved tensors are freed once backward has read them.
         mutates: positions of arguments that forward is declared to write into.
         lenient: a third-party Function, whose undeclared mutations are left as they are.
         signature: the signature of forward, without ``ctx``.
@@ -49,6 +50,7 @@ class Definition:
     once: bool
     detaches: bool
     boxed: bool
+    clears: bool
     gradient: Literal["exact", "surrogate", "nonlinear"] | None
     batching: Literal["derived", "loop", "auto"]
     autocast: Policy
@@ -135,6 +137,7 @@ def define(cls: Any) -> Definition:
         detaches=detaches,
         # Before torch 2.13 nothing reads the attribute.
         boxed=hasattr(_base, "boxed_grads_call") and bool(cls.boxed_grads_call),
+        clears=bool(getattr(cls, "clear_saved_tensors_on_access", False)),
         gradient=cls.gradient,
         batching=cls.batching,
         autocast=cls.autocast,
@@ -151,6 +154,12 @@ def define(cls: Any) -> Definition:
 
 def _mutates(cls: Any, signature: inspect.Signature) -> frozenset[int]:
     names = list(signature.parameters)
+    if isinstance(cls.mutates, str):
+        raise DefinitionError(
+            f"{cls.__name__} declares what it mutates as one text.",
+            given=f"mutates = {cls.mutates!r}",
+            mend=f"Write mutates = ({cls.mutates!r},).",
+        )
     if "mutates" not in vars(cls) and not set(cls.mutates) <= set(names):
         names = _names_declared(cls) or names
     unknown = [name for name in cls.mutates if name not in names]

@@ -262,13 +262,7 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
     if not linear[0]:
         shapes = [call.outputs[i] for i in outputs]
         _confirm(
-            call,
-            pull,
-            shapes,
-            gradients=gradients,
-            tangents=given,
-            pushed=pushed,
-            met=watch.dtypes,
+            call, pull, shapes, gradients=gradients, tangents=given, pushed=pushed, met=watch.dtypes
         )
     result: list[Any] = [None] * call.count
     for i, tangent in zip(outputs, pushed, strict=True):
@@ -323,12 +317,14 @@ def _confirm(
             )
         return
     probes = [_probe(meta) for meta in outputs]
-    doubled = pull(*(-2 * probe for probe in probes))
     others = [_probe(meta, 1) for meta in outputs]
     dtypes = {*met, *(tensor.dtype for tensor in (*pushed, *gradients))}
     limits = [torch.finfo(d) for d in dtypes if d.is_floating_point or d.is_complex]
+    # As large as the scaled cotangents that gradients are clipped for, where that is no overflow.
+    factor = -_LARGE if all(each.max > _LARGE**4 for each in limits) else -2.0
+    scaled = pull(*(factor * probe for probe in probes))
     linear = (
-        all(_is_minus_twice(a, b, limits) for a, b in zip(gradients, doubled, strict=True))
+        all(_is_scaled(a, b, factor, limits) for a, b in zip(gradients, scaled, strict=True))
         and _is_transpose(probes, pushed, gradients, tangents, limits)
         and _is_transpose(others, pushed, pull(*others), tangents, limits)
     )
@@ -340,17 +336,22 @@ def _confirm(
         )
 
 
-def _is_minus_twice(
-    gradient: torch.Tensor, doubled: torch.Tensor, limits: Sequence[torch.finfo]
+def _is_scaled(
+    gradient: torch.Tensor, scaled: torch.Tensor, factor: float, limits: Sequence[torch.finfo]
 ) -> bool:
-    """Whether the second is -2 times the first: to the last bits, where no number is subnormal."""
-    one, other = gradient.detach(), doubled.detach()
+    """Whether the second is a power of two times the first: but for subnormals, to the last bits.
+
+    Each rounding is scaled alike then.
+    """
+    one, other = factor * gradient.detach(), scaled.detach()
     size = one.abs()
-    smallest = max(each.smallest_normal for each in limits)
-    bound = 4 * torch.finfo(one.dtype).eps * size + 8 * smallest
-    finite = (2 * size).isfinite()
-    wrong = concrete(((other + 2 * one).abs() > bound) & finite)
+    smallest = -factor * max(each.smallest_normal for each in limits)
+    bound = 2 * torch.finfo(one.dtype).eps * size + 4 * smallest
+    wrong = concrete(((other - one).abs() > bound) & size.isfinite())
     return wrong is None or not bool(wrong.any())
+
+
+_LARGE = 2.0**20
 
 
 def _is_transpose(

@@ -125,6 +125,8 @@ class Function(torch.autograd.Function, metaclass=Traceable):
         super().__init_subclass__(**kwargs)
         _one_of(cls, "gradient", ("exact", "surrogate", "nonlinear", None))
         _one_of(cls, "batching", ("derived", "loop", "auto"))
+        _one_of(cls, "random", (True, False))
+        _one_of(cls, "keep_inputs", (True, False))
         _autocast.validate(cls.__name__, cls.autocast)
         cls._compiled = None
         prepare(cls)
@@ -138,6 +140,8 @@ class Function(torch.autograd.Function, metaclass=Traceable):
     @classmethod
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function to arguments of its forward.
+
+        A plain backward is run by torch, whose own errors say what it cannot take.
 
         Raises:
             ArgumentTypeError: the arguments do not fit the signature of forward.
@@ -154,7 +158,7 @@ class Function(torch.autograd.Function, metaclass=Traceable):
         return apply(*compiled, args, kwargs)
 
 
-def _one_of(cls: type[Function], attribute: str, known: tuple[str | None, ...]) -> None:
+def _one_of(cls: type[Function], attribute: str, known: tuple[str | bool | None, ...]) -> None:
     value = getattr(cls, attribute)
     if value not in known:
         raise DefinitionError(

@@ -91,7 +91,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         else:
             template, tensors = flatten(args)
             names = ()
-        before = None if _dispatch_modes() else _random.states(tensors)
+        before = None if _dispatch_modes() else _random.states(tensors, template[0])
         versions = versions_of(tensors) if check else None
         if split is None:
             output = definition.call(args, names, ctx)
@@ -141,6 +141,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         "forward": staticmethod(forward),
         "backward": staticmethod(backward),
         "boxed_grads_call": definition.boxed,
+        "clear_saved_tensors_on_access": definition.clears,
         "__module__": __name__,
     }
     plain: Any = type(name, (torch.autograd.Function,), rules)
@@ -364,7 +365,8 @@ class _OnNode(Application):
 
     def outputs(self) -> list[torch.Tensor]:
         """The outputs of one more application: the node holds none that its author did not save."""
-        output = self.call.enter(self.call, self.inputs())
+        with _random.replaying(self.call.generators):
+            output = self.call.enter(self.call, self.inputs())
         if type(output) is tuple and output and type(output[-1]) is Nested:
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]

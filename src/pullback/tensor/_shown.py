@@ -79,4 +79,17 @@ def example_of(argument: Any) -> Any:
     fake = argument.as_fake()
     size, stride = (tuple(map(hint_of, numbers)) for numbers in (fake.size(), fake.stride()))
     example = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
-    return example.requires_grad_(fake.requires_grad)
+    example.requires_grad_(fake.requires_grad)
+    return example.clone() if _may_be_changed(argument, fake) else example
+
+
+def _may_be_changed(argument: Any, fake: torch.Tensor) -> bool:
+    """Whether a traced Function may change a tensor in place, which it may not do to a leaf.
+
+    torch loses the gradient where what it changes lies in memory that the graph is given. Where
+    all tensors that are given are leaves, that is an error of torch's.
+    """
+    nodes = argument.as_proxy().node.graph.nodes
+    given = (n.meta.get("example_value") for n in nodes if n.op in ("placeholder", "get_attr"))
+    tensors = (value for value in given if isinstance(value, torch.Tensor))
+    return not fake.is_leaf and all(tensor.is_leaf for tensor in tensors)

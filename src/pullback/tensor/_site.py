@@ -171,8 +171,8 @@ def without_values(name: str, run: Any, tensors: Sequence[Any]) -> list[torch.Te
             raise UnsupportedError("The shape of an output depends on values.")
     except Exception as error:
         raise NotImplementedError(
-            f"UnsupportedError: {name} cannot stand in a compiled graph as an operator, since its "
-            f"shapes are not known without values. {type(error).__name__}: {error}"
+            f"UnsupportedError: {name} cannot stand in a compiled graph as an operator, which runs "
+            f"without values for its shapes. {type(error).__name__}: {error}"
         ) from error
     finally:
         for step in undo:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing import Pipe
 from typing import Any
 
 import torch
@@ -11,16 +12,17 @@ import torch
 from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, unpatched
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
+from pullback.internal._processes import start_copy
+from pullback.internal._work_time import WorkTime
 from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
 from pullback.verification._error import Result
 from pullback.verification._forbidden import forbidden, refuse_unknown
-from pullback.verification._isolate import isolated
 from pullback.verification._work import Promise, Work, promise
 
-__all__ = ["PROMISES", "refuse_inputs", "verify"]
+__all__ = ["PROMISES", "isolated", "refuse_inputs", "verify"]
 
 _SEEDS = 2**63
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
@@ -30,6 +32,11 @@ PROMISES = (
     numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
     conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
 )  # fmt: skip
+_Results = dict[str, Result]
+# Given what is known, yields the name of each other step before it, and with its result after it.
+_Steps = Callable[[_Results], Iterator[tuple[str, Result | None]]]
+_PATIENCE = 3.0  # times the timeout, of work or sleep: the copy itself stops what computes
+_POLL = 0.1
 _CRASH_MEND = "Call it by itself: where its reference answers, it raises, hangs or dies."
 
 
@@ -169,6 +176,46 @@ def _run(
             yield each.id, None
             found[each.id] = _test(each, work, timeout, found)
             yield each.id, found[each.id]
+
+
+def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
+    """The results of steps in copies of this process; of one that ended the copy, that it crashes.
+
+    Where it is not asked for the steps run here.
+    """
+    known: _Results = {}
+    while True:
+        began = ""
+        for name, result in _copy(steps, known, timeout) if isolate else steps(known):
+            began = name if result is None else ""
+            if result is not None:
+                known[name] = result
+        if not began:
+            return known
+        known[began] = Result(Verdict.CRASHES, "the process died, or gave no answer in time")
+
+
+def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str, Result | None]]:
+    """What one copy says until it ends."""
+    reader, writer = Pipe(duplex=False)
+
+    def tell() -> None:
+        for item in steps(known):
+            writer.send(item)
+
+    copy = start_copy(tell)
+    writer.close()
+    work, since = WorkTime(copy.pid), 0.0
+    try:
+        while work.seconds - since < _PATIENCE * timeout:
+            if reader.poll(_POLL):
+                yield reader.recv()
+                since = work.seconds
+    except EOFError:
+        return
+    finally:
+        copy.end()
+        reader.close()
 
 
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:

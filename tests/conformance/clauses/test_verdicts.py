@@ -7,6 +7,7 @@ import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.manners import LargerThanMean, NonZero
 from tests.specimens.right.smooth import WeightsInside
+from tests.specimens.right.stopped import READS_ITS_OUTPUT
 from tests.specimens.wrong.calculus import OnceCombined, OnceNumpy, OnceSplit
 from torch.autograd import Function
 
@@ -53,6 +54,14 @@ def test_completing_what_is_once_differentiable_mends_it(function):
     report = check(pullback.complete(function), normal(3), clauses=["once", "double"])
     assert report.ok
     assert report["double"].verdict is Verdict.HOLDS
+
+
+@pytest.mark.parametrize("specimen", READS_ITS_OUTPUT, ids=lambda specimen: specimen.id)
+def test_a_surrogate_that_reads_its_output_is_right_completed_too(specimen):
+    clauses = ["double", "forward", "transforms", "compositions"]
+    completed = pullback.complete(specimen.function)
+    report = check(completed, *specimen.inputs(), gradient="surrogate", clauses=clauses)
+    assert [finding.verdict for finding in report] == [Verdict.HOLDS] * 4
 
 
 def test_what_completing_cannot_derive_is_lacking():

@@ -1,4 +1,7 @@
-"""Right Functions that stop a gradient on purpose, and say so by ``.detach()`` in forward."""
+"""Right Functions whose gradient is another on purpose: stopped, or moved as a rule says.
+
+What is stopped they say by ``.detach()`` in forward.
+"""
 
 import torch
 from tests.specimens._specimen import Specimen, normal
@@ -78,7 +81,69 @@ class TargetByData(torch.autograd.Function):
         return 2 * (value - target) * cotangent, None
 
 
+class RoundedSigmoid(torch.autograd.Function):
+    """Its slope is that of the sigmoid at its output, which moves by jumps."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = (4 * x.sigmoid()).round() / 4
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        return cotangent * (y * (1 - y) + 0.1)
+
+
+class Relevance(torch.autograd.Function):
+    """Shares with the attribution of the scores in place of their gradient."""
+
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(ctx, x):
+        shares = x.softmax(-1)
+        ctx.save_for_backward(x, shares)
+        return shares
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, shares = ctx.saved_tensors
+        return x * (cotangent - shares * cotangent.sum(-1, keepdim=True))
+
+
+class OfBothOutputs(torch.autograd.Function):
+    gradient = "surrogate"
+
+    @staticmethod
+    def forward(ctx, x):
+        y, z = x.tanh(), x.sin()
+        ctx.save_for_backward(y, z)
+        return y, z
+
+    @staticmethod
+    def backward(ctx, one, other):
+        y, z = ctx.saved_tensors
+        return one * y + other * z * y
+
+
+def of_a_code(x):
+    """What is computed of an output that moves by jumps follows its rule too."""
+    return RoundedSigmoid.apply(3 * x).sin() * x
+
+
+of_a_code.gradient = "surrogate"
+
+
+READS_ITS_OUTPUT = [
+    Specimen(RoundedSigmoid, lambda: (normal(3, 4),)),
+    Specimen(Relevance, lambda: (normal(3, 4),)),
+    Specimen(OfBothOutputs, lambda: (normal(3, 4),)),
+]
 SPECIMENS = [
+    *READS_ITS_OUTPUT,
+    Specimen(of_a_code, lambda: (normal(3, 4),)),
     Specimen(over_largest, lambda: (normal(3, 4),)),
     Specimen(over_largest, lambda: (normal(3, 4),), gradient="surrogate"),
     Specimen(temporal_difference, lambda: (normal(3, 4), normal(3, 4, seed=2))),

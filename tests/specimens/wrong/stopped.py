@@ -1,8 +1,14 @@
-"""Wrong Functions whose forward detaches something, which is not why they are wrong."""
+"""Wrong Functions whose gradient is another on purpose, which is not why they are wrong."""
 
 import torch
 from tests.specimens._specimen import Specimen, normal
-from tests.specimens.right.stopped import ByOwnScale, CentredByEstimate, Commitment
+from tests.specimens.right.stopped import (
+    ByOwnScale,
+    CentredByEstimate,
+    Commitment,
+    OfBothOutputs,
+    Relevance,
+)
 
 
 class TwiceByOwnScale(ByOwnScale):
@@ -57,7 +63,36 @@ class ForgetsWeight(torch.autograd.Function):
         return cotangent * weight, None
 
 
+class RelevanceOfDetached(Relevance):
+    """The second derivative does not follow the output."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, shares = ctx.saved_tensors
+        return x * (cotangent - shares.detach() * cotangent.sum(-1, keepdim=True))
+
+
+class RelevanceOfACopy(Relevance):
+    """A copy is no output: it moves as forward has it, and has no history."""
+
+    @staticmethod
+    def forward(ctx, x):
+        shares = x.softmax(-1)
+        ctx.save_for_backward(x, shares.clone())
+        return shares
+
+
+class OfOneOutput(OfBothOutputs):
+    @staticmethod
+    def backward(ctx, one, other):
+        y, z = ctx.saved_tensors
+        return one * y + other * z * y.detach()
+
+
 SPECIMENS = [
+    Specimen(RelevanceOfDetached, lambda: (normal(3, 4),), "double"),
+    Specimen(RelevanceOfACopy, lambda: (normal(3, 4),), "double"),
+    Specimen(OfOneOutput, lambda: (normal(3, 4),), "double"),
     Specimen(TwiceByOwnScale, lambda: (normal(3, 4),), "derivative"),
     Specimen(OtherCommitment, lambda: (normal(5, 3), normal(4, 3, seed=3)), "derivative"),
     Specimen(HalfCentred, lambda: (normal(3, 4),), "derivative"),

@@ -3,13 +3,13 @@
 from collections import Counter
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import reseed
+from pullback.conformance._nodes import Saved
 from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
 from pullback.report import Finding
@@ -65,21 +65,10 @@ def checkpoint(probe: Probe) -> Finding:
 
 def _unpacked_often(probe: Probe, cotangents: list[torch.Tensor]) -> int:
     """The most times that backward unpacks one saved tensor, or 0 when at most once."""
-    tickets: dict[int, torch.Tensor] = {}
-    counts: Counter[int] = Counter()
-
-    def pack(tensor: torch.Tensor) -> int:
-        tickets[len(tickets)] = tensor.detach()
-        return len(tickets) - 1
-
-    def unpack(ticket: int) -> torch.Tensor:
-        counts[ticket] += 1
-        return tickets[ticket]
-
-    leaves = probe.leaves()
-    with saved_tensors_hooks(pack, unpack):
+    leaves, saved = probe.leaves(), Saved()
+    with saved:
         outputs = probe.evaluate(leaves)
-        counts.clear()  # of a graph that forward made and went through by itself
+        saved.read.clear()  # of a graph that forward made and went through by itself
         probe.pull(leaves, [g.clone() for g in cotangents], outputs)
-    most = max(counts.values(), default=0)
+    most = max(Counter(saved.read).values(), default=0)
     return most if most > 1 else 0

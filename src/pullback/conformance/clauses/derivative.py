@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
+from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
@@ -80,37 +80,38 @@ _Tried = tuple[Probe, int | None, Trial, str]  # the probe, of which input, wher
 
 
 def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterator[_Tried]:
-    """Each input, each tensor that a module among the arguments learns, and what zeros hide."""
+    """Each input, what a module among the arguments learns, sparse values, and what zeros hide."""
     yield from ((probe, only, judge(asked, only), "") for only in choices)
     if probe.intent != "exact":
         return
-    for k in probe.inputs.learnt:
+    for k in (*probe.inputs.learnt, *probe.inputs.beside):
         there = replace(probe, inputs=probe.inputs.with_differentiable([k]))
         points = there.point(0)
         weights = there.cotangents(there.output_values(points))
         # Not one that is answered with ``None``: backward may add to its ``.grad`` by itself.
         if there.answers(there.leaves(points), weights)[0] is not None:
             yield there, 0, judge(there, 0), ""
-    yield from filter(None, (_by_zeros(probe, only) for only in choices))
+    yield from filter(None, (_hidden(probe, only) for only in choices))
 
 
-def _by_zeros(probe: Probe, only: int | None) -> _Tried | None:
-    """What a constant that is zero hides: a fault in what it is multiplied with.
+def _hidden(probe: Probe, only: int | None) -> _Tried | None:
+    """What a constant that is zero or one hides: a fault in what it is multiplied with.
 
-    A zero may be a flag, or all that is allowed: backward must be wrong beside it and at one too.
+    It may be a flag, or all that is allowed: backward must be wrong beside it and farther off too.
     """
     given = probe.inputs
     for k, value in enumerate(given.values):
-        hides = is_continuous(value) and value.numel() and not value.any()
-        if not hides or k in {*given.differentiable, *given.owned}:
+        if not is_uniform(value) or k in {*given.differentiable, *given.owned}:
             continue
-        beside = 0.02 * spread(value, probe.generator(f"zeros {k}"))
+        beside = value + 0.02 * spread(value, probe.generator(f"zeros {k}"))
         values = [[made if j == k else v for j, v in enumerate(given.values)]
-                  for made in (torch.ones_like(value), beside)]  # fmt: skip
+                  for made in (value + 1, beside)]  # fmt: skip
         with suppress(Exception):  # refused there
-            ones, near = (replace(probe, inputs=given.with_values(made)) for made in values)
-            if judge(ones, only).is_wrong and (trial := judge(near, only)).is_wrong:
-                return near, only, trial, f" It is right where {given.paths[k]} is zero, as given."
+            far, near = (replace(probe, inputs=given.with_values(made)) for made in values)
+            if judge(far, only).is_wrong and (trial := judge(near, only)).is_wrong:
+                number = float(value.reshape(-1)[0].real)
+                where = f" It is right where {given.paths[k]} is {number:g}, as given."
+                return near, only, trial, where
     return None
 
 

@@ -49,7 +49,9 @@ _UNCUT = (
     "although the first derivative is right. What forward computed and saved is a "
     "constant there.",
     breach="as autodiff of `<B(x, g), u>` off from finite differences of the Function's own "
-    "backward, by inputs and by cotangents.",
+    "backward, by inputs and by cotangents. An output that backward reads moves there as the "
+    "author's rule says, as it does for autograd: where that is no derivative, on purpose or by "
+    "mistake, another clause says so.",
     mend="Write backward with differentiable operations of saved inputs and outputs; "
     "compute intermediates there again, or let `pullback.Function` differentiate "
     "residuals; otherwise `once_differentiable`.",

@@ -3,7 +3,7 @@
 from pullback.conformance._clause import clause
 from pullback.conformance._forked import ProcessDied
 from pullback.conformance._probe import Probe
-from pullback.conformance._screen import Run, dies_in_a_copy
+from pullback.conformance._screen import Run, died
 from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
 from pullback.internal.torch import FakeTensorMode
@@ -25,9 +25,7 @@ def fake(probe: Probe) -> Finding:
     try:
         found = trace(probe)
     except ProcessDied as death:
-        if dies_in_a_copy(probe):
-            return probe.skipped("A copy of the process ends with the arguments as given too.")
-        return probe.crashes(f"A run on fake tensors ends the process. {death}", TRACE)
+        return died(probe, "A run on fake tensors ends the process.", death, hint=TRACE)
     forms = found.outputs if isinstance(found, Failed) else found
     for k, ((kind, form), other) in enumerate(zip(forms, real.every, strict=False)):
         place = probe.place(k, len(real.outputs))

@@ -3,10 +3,9 @@
 from contextlib import suppress
 
 from pullback.conformance._clause import clause
-from pullback.conformance._forked import ProcessDied, Stuck
+from pullback.conformance._forked import ProcessDied
 from pullback.conformance._fresh import GIVEN, Answers, Fresh
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import dies_in_a_copy
 from pullback.report import Finding
 
 __all__ = ["first_call"]
@@ -48,13 +47,9 @@ def first_call(probe: Probe) -> Finding:
     if probe.private:
         return probe.skipped("It draws from a generator of its own: see deterministic.")
     apart: Answers = {}
-    others = True
-    with suppress(Stuck):
-        try:
-            apart = fresh.copy.ask(probe.patience) if fresh.copy is not None else {}
-        except ProcessDied:  # by other arguments alone, as a kernel does that asks for no shapes
-            others = dies_in_a_copy(probe)
-    later = fresh.later(probe.patience, others=others)
+    with suppress(ProcessDied):  # by other arguments, as a kernel does that asks for no shapes
+        apart = fresh.copy.ask(probe.patience) if fresh.copy is not None else {}
+    later = fresh.later(probe.patience, others=bool(apart))
     for name, expected, got in [
         (GIVEN, fresh.first, later[GIVEN]),
         *((name, answer, later[name]) for name, answer in apart.items() if name in later),

@@ -1,24 +1,31 @@
 """The clause `forward`."""
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from pullback.conformance._around import at_hand, slopes_along
+from pullback.conformance._changes import Pair
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import slopes
-from pullback.conformance._probe import Probe
+from pullback.conformance._explain import EXACT, explain
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repair import right_edit
 from pullback.conformance._repro import Given
+from pullback.conformance._rule import Rule
 from pullback.conformance._transforms import push
 from pullback.conformance._values import CANCELLED
 from pullback.conformance._vectors import filled, flatten, products
-from pullback.conformance._wrong_tangent import say_tangent
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.report import Finding
 
 __all__ = ["forward"]
 
 _SEPARATELY = 8
+_SECONDS = 1.5  # of work that looking for an edit may take
 _WRONG = "The tangent is not the transpose of backward"
 
 
@@ -64,7 +71,7 @@ def forward(probe: Probe) -> Finding:
         if abs(got - expected) > tolerance:
             there = replace(probe, inputs=probe.inputs.with_points(points))
             what = "A tangent is silently None" if missing else _WRONG
-            said = "" if missing else f" {say_tangent(probe, points, given)}".rstrip()
+            said = "" if missing else f" {_said(probe, points, given)}".rstrip()
             detail = f"{what}: <w, Jv> is not <J'w, v>.{said}"
             return _broken(there, expected, got, detail, {"vs": step, "ws": weights})
     return probe.holds("<w, Jv> = <J'w, v>: the tangent is the transpose of backward.")
@@ -91,3 +98,40 @@ def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given
             "if t is not None))",
         ],
     )
+
+
+def _said(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) -> str:
+    """One sentence on the tangent that is not the derivative of forward, by finite differences.
+
+    An empty text where each is right, or nothing is recognised; a step of ``None`` is no tangent.
+    """
+    if probe.intent != "exact":
+        return ""
+    outputs, tangents = push(probe, points, step)
+    whole = [x * 0 if v is None else v for x, v in zip(points, step, strict=True)]
+    alone = [[v if j == k else v * 0 for j, v in enumerate(whole)] for k in range(len(whole))]
+    names = [f"the tangent of {name}" for name in probe.inputs.names()]
+    moving = [k for k, v in enumerate(step) if v is not None]
+    hand = at_hand(probe, points, outputs, {names[k]: whole[k] for k in moving})
+    jvp = Rule(probe, points, [*step], [lambda t: t] * len(outputs), "jvp")
+    expected = slopes_along(probe, points, whole, outputs)
+    terms = {
+        names[k]: slopes_along(probe, points, alone[k], outputs) for k in moving[: len(step) - 1]
+    }
+    for k, got in enumerate(filled(outputs, tangents)):
+        parts = {name: term[k] for name, term in terms.items()}
+        difference = replace(hand, expected=expected[k], got=got, parts=parts).sharp
+        pair = Pair.of(difference)
+        if pair is None or pair.equal(pair.got):
+            continue
+        said = explain(difference, EXACT)
+        until = time.process_time() + _SECONDS
+        if said:
+            return f"Of Jv: {said[0].lower()}{said[1:]}"
+
+        def is_right(j: int, tangent: torch.Tensor) -> bool:
+            other = Pair.of(replace(hand, expected=expected[j], got=tangent))
+            return other is not None and other.equal(other.got)
+
+        return right_edit([jvp], k, difference, is_right, until).said
+    return ""

@@ -1,12 +1,8 @@
 """`hooks`: saved-tensor hooks see everything; buffers are freed."""
 
-import torch
-from torch.autograd.graph import saved_tensors_hooks
-
-from pullback.conformance._arguments import is_composed
 from pullback.conformance._clause import clause
 from pullback.conformance._held import context_tensors, tensors_within
-from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._nodes import Saved, custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance.clauses._hints import SAVE
@@ -37,28 +33,14 @@ _TWICE = [
 )
 def hooks(probe: Probe) -> Finding:
     """Hooks must see every saved tensor, and a second backward without retain must raise."""
-    # Long: three observations of one run, which share what was packed.
-    packed: list[int] = []
-    read: list[int] = []
-    freed: list[str] = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        packed.append(tensor.numel())
-        return tensor if is_composed(tensor) else tensor.detach().clone()
-
-    def unpack(kept: torch.Tensor) -> torch.Tensor:
-        read.append(kept.numel())
-        return kept
-
-    run = Run.of(probe)
-    leaves = probe.leaves()
+    run, saved, leaves = Run.of(probe), Saved(copies=True), probe.leaves()
     before = tensors_within([probe.subject.target, *probe.inputs.others()])
-    with saved_tensors_hooks(pack, unpack):
+    with saved:
         outputs = probe.evaluate(leaves)
         nodes = custom_nodes(outputs)
         got = probe.pull(leaves, run.cotangents, outputs)
-    for node in nodes:
-        freed += [held.path for held in context_tensors(node, before) if held.of_the_call]
+    every = (held for node in nodes for held in context_tensors(node, before))
+    freed = [held.path for held in every if held.of_the_call]
     wrong = probe.unlike(
         got, run.gradients, "The gradient changes when saved tensors pass through hooks.",
         hint="Use only what ctx.saved_tensors returns in backward.",
@@ -69,13 +51,13 @@ def hooks(probe: Probe) -> Finding:
     if freed:
         return probe.broken(
             f"{freed[0]} is still held after backward: it is not freed, and no hook saw it.",
-            expected=f"every tensor packed ({len(packed)} were) and freed by backward",
+            expected=f"every tensor packed ({len(saved.tensors)} were) and freed by backward",
             got=f"held outside: {', '.join(freed)}",
             hint=SAVE,
             repro=_TWICE,
         )
     # What this backward did not read it need not miss a second time: a surrogate may save in vain.
-    if read and _second_backward(probe, run.cotangents):
+    if saved.read and _second_backward(probe, run.cotangents):
         return probe.broken(
             "A second backward without retain_graph does not raise.",
             expected="an error: backward through the graph a second time",
@@ -83,7 +65,8 @@ def hooks(probe: Probe) -> Finding:
             hint="Read ctx.saved_tensors inside backward.",
             repro=_TWICE,
         )
-    return probe.holds(f"Hooks saw {len(packed)} saved tensor(s); buffers are freed by backward.")
+    count = len(saved.tensors)
+    return probe.holds(f"Hooks saw {count} saved tensor(s); buffers are freed by backward.")
 
 
 def _second_backward(probe: Probe, cotangents: Tensors) -> bool:

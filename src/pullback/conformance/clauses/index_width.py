@@ -7,9 +7,9 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
-from pullback.conformance._forked import ProcessDied, Stuck, forked
+from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import Run, dies_in_a_copy
+from pullback.conformance._screen import Run, died
 from pullback.report import Finding
 
 __all__ = ["index_width"]
@@ -98,12 +98,8 @@ def index_width(probe: Probe) -> Finding:
             return probe.skipped(f"It takes {wanted / 2**30:.0f} GiB of memory on a GPU.")
     try:
         return forked(lambda: _look(probe))
-    except Stuck:
-        return probe.skipped("A copy of the process does not answer.")
     except ProcessDied as death:
-        if dies_in_a_copy(probe):
-            return probe.skipped("A copy of the process ends with the arguments as given too.")
-        return probe.crashes(f"With offsets beyond 2^31 the process dies: {death}", repro=_REPRO)
+        return died(probe, "With offsets beyond 2^31 the process dies:", death, repro=_REPRO)
 
 
 def _look(probe: Probe) -> Finding:

@@ -5,12 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._forked import ProcessDied, forked
-from pullback.conformance._nodes import custom_nodes
+from pullback.conformance._nodes import Saved, custom_nodes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._values import same_bits
@@ -45,23 +44,14 @@ class _Kept:
 
     def run(self, probe: Probe, *, second: bool = False) -> Tensors:
         """The gradients, of second order too, with every saved tensor noted."""
-        read: list[int] = []
-
-        def pack(tensor: torch.Tensor) -> int:
-            self.tensors.append(tensor.detach())
-            return len(self.tensors) - 1
-
-        def unpack(number: int) -> torch.Tensor:
-            read.append(number)
-            return self.instead.get(number, self.tensors[number])
-
-        leaves = probe.leaves()
-        with saved_tensors_hooks(pack, unpack):
+        leaves, saved = probe.leaves(), Saved(self.instead)
+        self.tensors = saved.tensors
+        with saved:
             handed, _, every = probe.exposed(leaves)
             outputs = [every[k] for k in probe.outputs]
             for node in custom_nodes(outputs):
                 _ = node.saved_tensors
-            self.own = list(dict.fromkeys(read))
+            self.own = list(dict.fromkeys(saved.read))
             through = [t for t in (*handed, *every) if t.numel()]
             self.known = {t.untyped_storage().data_ptr(): t.detach() for t in through}
             self.bytes = sum(t.untyped_storage().nbytes() for t in self.known.values())

@@ -68,10 +68,13 @@ def _guarded(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], Non
 
 def _record(torch: ModuleType) -> None:
     inside = os.environ.get("PULLBACK_RECORD_INSIDE", "")
+    whole = bool(os.environ.get("PULLBACK_RECORD_WHOLE"))
     if inside and importlib.util.find_spec("pullback") is None:
-        raise ImportError("pullback is not installed for the program's Python, as --inside needs")
-    spool = _import_copy("pullback.recording._spool")
-    spool.record_this_process(_DIRECTORY, os.environ["PULLBACK_RECORD_LIMITS"], inside, _guarded)
+        if whole:
+            raise ImportError("pullback is not installed for the program's Python: see --inside")
+        inside = ""
+    spool, limits = _import_copy("pullback.recording._spool"), os.environ["PULLBACK_RECORD_LIMITS"]
+    spool.record_this_process(_DIRECTORY, limits, inside, _guarded, whole=whole)
 
 
 def _start() -> None:

@@ -1,0 +1,243 @@
+"""An edit is told as far as it has been run: another branch, values away from zero, a process."""
+
+import os
+
+import pytest
+import torch
+
+from pullback.conformance import check
+from pullback.conformance._branches import branch_not_run
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import written
+
+
+class Sense:
+    def __init__(self, least):
+        self.least = least
+
+
+class PicksABranch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, c, w, sense):
+        ctx.save_for_backward(c, w)
+        ctx.sense = sense
+        return (c * c * w).sum(-1) if sense.least else -(c * w * w).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        c, w = ctx.saved_tensors
+        slope = c * w if ctx.sense.least else -w * w  # twice that is meant, of the first
+        return g.unsqueeze(1) * slope, None, None
+
+
+def _joined(slope):
+    return slope + 0.0
+
+
+class PicksABlock(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, c, w, sense):
+        ctx.save_for_backward(c, w)
+        ctx.sense = sense
+        return (c * c * w).sum(-1) if sense.least else -(c * w * w).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        c, w = ctx.saved_tensors
+        if ctx.sense.least:
+            found = [c * w]  # where no edit is looked for
+            slope = found.pop()
+        else:
+            slope = -w * w
+        return g.unsqueeze(1) * slope, None, None
+
+
+@pytest.mark.parametrize(
+    ("function", "edit"),
+    [
+        (PicksABranch, "`2 * c * w if ctx.sense.least else -w * w` for `c * w if"),
+        (PicksABlock, "`[2 * c * w]` for `[c * w]`"),
+    ],
+)
+def test_an_edit_is_made_within_the_branch_that_was_run(function, edit):
+    given = torch.randn(4, 3), torch.rand(4, 3), Sense(True)
+    found = check(function, *given, clauses="derivative", gradient="exact")["derivative"]
+    assert edit in found.hint
+    assert "other way" not in found.hint
+
+
+def joins(x, least, more):
+    by = 2 if least else x
+    if more:
+        left = x
+        left = -left
+    else:
+        left = 3 * x
+    kept = left + 1
+    gradient = x if least else None
+    return by, kept, gradient
+
+
+def test_what_hangs_on_a_branch_that_was_not_run_is_known():
+    source, watch = written(joins), Watch(noting=True)
+    source.watched(watch)(torch.ones(2), True, False)
+    first = joins.__code__.co_firstlineno
+    found = {
+        e.text: branch_not_run(e, e.text, watch) - first
+        for e in source.expressions if e.text in ("by", "kept", "gradient", "x", "left + 1")
+    }  # fmt: skip
+    assert found == {"by": 1, "kept": 2, "left + 1": 2, "gradient": -first, "x": -first}
+
+
+class Recursion(torch.autograd.Function):
+    """y_t = x_t + a y_(t-1), from a state that is zero, as a rule."""
+
+    @staticmethod
+    def forward(ctx, x, a, start):
+        y = [start]
+        for k in range(x.shape[-1]):
+            y.append(x[..., k] + a[..., k] * y[-1])
+        y = torch.stack(y, -1)
+        ctx.save_for_backward(a, y)
+        return y[..., 1:]
+
+    @staticmethod
+    def backward(ctx, g):
+        a, y = ctx.saved_tensors
+        left, by_a = torch.zeros_like(g[..., 0]), []
+        for k in range(g.shape[-1] - 1, -1, -1):
+            left = g[..., k] + left
+            by_a.insert(0, left * y[..., k])  # its conjugate is meant
+            left = left * a[..., k].conj()
+        return None, torch.stack(by_a, -1), None
+
+
+def test_what_a_zero_hides_is_looked_for_beside_it():
+    x, start = torch.randn(2, 7, dtype=torch.complex128), torch.zeros(2, dtype=torch.complex128)
+    a = (0.5 * torch.randn(2, 7, dtype=torch.complex128)).requires_grad_()
+    found = check(Recursion, x, a, start, clauses="derivative", gradient="exact")["derivative"]
+    assert "y.conj()[..., k]` for `y[..., k]`" in found.hint
+
+
+class ChangesItsInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a_in, x):
+        a = a_in  # a copy is meant
+        ctx.save_for_backward(a_in, x)
+        for k in range(1, a.shape[-1]):
+            a[..., k].mul_(a[..., k - 1])
+        return a.cumsum(-1) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        with torch.enable_grad():
+            a = a.detach().clone().requires_grad_()
+            y = a.cumprod(-1).cumsum(-1)
+        (by_a,) = torch.autograd.grad(y, a, g * x)
+        return by_a, g * y.detach()
+
+
+def test_what_a_changed_input_spoils_is_its_consequence():
+    report = check(
+        ChangesItsInput, torch.rand(2, 4) + 0.5, torch.randn(2, 4),
+        clauses="derivative,linear,mutation,retain,state", gradient="exact",
+    )  # fmt: skip
+    assert [finding.clause for finding in report.causes] == ["mutation"]
+    assert "`a_in.clone()` for `a_in`" in report["mutation"].hint
+
+
+class Clips(torch.autograd.Function):
+    """As in proximal policy optimisation: the lesser of two, one of which is clipped."""
+
+    @staticmethod
+    def forward(ctx, ratio, advantage, clip):
+        limited = ratio.clamp(1 - clip, 1 + clip)
+        ctx.save_for_backward(ratio, advantage)
+        ctx.clip = clip
+        return torch.minimum(ratio * advantage, limited * advantage)
+
+    @staticmethod
+    def backward(ctx, g):
+        ratio, advantage = ctx.saved_tensors
+        limited = ratio.clamp(1 - ctx.clip, 1 + ctx.clip)
+        active = ratio == limited  # whatever the sign of the advantage
+        return torch.where(active, g * advantage, torch.zeros_like(ratio)), None, None
+
+
+def test_a_mask_of_another_comparison_is_named():
+    given = torch.rand(64) * 1.2 + 0.4, torch.randn(64), 0.2
+    found = check(Clips, *given, clauses="derivative", gradient="exact")["derivative"]
+    assert "ratio * advantage <= limited * advantage" in found.hint
+
+
+def _solve(g, order):
+    """A kernel of somebody else's, which ends the process where it is handed what it is not for."""
+    if order != 1:
+        os._exit(9)
+    return 2 * g
+
+
+class CallsAKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.order = order
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return _solve(g, ctx.order), None
+
+
+def test_an_edit_ends_no_process_that_is_not_a_copy():
+    given = torch.randn(3), 1
+    found = check(CallsAKernel, *given, clauses="derivative", gradient="exact")["derivative"]
+    assert found.verdict == "broken"
+
+
+class Scales(torch.autograd.Function):
+    """A norm, whose weight begins at one, as in every model."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        root = torch.rsqrt(x.square().mean(-1, keepdim=True))
+        ctx.save_for_backward(x * root, root, weight)
+        return x * root * weight
+
+    @classmethod
+    def backward(cls, ctx, g):
+        y, root, _weight = ctx.saved_tensors
+        by_weight = (g * y).sum(0)
+        g = g * 1.0  # times the weight is meant
+        return root * (g - y * (g * y).mean(-1, keepdim=True)), by_weight
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_a_factor_that_is_one_as_given_is_missed(needs):
+    x, weight = torch.randn(4, 5, requires_grad=True), torch.ones(5, requires_grad=needs)
+    found = check(Scales, x, weight, clauses="derivative", gradient="exact")["derivative"]
+    assert "g * ctx.saved_tensors[2] * 1.0` for `g * 1.0`" in found.hint
+
+
+def _phase(x):
+    return torch.complex(x.cos(), x.sin())
+
+
+class Turns(torch.autograd.Function):
+    """What forward calls, too, stays as it is: an edit there would change forward."""
+
+    @staticmethod
+    def forward(ctx, z, x):
+        ctx.save_for_backward(x)
+        return z * _phase(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * _phase(x), None
+
+
+def test_what_forward_calls_is_not_edited():
+    z = torch.randn(6, dtype=torch.complex128, requires_grad=True)
+    found = check(Turns, z, torch.randn(6), clauses="derivative", gradient="exact")["derivative"]
+    assert "`_phase(x).conj()` for `_phase(x)`" in found.hint

@@ -1,0 +1,57 @@
+"""Sparse inputs: what moves are the values that they have."""
+
+import torch
+
+from pullback.conformance import check
+
+
+class SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, x):
+        ctx.save_for_backward(a, x)
+        return a @ x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        return (g @ x.T).sparse_mask(a), a.t() @ g
+
+
+class Untransposed(SparseProduct):
+    @staticmethod
+    def backward(ctx, g):
+        a, _ = ctx.saved_tensors
+        return None, a @ g
+
+
+class OffItsPattern(SparseProduct):
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        return (g @ x.T).sparse_mask(a) * 2, a.t() @ g
+
+
+def operands(both=True):
+    a = torch.randn(5, 5) * (torch.rand(5, 5) < 0.5)
+    return a.to_sparse().requires_grad_(both), torch.randn(5, 3).requires_grad_()
+
+
+def test_a_right_function_of_sparse_tensors_breaks_no_clause():
+    report = check(SparseProduct, *operands(), without="compile,rank,autocast", gradient="exact")
+    assert report["derivative"].verdict == "holds"
+    assert "for 2 of 2 input" in report["derivative"].detail
+    assert [str(finding) for finding in report.problems] == []
+
+
+def test_a_wrong_one_is_found_and_its_edit():
+    found = check(Untransposed, *operands(both=False), gradient="exact",
+                  clauses="derivative")["derivative"]  # fmt: skip
+    assert "`None, a.t() @ g` for `None, a @ g`" in found.hint
+    assert "torch.sparse_coo_tensor(" in found.repro
+    assert "Run by the checker" not in found.repro
+
+
+def test_the_gradient_of_the_values_is_judged():
+    found = check(OffItsPattern, *operands(), clauses="derivative")["derivative"]
+    assert found.input == "args[0].values()"
+    assert "Run by the checker" not in found.repro
