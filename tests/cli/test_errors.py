@@ -94,6 +94,17 @@ CASES = {
     "a script that is not there": (["check", "no.py:F"], "no file no.py", "spelling"),
     "no recording": (["check", "missing.pt"], "no recording at missing.pt", "pullback record"),
     "unreadable recording": (["check", "text.pt"], "text.pt", "pullback record"),
+    "no such script of verify": (
+        ["verify", "no.py:f", "-r", "torch:abs", "-i", "torch.ones(3)"],
+        "no script",
+        "spelling",
+    ),
+    "one file for two": (["check", "--html", "a", "--json", "./a"], "two outputs", "two files"),
+    "one file of track": (
+        ["track", "--html", "a", "--jsonl", "a", "--", "python", "idle.py"],
+        "two outputs",
+        "Name",
+    ),
     "no program": (["record", "-o", "a.pt"], "no program to record", "-- python train.py"),
     "empty program": (["check", "--"], "No program", "-- python train.py"),
     "program missing": (["check", "--", "no-such-program"], "does not exist", "PATH"),

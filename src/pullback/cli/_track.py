@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
-from pullback.cli._files import refuse_other
+from pullback.cli._files import refuse_other, refuse_same
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ArgumentError
@@ -75,6 +75,7 @@ def _run(
     }
     for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
         refuse_other(path, sign, within=True)
+    refuse_same(html, jsonl)
     replaced = [path for path in (html, jsonl) if path.is_file() and path.stat().st_size]
     before = _stamp(jsonl)
     words = [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command]

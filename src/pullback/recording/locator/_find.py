@@ -115,11 +115,10 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
     Raises:
         ArgumentError: the script is gone, does not parse, or the statements raise.
     """
-    if not file or not os.path.isfile(file):
+    if not os.path.isfile(file):
         raise ArgumentError(
-            "The Function was defined in a program that has no file.",
-            given=file or "no file",
-            mend="Put it in a module, so that it can be imported.",
+            f"There is no script {file}." if file else "The program has no file.",
+            mend="Check the spelling, or put the Function in a module, which can be imported.",
         )
     file = os.path.abspath(file)
     with _readable(file):
