@@ -66,6 +66,7 @@ class Tracker(Recorder):
             names ``"0.weight"``, ``"0.weight[exp_avg]"`` and ``"0.weight[update]"``.
         functions: patterns of functions to measure inside of modules, such as ``"softmax"``,
             ``"scaled_dot_product_attention"`` or ``"add"``, under ``"encoder.0/softmax"``.
+            One of which nothing was called is among `skipped`.
         measures: statistics of your own, by name: functions of a tensor without a graph that return
             a small real tensor on its device, such as `channel_maximum`; see `Tracker.measured`.
         sinks: what receives each step as it is flushed; see `pullback.tracking.sinks`.
