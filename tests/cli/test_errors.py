@@ -1,6 +1,8 @@
 """Bad input: one clear line and the mend on stderr, no traceback, exit status 2."""
 
 import contextlib
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -38,6 +40,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "partly").mkdir()
     (tmp_path / "partly" / "__init__.py").write_text("")
     (tmp_path / "partly" / "functions.py").write_text("import no_such_thing.deep\n")
+    (tmp_path / "open.py").write_text("import torch\nclass F(\n")
     (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "idle.py").write_text("import torch\n")
     (tmp_path / "text.pt").write_text("hello")
@@ -57,6 +60,14 @@ CASES = {
     "no name": (["check", "errors_module:"], "names no Function", "package.module:Function"),
     "does not parse": ([*INPUT, "torch.ones(3"], "does not parse", "never closed"),
     "does not evaluate": ([*INPUT, "nonsense"], "cannot be evaluated", "NameError"),
+    "no tensor": ([*INPUT, "'abc', 0"], "could not be checked", "Give other inputs"),
+    "a script that no Python runs": (["check", "open.py:F"], "no code that", "was never closed"),
+    "a script of track": (
+        ["track", "idle.py", "-x"],
+        "goes after --",
+        "track -- python idle.py -x",
+    ),
+    "a script of record": (["record", "idle.py"], "goes after --", "record -- python idle.py"),
     "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
     "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
     "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),
@@ -83,6 +94,17 @@ CASES = {
     "a script that is not there": (["check", "no.py:F"], "no file no.py", "spelling"),
     "no recording": (["check", "missing.pt"], "no recording at missing.pt", "pullback record"),
     "unreadable recording": (["check", "text.pt"], "text.pt", "pullback record"),
+    "no such script of verify": (
+        ["verify", "no.py:f", "-r", "torch:abs", "-i", "torch.ones(3)"],
+        "no script",
+        "spelling",
+    ),
+    "one file for two": (["check", "--html", "a", "--json", "./a"], "two outputs", "two files"),
+    "one file of track": (
+        ["track", "--html", "a", "--jsonl", "a", "--", "python", "idle.py"],
+        "two outputs",
+        "Name",
+    ),
     "no program": (["record", "-o", "a.pt"], "no program to record", "-- python train.py"),
     "empty program": (["check", "--"], "No program", "-- python train.py"),
     "program missing": (["check", "--", "no-such-program"], "does not exist", "PATH"),
@@ -235,6 +257,29 @@ def test_an_output_that_is_full_is_no_fault_of_ours(monkeypatch, capsys) -> None
     assert capsys.readouterr().err.startswith("pullback: No space left on device")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["check", "secret.py:F"], ["verify", "secret.py:f", "-r", "torch:abs", "-i", "torch.ones(3)"],
+     ["track", "--", "python", "secret.py"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_script_that_cannot_be_read_is_no_fault_of_ours(words, folder, capfd, monkeypatch):
+    (folder / "secret.py").write_text(MODULE)
+
+    def refused(path, *_, opened=io.open, **__):
+        if os.fspath(path).endswith("secret.py"):  # as it is for whoever may not read it
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return opened(path, *_, **__)
+
+    monkeypatch.setattr(io, "open", refused)
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert "secret.py" in said
+    assert "Permission denied" in said
+    assert "fault" not in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--sarif"])
 def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) -> None:
     path = tmp_path / "train.py"
@@ -242,3 +287,10 @@ def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) ->
     assert main([*PLAIN, option, str(path)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
     assert path.read_text() == "import torch\n"
+
+
+def test_what_triton_holds_is_not_told_as_leaked() -> None:
+    pytest.importorskip("triton")
+    code = "import pullback.cli, triton"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -57,7 +57,10 @@ def test_the_status_tells_apart_broken_unchecked_and_ok(capsys) -> None:
     assert main(["check", "train.py:Picky", "train.py:Wrong", *QUICK]) == 3  # guesses accuse nobody
     empty = ["--input", "torch.ones(0, 3)", *QUICK]
     assert main(["check", "train.py:Wrong", *empty]) == 3
-    assert "every input is empty" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "every input is empty" in out
+    assert "No clause applies" in out
+    assert "0 Functions checked, nothing is known, 1 not checked" in out
 
 
 def test_a_baseline_accepts_what_is_known_and_nothing_else(capsys) -> None:
@@ -110,12 +113,34 @@ def test_what_cannot_be_checked_is_accepted_by_name(capsys) -> None:
 @pytest.mark.parametrize(
     "text",
     ["accepted = 3", "[[accepted]]\nfunction = 'a:F'", "not toml",
-     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='broken'\nreason=' '"],
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='broken'\nreason=' '",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='brokn'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='holds'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nclause='leak'\nverdict='unchecked'\nreason='x'",
+     "[[accepted]]\nfunction='a:F'\nverdict='broken'\nreason='x'"],
 )  # fmt: skip
 def test_what_is_no_baseline_is_refused(text) -> None:
     Path("known.toml").write_text(text)
     with pytest.raises(ArgumentError, match="is not a baseline"):
         Baseline.read(Path("known.toml"))
+
+
+def test_a_clause_that_is_none_is_refused_in_a_baseline(capsys) -> None:
+    entry = "[[accepted]]\nfunction='a:F'\nclause='{}'\nverdict='broken'\nreason='x'\n"
+    words = ["check", "train.py:Good", *GIVEN, "--baseline", "known.toml"]
+    Path("known.toml").write_text(entry.format("derivatve"))
+    assert main(words) == 2
+    assert "derivatve" in capsys.readouterr().err
+    # Of the contract, of a program's training.
+    Path("known.toml").write_text(entry.format("derivative") + entry.format("not-held"))
+    assert main(words) == 0
+
+
+def test_a_folder_is_no_baseline(capsys) -> None:
+    assert main(["check", "train.py:Good", "--baseline", "."]) == 2
+    said = capsys.readouterr().err
+    assert "is not a baseline" in said
+    assert "There is no" not in said
 
 
 def test_findings_stand_at_their_line(capsys) -> None:

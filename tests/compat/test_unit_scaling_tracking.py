@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pullback.compat import unit_scaling as us
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 
 
 def metrics_of(model):
@@ -122,3 +122,22 @@ def test_a_picture_of_zeros_and_nan():
 def test_bad_arguments_of_the_picture(graph):
     with pytest.raises(ArgumentError, match="no such metric"):
         us.plot(graph, metric="variance")
+
+
+def test_what_has_no_metrics_is_refused_by_name():
+    sparse = torch.ones(2, requires_grad=True).to_sparse()
+    for given, kind in ((sparse, UnsupportedError), ("x", ArgumentTypeError)):
+        with pytest.raises(kind):
+            us.Metrics(given)
+        with pytest.raises(kind):
+            us.ScaleTracker.apply(given, us.ScalePair())
+        with pytest.raises(kind):
+            us.FPFormat(4, 3).quantise_bwd(given)
+        with pytest.raises(kind):
+            us.analyse_module(nn.Identity(), given)
+    with pytest.raises(ArgumentError, match="no such metric"):
+        us.Metrics.get_full_name("zz")
+    for use in (us.prune_non_float_tensors, us.prune_same_scale_tensors, us.plot):
+        with pytest.raises(ArgumentTypeError):
+            use("no graph")
+    assert us.Metrics(torch.tensor([1, 2])).fwd.mean_abs == 1.5

@@ -82,11 +82,26 @@ def test_figures_add_up_and_odd_data_pass():
     assert added.noise == pytest.approx(together.noise)
     broken = one.clone()
     broken[0, 3], broken[1, 2] = math.nan, math.inf
-    assert BlockErrors.of(broken, "mxfp8").blocks == 1
+    assert BlockErrors.of(broken, "mxfp8").blocks == 3
     for odd in (torch.tensor(3.0), torch.empty(0), torch.zeros(2, 5), torch.randn(3, 7).bfloat16()):
         assert BlockErrors.of(odd, 32).dominated_share >= 0
     assert math.isnan(BlockErrors.of(torch.zeros(4), 4).decibels)
     assert BlockErrors.of(torch.randn(2, 8, dtype=torch.complex64), 8).blocks == 4
+    assert BlockErrors.of(torch.randn(2, 8).to(torch.float8_e4m3fn), 8).blocks == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["MXFP8", "MXFP4", "NVFP4", "E4M3 tensor", "E4M3 channel", "int8", "E4M3"]
+)
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, complex(math.inf, 1.0)], ids=str)
+def test_what_is_not_finite_is_left_out_and_spoils_nothing_beside_it(name, bad):
+    x = torch.randn(4, 32, dtype=torch.complex64 if isinstance(bad, complex) else torch.float32)
+    without, broken = x.clone(), x.clone()
+    broken[0, 3], without[0, 3] = bad, 1j if isinstance(bad, complex) else 0
+    found = signal_to_noise(broken, name)
+    assert found == pytest.approx(signal_to_noise(without, name))
+    if "FP" in name:
+        assert BlockErrors.of(broken, name).decibels == pytest.approx(found)
 
 
 @pytest.mark.parametrize("blocks", ["mxfp9", "E4M3", "int8", 24, 1, 0, True, "E4M3 tensor"])

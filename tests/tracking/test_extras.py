@@ -342,3 +342,11 @@ def test_sinks_whose_package_is_missing(tmp_path, monkeypatch):
     for make in (lambda: TensorBoard(tmp_path), WeightsAndBiases):
         with pytest.raises(MissingExtraError, match="pip install"):
             make()
+
+
+def test_a_function_that_nothing_calls_is_said():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with Tracker(model, functions=["softmx", "relu"]) as tracker:
+        model(torch.ones(1, 2))
+    assert tracker.skipped == {"softmx": "no function of this name was called, compiled code apart"}
+    assert tracker.total("1/relu").count == 2

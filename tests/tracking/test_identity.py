@@ -80,6 +80,7 @@ def test_recomputation_is_marked(reentrant: bool) -> None:
     totals = tracker.totals()
     first = totals[Key("first")]
     assert totals[Key("first", recomputed=True)] == first
+    assert tracker.total("first", recomputed=True) == first
     gradients = [key for key in totals if key.name == "first" and key.direction == "backward"]
     assert gradients == [Key("first", 0, "backward", 1, recomputed=reentrant)]
 

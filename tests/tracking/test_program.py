@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pullback.cli import main
-from pullback.cli._track import _OUR_PAGE, _OUR_RECORDING, _say_replaced
+from pullback.cli._track import _OUR_PAGE, _OUR_RECORDING
 from pullback.tracking import read_run
 from pullback.tracking.watch._program import main as track_in_this_process
 
@@ -57,11 +57,6 @@ def test_a_program_is_tracked_and_two_runs_compared(
     assert set(series) == {(n, d) for n in names for d in ("forward", "backward")}
     assert series["Sequential.0", "backward"].points.steps.tolist() == [0, 2]
     assert "Sequential.0" in (program.parent / "scales.html").read_text()
-    _say_replaced(Path("scales.html"), _OUR_PAGE)
-    _say_replaced(Path("scales.jsonl"), _OUR_RECORDING)
-    said = capsys.readouterr().err
-    assert "scales.html of an earlier run is written anew" in said
-    assert "scales.jsonl of an earlier run is written anew" in said
     for name in ("scales.html", "scales.jsonl"):
         (program.parent / "other").write_text("of somebody else")
         assert main(["track", f"--{name[7:]}", "other", "--", "python", "train.py"]) == 2
@@ -109,7 +104,7 @@ def recorded_before(folder: Path) -> dict[str, str]:
         ([sys.executable, "-W", "error", "missing.py"], 2, "no such program"),
         ([sys.executable, "-m", "no_module_of_this_name"], 1, "Nothing was recorded"),
         ([sys.executable, "-c", "raise SystemExit(5)"], 5, "Nothing was recorded"),
-        ([sys.executable, "-c", "pass"], 0, "Nothing was recorded"),
+        ([sys.executable, "-c", "pass"], 2, "called no module of torch in its own process"),
     ],
 )
 @pytest.mark.parametrize("earlier", [False, True])
@@ -125,8 +120,23 @@ def test_what_records_nothing_leaves_what_was_there(
     monkeypatch.chdir(tmp_path)
     kept = recorded_before(tmp_path) if earlier else {}
     assert main(["track", "--", *program_words]) == status
-    assert said in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert "earlier run" not in printed
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_that_an_earlier_run_is_replaced_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded_before(tmp_path)
+    code = "import torch; torch.nn.Linear(2, 2)(torch.ones(2))"
+    assert main(["track", "--", sys.executable, "-c", code]) == 0
+    said = capsys.readouterr().err
+    assert "scales.html of an earlier run was written anew" in said
+    assert "scales.jsonl of an earlier run was written anew" in said
 
 
 @pytest.mark.usefixtures("copied_programs")

@@ -145,7 +145,7 @@ def _verify(options: VerifyOptions) -> int:
 
     pullback verify kernels.py:softmax -r kernels.py:plain -i "torch.randn(4, 8)" --forbid softmax
     """
-    options.refuse_files()
+    options.refuse_files(options.results)
     require_tensor("pullback verify")
     from pullback.cli._verify import run_verify  # imports torch
 

@@ -22,9 +22,9 @@ from pullback.cli._targets import (
     recording_tasks,
     shipped_tasks,
 )
-from pullback.cli._tasks import Outcome, Task, tasks_of_recording, training_outcome
+from pullback.cli._tasks import TRAINING, Outcome, Task, tasks_of_recording, training_outcome
 from pullback.cli._words import is_recording
-from pullback.conformance import select_clauses
+from pullback.conformance import CLAUSES, select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
 from pullback.report import Baseline, make_console
@@ -43,7 +43,9 @@ def refuse(options: CheckOptions) -> Baseline | None:
         ArgumentError: it says which there are.
     """
     select_clauses(options.clauses, options.without or ())
-    return None if options.baseline is None else Baseline.read(options.baseline)
+    if options.baseline is None:
+        return None
+    return Baseline.read(options.baseline, [*(one.id for one in CLAUSES), *TRAINING])
 
 
 def run_check(options: CheckOptions, ran: Ran | None) -> int:

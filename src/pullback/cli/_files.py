@@ -14,6 +14,7 @@ __all__ = [
     "refuse_kept",
     "refuse_other",
     "refuse_recording",
+    "refuse_same",
     "write_file",
 ]
 
@@ -51,6 +52,16 @@ def refuse_other(path: Path, sign: str, *, within: bool = False) -> None:
                 given=found[:40].decode(errors="replace"),
                 mend="Name another file, or remove this one.",
             )
+
+
+def refuse_same(*paths: Path | None) -> None:
+    """Refuse one file for two outputs, of which the second would replace the first."""
+    found = [path.resolve() for path in paths if path and (path.is_file() or not path.exists())]
+    twice = [path for number, path in enumerate(found) if path in found[:number]]
+    if twice:
+        raise ArgumentError(
+            "One file is named for two outputs.", given=str(twice[0]), mend="Name two files."
+        )
 
 
 def refuse_kept() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pullback.cli import _state
-from pullback.cli._files import KEPT, refuse_other, refuse_recording
+from pullback.cli._files import KEPT, refuse_other, refuse_recording, refuse_same
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import refuse_unwritable
@@ -90,13 +90,14 @@ class Found:
     verbose: bool = _option(False, "Print every finding, with its tables and its script.")
     debug: bool = _option(False, "Show tracebacks.")
 
-    def refuse_files(self) -> None:
-        """Refuse, before anything is run, a file that cannot be written."""
+    def refuse_files(self, *others: Path | None) -> None:
+        """Refuse, before anything is run, a file that cannot be written, or is one of others."""
         json_path = None if self.json in (None, "-") else Path(self.json or "")
         written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
         for path, begins in written:
             if path is not None:
                 refuse_other(path, begins)
+        refuse_same(*others, *(path for path, _ in written))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +180,9 @@ class CheckOptions(Found, Recorded):
     )  # fmt: skip
     only: str | None = _option(None, "Only Functions whose name contains this.")
     baseline: Path | None = _option(None, "Accept the findings that this TOML file lists.")
-    update_baseline: bool = _option(False, "Accept what is found now, in that file.")
+    update_baseline: bool = _option(
+        False, "List what is found now in that file, to be given reasons."
+    )
     allow_unchecked: bool = _option(
         False, "Exit with 0 also where a Function could not be checked."
     )
@@ -281,12 +284,12 @@ class CheckOptions(Found, Recorded):
         )  # fmt: skip
         self.refuse_files()
 
-    def refuse_files(self) -> None:
+    def refuse_files(self, *others: Path | None) -> None:
         """Refuse, before anything is run, a file that cannot be read or written."""
-        super().refuse_files()
+        super().refuse_files(*others, self.output, self.baseline)
         if self.baseline is not None and self.update_baseline:
             refuse_unwritable(self.baseline)
-        elif self.baseline is not None and not self.baseline.is_file():
+        elif self.baseline is not None and not self.baseline.exists():
             raise ArgumentError(
                 f"There is no baseline {self.baseline}.",
                 mend="Write one with --update-baseline, or check the spelling.",

@@ -95,6 +95,8 @@ def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
 def _print_summary(
     outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console, seconds: float
 ) -> None:
+    # What every clause passed over was not checked: "not checked" counts it.
+    reports = [r for r in reports if any(f.verdict is not Verdict.SKIPPED for f in r)]
     given = [report for report in reports if not report.guessed]
     verdicts = [{finding.verdict for finding in report.problems} for report in given]
     doubtful = sum(bool(report.guessed) and not report.ok for report in reports)
@@ -106,7 +108,7 @@ def _print_summary(
     state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
     missing = sum(bool(outcome.unchecked) for outcome in outcomes)
-    training = sum(outcome.training for outcome in outcomes)
+    training = sum(item.training and item.report in reports for item in outcomes)
     count = len(reports) - training
     trained = " and the training" if training else ""
     parts = [f"{count} Function{'' if count == 1 else 's'}{trained} checked", state]

@@ -25,7 +25,7 @@ from pullback.recording import (
 )
 from pullback.report import Finding, Report, Verdict, clean
 
-__all__ = ["Outcome", "Task", "positional", "tasks_of_recording", "training_outcome"]
+__all__ = ["TRAINING", "Outcome", "Task", "positional", "tasks_of_recording", "training_outcome"]
 
 
 _ON_RANKS = 2  # calls: each starts processes
@@ -154,6 +154,14 @@ _MENDS = {
 }
 
 
+def _clause(kind: str) -> str:
+    """The name of a kind of finding about a program's training, as the clauses have theirs."""
+    return kind.replace(" ", "-")
+
+
+TRAINING = tuple(map(_clause, KINDS))
+
+
 def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome]:
     """The report of a program's training; nothing where no optimiser made a step."""
     name = f"training of {shlex.join(mask_secrets(list(program)))}"
@@ -166,7 +174,7 @@ def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome
 
 
 def _finding(kind: str, training: Training) -> Finding:
-    clause = kind.replace(" ", "-")
+    clause = _clause(kind)
     items = [item for item in training.findings if item.kind == kind]
     enough, _ = KINDS[kind]
     if not items and training.steps < enough:

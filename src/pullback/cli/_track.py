@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
-from pullback.cli._files import refuse_other
+from pullback.cli._files import refuse_other, refuse_same
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ArgumentError
@@ -25,6 +25,10 @@ __all__ = ["app"]
 _PROGRAM = "pullback.tracking.watch._program"
 # What the first characters of our files hold.
 _OUR_PAGE, _OUR_RECORDING = '<meta name="generator" content="pullback track">', '{"kind":"run",'
+_OF_OTHERS = (
+    "The processes that a program starts, as torchrun and mp.spawn do, are not tracked; use a "
+    "pullback.tracking.Tracker in them."
+)
 _FLAGS_WITH_A_WORD = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -70,17 +74,21 @@ def _run(
         "title": " ".join(mask_secrets(command))[:80],
     }
     for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
-        _say_replaced(path, sign)
+        refuse_other(path, sign, within=True)
+    refuse_same(html, jsonl)
+    replaced = [path for path in (html, jsonl) if path.is_file() and path.stat().st_size]
     before = _stamp(jsonl)
     words = [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command]
     with running(words, os.environ) as wait:
         code, _ = wait()
     end_if_asked()
     if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
-        _say_unrecorded(program, code, names)
+        _refuse_unrecorded(program, code, names)
         raise typer.Exit(code if code >= 0 else 128 - code)
     run = read_run(jsonl)
     write_html(run, html)
+    for path in replaced:
+        say(f"{path} of an earlier run was written anew; --html and --jsonl name other files.")
     for finding in diagnose(run)[:20]:
         typer.echo(str(finding))
     typer.echo(f"{len(run.series)} tensors in {jsonl}, report in {html}")
@@ -114,29 +122,29 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _say_unrecorded(program: list[str], code: int, names: list[str] | None) -> None:
+def _refuse_unrecorded(program: list[str], code: int, names: list[str] | None) -> None:
     """Say why nothing was recorded of a program; earlier files are as they were.
 
     Raises:
-        ArgumentError: the modules that were asked for are not there.
+        ArgumentError: it ended well, and there was nothing to track.
     """
-    if names and not code:
+    if code:
+        say(
+            f"Nothing was recorded of {' '.join(program)} (status {code}): it called no module "
+            "until then, or pullback is not installed for its interpreter."
+        )
+    elif names:
         raise ArgumentError(
             "No module has such a name; nothing was recorded.",
             given=" ".join(f"--name {name!r}" for name in names),
             expected="patterns of names as the report has them, 'Net.encoder*'",
         )
-    say(
-        f"Nothing was recorded of {' '.join(program)} (status {code}): it called no module, or it "
-        "could not be started, or pullback is not installed for its interpreter."
-    )
-
-
-def _say_replaced(path: Path, sign: str) -> None:
-    """Say that an earlier run is replaced; refuse to replace what is none."""
-    refuse_other(path, sign, within=True)
-    if path.is_file() and path.stat().st_size:
-        say(f"{path} of an earlier run is written anew; --html and --jsonl name other files.")
+    else:
+        raise ArgumentError(
+            "Nothing was recorded: the program called no module of torch in its own process.",
+            given=" ".join(program),
+            mend=_OF_OTHERS,
+        )
 
 
 def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
@@ -167,9 +175,12 @@ def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
         "Only Python programs can be tracked.",
         given=" ".join(program) or "no program",
         expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ... after --",
+        mend=_OF_OTHERS,
     )
 
 
 def _refuse_missing(script: str) -> None:
     if not Path(script).exists():
         raise ArgumentError("There is no such program.", given=script, mend="Check the spelling.")
+    if Path(script).is_file():
+        Path(script).open("rb").close()  # what cannot be read is refused by its name

@@ -16,12 +16,16 @@ __all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
 def refuse_program(words: Sequence[str]) -> None:
     """Refuse a program that was not set apart: its options would be read as ours."""
     command, program = words[:1], words[1:]
-    runs = command in (["check"], ["record"], ["track"]) and len(program) > 1
-    if runs and Path(program[0]).name.startswith("python"):
+    if command not in (["check"], ["record"], ["track"]) or not program:
+        return
+    python = len(program) > 1 and Path(program[0]).name.startswith("python")
+    script = program[0].endswith(".py") and command != ["check"]  # which takes the name of one
+    if python or script:
+        run = program if python else ["python", *program]
         raise ArgumentError(
             "A program to run goes after --.",
             given=shlex.join(program),
-            mend=f"pullback {command[0]} -- {shlex.join(program)}",
+            mend=f"pullback {command[0]} -- {shlex.join(run)}",
         )
 
 

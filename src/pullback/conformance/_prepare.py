@@ -65,11 +65,13 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
 
 
 def _takes(subject: Subject, arguments: Arguments) -> bool:
-    """Whether the arguments fit the signature, so that a failure is the code's own."""
+    """Whether the arguments fit, a tensor among them, so that a failure is the code's own."""
     called = subject.target if subject.function is None else subject.function.forward
     own = (getattr(called, "__module__", None) or "").partition(".")[0]
     known = own not in ("torch", "pullback")
-    return known and subject.misfit(arguments.args, arguments.kwargs) == ""
+    return (
+        known and bool(arguments.values) and subject.misfit(arguments.args, arguments.kwargs) == ""
+    )
 
 
 def _refused(probe: Probe, error: BaseException) -> Probe:

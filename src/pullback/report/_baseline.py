@@ -7,12 +7,13 @@ a review and two branches merge. A script is named by its path from the folder o
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
+from pullback.report._findings import Verdict
 from pullback.report._report import Report
 
 __all__ = ["Baseline"]
@@ -50,8 +51,12 @@ class Baseline:
     reasons: dict[_Key, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> "Baseline":
+    def read(cls, path: Path, clauses: Container[str] | None = None) -> "Baseline":
         """Read a file; one that is not there accepts nothing.
+
+        Arguments:
+            path: the file.
+            clauses: those that a finding may be of; any if ``None``.
 
         Raises:
             ArgumentError: it is not a baseline.
@@ -60,7 +65,7 @@ class Baseline:
             return cls(path)
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
-            entries = [_read_entry(item) for item in data["accepted"]]
+            entries = [_read_entry(item, clauses) for item in data["accepted"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
                 f"{path} is not a baseline.",
@@ -161,11 +166,16 @@ class Baseline:
         return Path(os.path.relpath(home, folder)).as_posix() + colon + qualname
 
 
-def _read_entry(item: dict[str, Any]) -> tuple[_Key, str]:
-    key = (item["function"], item.get("clause", ""), item["verdict"])
-    reason = item["reason"]
+def _read_entry(item: dict[str, Any], clauses: Container[str] | None) -> tuple[_Key, str]:
+    clause, verdict, reason = item.get("clause", ""), item["verdict"], item["reason"]
+    key = (item["function"], clause, verdict)
     if not all(type(value) is str for value in (*key, reason)):
         raise TypeError("a value that is no text")
+    verdicts = [each.value for each in Verdict if each.is_bad] if clause else [_UNCHECKED]
+    if verdict not in verdicts:
+        raise ValueError(f"the verdict {verdict!r}, where it may be {' or '.join(verdicts)}")
+    if clause and clauses is not None and clause not in clauses:
+        raise ValueError(f"there is no clause {clause!r}")
     if not reason.strip():
         raise ValueError(f"no reason for {' '.join(filter(None, key))}")
     return key, reason

@@ -86,13 +86,15 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
     rest = [clause for clause in every if clause not in shown]
     if rest:
         one = not shown or len(rest) == 1
+        found = {r[clause].verdict for r in reports for clause in rest if clause in r}
         lead = "clause holds" if one else f"{len(rest)} clauses hold"
-        lead = f"{'The other' if shown else 'Every'} {lead}"
         tail = "does not apply" if one else "do not apply"
-        found = (report[clause] for report in reports for clause in rest if clause in report)
-        tail += ", or refuse clearly" * any(item.verdict is Verdict.LACKING for item in found)
+        line = f"{'The other' if shown else 'Every'} {lead} or {tail}"
+        line += ", or refuse clearly" * (Verdict.LACKING in found)
+        if not shown and found == {Verdict.SKIPPED}:
+            line = "No clause applies"
         which = f": {', '.join(rest)}" if verbose or len(rest) <= _FEW else " (--verbose has them)"
-        console.print(f"[green]{lead} or {tail}[/]{which}.")
+        console.print(f"[green]{line}[/]{which}.")
     left_out = list(dict.fromkeys(clause for report in reports for clause in report.without))
     if left_out:
         console.print(f"[yellow]Left out as asked:[/] {', '.join(left_out)}.")

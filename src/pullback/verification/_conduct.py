@@ -3,11 +3,10 @@
 import multiprocessing
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,14 +23,14 @@ from pullback.conformance import (
     resizings,
     unpatched,
 )  # fmt: skip
-from pullback.internal.torch import FunctionMode, TorchDispatchMode
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, outputs_of, same_bits
 from pullback.verification._error import Result
+from pullback.verification._forbidden import Operators
 from pullback.verification._work import Work, broken, promise
 
 __all__ = [
-    "alias", "bounds", "caches", "deterministic", "finished", "forbidden", "load_modes", "mutation",
+    "alias", "bounds", "caches", "deterministic", "finished", "load_modes", "mutation",
     "settings", "speed", "state",
 ]  # fmt: skip
 
@@ -56,7 +55,7 @@ def caches(work: Work) -> Result | None:
         counts = []
         for number in (12, 13, 14, 13, 13):  # what is kept by shapes is, after the first
             tensors = work.copies(work.fresh(number))
-            with _Operators() as operators:
+            with Operators() as operators:
                 work.raw(tensors)
             counts.append(len(operators.names))
     if min(counts[3:]) < counts[1]:
@@ -236,32 +235,6 @@ def settings(work: Work) -> Result | None:
     return None
 
 
-@promise("it calls neither its reference nor what is forbidden", "Compute it.", alone=True)
-def forbidden(work: Work) -> Result | None:
-    """Neither the reference nor what is forbidden is called."""
-    functions: list[Any] = []
-
-    class Functions(FunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            functions.append(func)
-            return func(*args, **(kwargs or {}))
-
-    operators = _Operators()
-    with guarded(), _calls_of(work.reference.given) as called, Functions(), operators:
-        work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
-    if called:
-        return broken("It calls its reference.")
-    names = [getattr(each, "__name__", str(each)).partition(".")[0] for each in functions]
-    plain = {name.strip("_") for name in (*names, *operators.names)}
-    for entry in work.forbid:
-        name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
-        if entry in functions or name.rpartition(".")[2].strip("_") in plain:
-            return broken(f"It calls {name}, which is forbidden.")
-    return None
-
-
 @promise("its work is done when it returns", "Wait for what was started before returning.")
 def finished(work: Work) -> Result | None:
     """When it returns, its work is done: no thread, process or stream goes on with it.
@@ -321,44 +294,10 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class _Operators(TorchDispatchMode):
-    """Notes the name of each operator of torch that is run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 def load_modes() -> None:
     """Load what torch loads where a mode is first entered, which no time limit must end halfway."""
-    with _Operators():
+    with Operators():
         torch.ones(1, device="cpu")
-
-
-@contextmanager
-def _calls_of(function: Any) -> Iterator[list[str]]:
-    """Note each time that the code of a function of Python is run in this thread."""
-    target = function.forward if hasattr(function, "forward") else function
-    code = getattr(target, "__code__", None)
-    called: list[str] = []
-    if code is None:
-        yield called
-        return
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code is code:
-            called.append(code.co_name)
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        yield called
-    finally:
-        sys.setprofile(before)
 
 
 # Entered within `guarded`, which puts all of them back.

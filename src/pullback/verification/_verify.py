@@ -19,6 +19,7 @@ from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
 from pullback.verification._error import Result
+from pullback.verification._forbidden import forbidden, refuse_unknown
 from pullback.verification._work import Promise, Work, promise
 
 __all__ = ["PROMISES", "isolated", "refuse_inputs", "verify"]
@@ -27,7 +28,7 @@ _SEEDS = 2**63
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
-    numbers.outputs, conduct.forbidden, numbers.gradients, numbers.second, numbers.sizes,
+    numbers.outputs, forbidden, numbers.gradients, numbers.second, numbers.sizes,
     numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
     conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
 )  # fmt: skip
@@ -65,7 +66,8 @@ def verify(
             fresh ones at each call. Tensors that require a gradient are differentiated, or every
             floating tensor if none does.
         forbid: functions of torch, or names of functions and operators, that the kernel must not
-            call, such as ``torch.softmax`` or ``"softmax"``. The reference is always among them.
+            call, such as ``torch.softmax`` or ``"softmax"``, or functions of Python. The reference
+            is always among them.
         seed: of everything random.
         isolate: run in a copy of this process, so that a crash or a hang is a verdict. Where no
             copy can be made it runs here: not on Linux, where a GPU is in use, and where there
@@ -79,7 +81,8 @@ def verify(
 
     Raises:
         ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
-        ArgumentError: the reference does not take the inputs, or seed or timeout is none.
+        ArgumentError: the reference does not take the inputs, seed or timeout is none, or what is
+            forbidden is nothing that could be called.
 
     Example:
         >>> def plain(x):
@@ -93,6 +96,7 @@ def verify(
     """
     started = time.perf_counter()
     apart = isolate and can_copy()
+    refuse_unknown(forbid)
     work = _work(kernel, reference, inputs, tuple(forbid), seed, timeout, apart)
     conduct.load_modes()
     steps = partial(_run, work, timeout, (*PROMISES, conduct.speed))

@@ -11,7 +11,7 @@ from pullback.compat.unit_scaling.transforms import (
     prune_non_float_tensors,
     prune_same_scale_tensors,
 )
-from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 
 __all__ = ["plot"]
@@ -26,6 +26,7 @@ _LIMITS = {
 }
 
 
+@checked
 def plot(
     g: fx.Graph,
     title: str = "",
@@ -52,16 +53,14 @@ def plot(
         MissingExtraError: matplotlib is not installed.
     """
     short = dict(zip(Metrics.full_names(), Metrics.names(), strict=True)).get(metric, metric)
-    if short not in Metrics.names():
-        names = ", ".join(Metrics.names())
-        raise ArgumentError("There is no such metric.", given=f"{metric=}", expected=names)
+    words = Metrics.get_full_name(short)
     pyplot = require("matplotlib.pyplot", extra="plot", purpose="plot")
     g = prune_non_float_tensors(g)
     g = prune_same_scale_tensors(g) if prune_same_scale else g
     nodes = [node for node in g.nodes if node.op != "output"]
     _, axes = pyplot.subplots(figsize=(10, max(len(nodes) / 4, 2)))
     axes.set_xscale("log", base=2)
-    for direction, words, colour in _DIRECTIONS:
+    for direction, spelt, colour in _DIRECTIONS:
         for weight, marker in ((False, "."), (True, "v")):
             points = [
                 (getattr(data, short), row)
@@ -71,7 +70,7 @@ def plot(
             ]
             # Of what is zero, or not finite, a logarithmic axis has no place.
             points = [(x, row) for x, row in points if isfinite(x) and x > 0]
-            label = f"{words} pass, {'' if weight else 'non-'}weight tensor"
+            label = f"{spelt} pass, {'' if weight else 'non-'}weight tensor"
             xs, ys = [x for x, _ in points], [row for _, row in points]
             axes.plot(xs, ys, marker, markersize=9, color=colour, label=label)
     for x, text in _LIMITS.items():
@@ -79,7 +78,7 @@ def plot(
         axes.text(x, len(nodes) + 0.2, text, ha="center", va="top", size=9)
     low, high = axes.get_xlim()
     axes.set_xlim(low if xmin is None else xmin, high if xmax is None else xmax)
-    axes.set(ylim=(len(nodes), -1), ylabel="layer", xlabel=Metrics.get_full_name(short))
+    axes.set(ylim=(len(nodes), -1), ylabel="layer", xlabel=words)
     axes.set_title(title)
     axes.set_yticks(range(len(nodes)), [_short_name(node.meta["clean_name"]) for node in nodes])
     axes.xaxis.tick_top()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.gradients._check import check_floating
 from pullback.internal._arguments import checked
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
@@ -98,7 +99,8 @@ class FPFormat:
         Arguments:
             x: shape (...), any floating or complex dtype.
         """
-        return round_values(x.detach(), self.number_format, self._noise(x), "cast")
+        noise = self._noise(x)
+        return round_values(x.detach(), self.number_format, noise, "cast")
 
     def quantise_fwd(self, x: Tensor) -> Tensor:
         """Return the values rounded to the format, with the gradient as it is.
@@ -117,6 +119,7 @@ class FPFormat:
         return RoundGradientFunction.apply(x, self._noise(x), self.number_format, "cast")
 
     def _noise(self, x: Tensor) -> Tensor | None:
+        check_floating(x, "FPFormat")
         if self.rounding == "nearest":
             return None
         shape = (*x.shape, 2) if x.is_complex() else x.shape

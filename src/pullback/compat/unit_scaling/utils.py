@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import widen
+from pullback.gradients._check import check_strided, widen
+from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
@@ -30,6 +31,7 @@ def std_of(tensor: Tensor) -> float:
 
     A complex tensor has that of both parts together.
     """
+    check_strided(tensor, "The scale of a tensor", "t")
     values = widen(tensor.detach())
     return float(values.std()) if values.numel() > 1 else math.nan  # there torch warns as well
 
@@ -123,6 +125,7 @@ class ScaleTracker(Function):
 
         Raises:
             ArgumentTypeError: no floating or complex tensor, or no `ScalePair`.
+            UnsupportedError: a sparse or nested tensor.
         """
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
@@ -142,10 +145,11 @@ class ScaleTracker(Function):
 
 def _check(t: Any, pair: Any) -> None:
     """Refuse what cannot be tracked."""
+    check_strided(t, "ScaleTracker", "t")
     if not is_floating(t):
         raise ArgumentTypeError(
             "ScaleTracker takes a floating or complex tensor.",
-            given=f"dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}",
+            given=f"dtype {t.dtype}",
         )
     if not isinstance(pair, ScalePair):
         raise ArgumentTypeError(
@@ -153,6 +157,7 @@ def _check(t: Any, pair: Any) -> None:
         )
 
 
+@checked
 def analyse_module(
     module: nn.Module,
     inputs: Tensor | tuple[Tensor, ...],

@@ -7,6 +7,7 @@ by following names. What those statements do not define is reported as missing.
 """
 
 import ast
+import contextlib
 import importlib
 import operator
 import os
@@ -114,23 +115,24 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
     Raises:
         ArgumentError: the script is gone, does not parse, or the statements raise.
     """
-    if not file or not os.path.isfile(file):
+    if not os.path.isfile(file):
         raise ArgumentError(
-            "The Function was defined in a program that has no file.",
-            given=file or "no file",
-            mend="Put it in a module, so that it can be imported.",
+            f"There is no script {file}." if file else "The program has no file.",
+            mend="Check the spelling, or put the Function in a module, which can be imported.",
         )
     file = os.path.abspath(file)
-    source = Path(file).read_bytes()
+    with _readable(file):
+        source = Path(file).read_bytes()
     # An edited script is another module; all that is taken out of one is of one module.
     name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
     if os.path.dirname(file) not in sys.path:
         sys.path.append(os.path.dirname(file))  # as Python does for a script
-    try:
-        if name not in sys.modules:
+    if name not in sys.modules:
+        with _readable(file):
             _left[name] = parse(source, file).body
-            sys.modules[name] = types.ModuleType(name)
-            sys.modules[name].__file__ = file  # where `inspect` finds the source
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__file__ = file  # where `inspect` finds the source
+    try:
         needed = _needed(_left[name], wanted)
         code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
         exec(code, vars(sys.modules[name]))  # noqa: S102 - the user's own script, chosen statements
@@ -142,6 +144,23 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
             mend="Move the Function into a module that the script imports.",
         ) from error
     return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _readable(file: str) -> Iterator[None]:
+    """Refuse a script that cannot be read, or that no Python can run."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(
+            f"{file} cannot be read.", given=error.strerror, mend="Make it readable."
+        ) from error
+    except (SyntaxError, ValueError) as error:
+        raise ArgumentError(
+            f"{file} is no code that this Python runs.",
+            given=f"{type(error).__name__}: {error}",
+            mend=f"Make it run by itself first: python {file}",
+        ) from error
 
 
 def only_defines(file: str) -> bool:

@@ -60,7 +60,7 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
     .. math:: 10 \log_{10} \frac{\sum x^2}{\sum (x - Q(x))^2}
 
     Arguments:
-        values: shape (...), any floating or complex dtype; what is not finite is left out.
+        values: shape (...), any floating or complex dtype; what is not finite counts as zero.
         number_format: a format, its name or dtype.
 
     Raises:
@@ -75,8 +75,15 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
         (32.0, 20.3)
     """
     check_tensor(values, "signal_to_noise")
-    chosen = find_format(number_format)
-    return decibels_of(*_sums(values.detach(), round_values(values.detach(), chosen)).tolist())
+    chosen, known = find_format(number_format), _finite(values.detach())
+    return decibels_of(*_sums(known, round_values(known, chosen)).tolist())
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Zeros for what is not finite: it would set the scale of what is beside it."""
+    parts = parts_of(values)
+    known = torch.where(parts.to(torch.float64).isfinite(), parts, torch.zeros_like(parts))
+    return torch.view_as_complex(known) if values.is_complex() else known
 
 
 class NoiseMeter:
@@ -148,8 +155,8 @@ class BlockErrors:
     """What a format with blocks loses of some values; ``a + b`` is of both together.
 
     Arguments:
-        blocks: how many blocks hold a number that is not zero. One with a NaN or an infinity
-            counts as one of zeros.
+        blocks: how many blocks hold a number that is not zero. A NaN or an infinity counts as a
+            zero, here and below, as it does in `signal_to_noise`.
         dominated: in how many of them one outlier sets the scale: it is four times as large as
             the next or more, so that all others lose two bits or more.
         nonzero: how many values are not zero.
@@ -261,10 +268,9 @@ def measure_blocks(values: Tensor, number_format: ScaledFormat) -> Tensor:
     """
     size = int(number_format.per)
     values = values.detach().reshape(values.shape or (1,))
-    wide = parts_of(values).to(torch.float64)
+    wide = parts_of(_finite(values)).to(torch.float64)
     wide = wide.movedim(-1, 0) if values.is_complex() else wide  # blocks of one kind of parts
     groups = torch.nn.functional.pad(wide, (0, -wide.shape[-1] % size)).reshape(-1, size)
-    groups = torch.where(groups.isfinite().all(-1, keepdim=True), groups, 0.0)
     rounded = round_values(groups, number_format)
     rotated = groups @ _hadamard(size).to(groups.device)
     halved = replace(number_format, per=size // 2)

@@ -193,6 +193,7 @@ class FunctionWatch(FunctionMode):
         super().__init__()
         self._sightings = sightings
         self._patterns = patterns
+        self._unseen = set(patterns)
         self._running = Running()
 
     def attach(self, model: nn.Module) -> None:
@@ -201,8 +202,10 @@ class FunctionWatch(FunctionMode):
         self.__enter__()
 
     def detach(self) -> None:
-        """Look no more."""
+        """Look no more, and say which patterns were of nothing that was called."""
         leave_function_mode(self)
+        said = "no function of this name was called, compiled code apart"
+        self._sightings.store.skipped.update(dict.fromkeys(sorted(self._unseen), said))
         self._running.stop()
 
     def __torch_function__(
@@ -216,12 +219,13 @@ class FunctionWatch(FunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name, path = _short_name(func), self._running.names
-        chosen = any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        chosen = [pattern for pattern in self._patterns if fnmatchcase(name, pattern)]
         opened = None if chosen else open_function(func)
         if opened is not None and path:
             with self:  # the mode is off inside of this method; what is inside counts
                 return opened(*args, **kwargs)
         result = func(*args, **kwargs)
+        self._unseen.difference_update(chosen if path else ())
         if chosen and path and self._sightings.store.active:
             full = f"{path[-1]}/{name}"
             if peek_interpreter_stack() is not None and any(result is given for given in args):
@@ -249,8 +253,6 @@ _OPERATORS = {
 
 
 Choose = Callable[[str, nn.Module], bool]
-
-
 Names = str | Iterable[str] | Choose | None
 
 

@@ -66,6 +66,7 @@ class Tracker(Recorder):
             names ``"0.weight"``, ``"0.weight[exp_avg]"`` and ``"0.weight[update]"``.
         functions: patterns of functions to measure inside of modules, such as ``"softmax"``,
             ``"scaled_dot_product_attention"`` or ``"add"``, under ``"encoder.0/softmax"``.
+            One of which nothing was called is among `skipped`.
         measures: statistics of your own, by name: functions of a tensor without a graph that return
             a small real tensor on its device, such as `channel_maximum`; see `Tracker.measured`.
         sinks: what receives each step as it is flushed; see `pullback.tracking.sinks`.
@@ -214,6 +215,8 @@ class Tracker(Recorder):
         *,
         call: int = 0,
         order: int | None = None,
+        recomputed: bool = False,
+        visit: int = 0,
         phase: Phase | None = None,
     ) -> Statistics:
         """The merged statistics of one tensor.
@@ -223,13 +226,17 @@ class Tracker(Recorder):
             direction: ``"forward"`` or ``"backward"``.
             call: which of several calls within one pass.
             order: of differentiation; by default 1 for ``"backward"``.
+            recomputed: the one seen while a checkpoint was computed again.
+            visit: which of several passes over the same graph.
             phase: ``"training"`` or ``"evaluation"``; by default the first, or the second if the
                 tensor was seen in no training pass.
 
         Raises:
             ArgumentError: no such tensor was measured.
         """
-        return self._find(name, direction, call, order, phase=phase)
+        return self._find(
+            name, direction, call, order, recomputed=recomputed, visit=visit, phase=phase
+        )
 
     def measured(
         self, name: str, statistic: str, direction: Direction = "forward", *, call: int = 0

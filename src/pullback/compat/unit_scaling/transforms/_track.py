@@ -13,7 +13,8 @@ from torch import Tensor, fx, nn
 from pullback.compat.unit_scaling.transforms._apply import apply_transform
 from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
-from pullback.gradients._check import widen
+from pullback.gradients._check import check_strided, widen
+from pullback.internal._arguments import checked
 
 __all__ = [
     "Metrics",
@@ -87,7 +88,12 @@ class Metrics:
 
         Arguments:
             t: shape (...), any floating or complex dtype.
+
+        Raises:
+            ArgumentTypeError: no tensor.
+            UnsupportedError: a sparse or nested tensor.
         """
+        check_strided(t, "Metrics", "t")
         values = widen(t.detach())
         if values.numel() == 0:
             return Metrics.Data(*(math.nan,) * 5, numel=0)
@@ -107,7 +113,15 @@ class Metrics:
 
         Arguments:
             short_name: one of `names`.
+
+        Raises:
+            ArgumentError: there is no such metric.
         """
+        if short_name not in Metrics.names():
+            raise ArgumentError(
+                "There is no such metric.", given=repr(short_name),
+                expected=", ".join(Metrics.names()),
+            )  # fmt: skip
         return _FULL_NAMES[short_name]
 
     @staticmethod
@@ -121,6 +135,7 @@ class Metrics:
         return [_FULL_NAMES[name] for name in Metrics.names()]
 
 
+@checked
 def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
     """Return a copy of a tracked graph without the nodes that give no floating tensor.
 
@@ -136,6 +151,7 @@ def prune_non_float_tensors(graph: fx.Graph) -> fx.Graph:
     return _prune(graph, lambda node: not _is_floating(node))
 
 
+@checked
 def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
     """Return a copy of a tracked graph without nodes that have the scale of their argument.
 
@@ -161,6 +177,7 @@ def prune_same_scale_tensors(graph: fx.Graph, rtol: float = 2**-16) -> fx.Graph:
     return _prune(graph, same)
 
 
+@checked
 def prune_selected_nodes(graph: fx.Graph, targets: Iterable[Any]) -> fx.Graph:
     """Return a copy of a graph without the nodes of some targets; their users get ``None``.
 

@@ -1,0 +1,142 @@
+"""What a kernel must not call, and whether it does."""
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+
+from pullback.conformance import guarded
+from pullback.errors import ArgumentError
+from pullback.internal.torch import (
+    CustomOpDef,
+    FunctionMode,
+    OpOverload,
+    OpOverloadPacket,
+    TorchDispatchMode,
+    overload_of,
+)
+from pullback.verification._answers import Subject
+from pullback.verification._error import Result
+from pullback.verification._work import Work, broken, promise
+
+__all__ = ["Operators", "forbidden", "refuse_unknown"]
+
+
+@promise("it calls neither its reference nor what is forbidden", "Compute it.", alone=True)
+def forbidden(work: Work) -> Result | None:
+    """Neither the reference nor what is forbidden is called."""
+    functions: list[Any] = []
+
+    class Functions(FunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            functions.append(func)
+            return func(*args, **(kwargs or {}))
+
+    operators, reference = Operators(), _code(work.reference.given)
+    marks = [_mark(entry) for entry in work.forbid]
+    codes = {mark for mark in (reference, *marks) if isinstance(mark, CodeType)}
+    with guarded(), _calls_of(codes) as called, Functions(), operators:
+        work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
+    if reference in called:
+        return broken("It calls its reference.")
+    names = {*map(_plain, functions), *(name.strip("_") for name in operators.names)}
+    for entry, mark in zip(work.forbid, marks, strict=True):
+        if mark in called or mark in names:
+            name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
+            return broken(f"It calls {name}, which is forbidden.")
+    return None
+
+
+def refuse_unknown(forbid: Sequence[Any]) -> None:
+    """Refuse to forbid what no call would be known by: a kernel that calls it would pass.
+
+    Raises:
+        ArgumentError: an entry is no function of torch or of Python, no operator, and names none.
+    """
+    for entry in forbid:
+        if _mark(entry) is None:
+            raise ArgumentError(
+                "What is forbidden is no function or operator that could be called.",
+                given=repr(entry),
+                expected="a function of torch or of Python, or a name: 'softmax', 'mylib::scale'",
+                mend="Check the spelling; an operator is there once its module is imported.",
+            )
+
+
+def _mark(entry: Any) -> CodeType | str | None:
+    """What calls of something are known by: a name that torch has, or the code that Python runs."""
+    name = _plain(entry)
+    if isinstance(entry, (CustomOpDef, OpOverload, OpOverloadPacket)):
+        return name
+    home = (
+        getattr(entry, "__module__", None) or "torch"
+    )  # a name and what is written in C have none
+    if home.partition(".")[0] == "torch" and _is_named(name):
+        return name
+    return _code(entry)
+
+
+def _plain(entry: Any) -> str:
+    """The name that a function of torch has in common with its operator, without underscores."""
+    if isinstance(entry, CustomOpDef):
+        entry = overload_of(entry)
+    if isinstance(entry, OpOverload):
+        entry = entry.overloadpacket
+    if not isinstance(entry, str):
+        return getattr(entry, "__name__", "").strip("_")
+    _, colons, operator = entry.partition("::")
+    return (operator.partition(".")[0] if colons else entry.rpartition(".")[2]).strip("_")
+
+
+def _is_named(name: str) -> bool:
+    """Whether torch has a function, or an operator that was imported, of a plain name."""
+    found = torch.overrides.get_overridable_functions().values()
+    if any(_plain(each) == name for some in found for each in some):
+        return bool(name)
+    written = (name, f"_{name}", f"{name}_", f"__{name}__")
+    return any(
+        isinstance(getattr(getattr(torch.ops, space), each, None), OpOverloadPacket)
+        for space in torch.ops for each in written
+    )  # fmt: skip
+
+
+def _code(function: Any) -> CodeType | None:
+    """What Python runs of a function, module or Function; ``None`` of what it does not run."""
+    given = Subject(function).given
+    code = getattr(inspect.unwrap(getattr(given, "forward", given)), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+class Operators(TorchDispatchMode):
+    """Notes the name of each operator of torch that is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _calls_of(codes: Set[CodeType]) -> Iterator[set[CodeType]]:
+    """Note which code of these Python runs in this thread."""
+    called: set[CodeType] = set()
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            called.add(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(before)
