@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._secrets import names_secret
 from pullback.internal._text import shown
 
 __all__ = [
@@ -45,8 +46,6 @@ Natural = Annotated[int, Within("none or more", lambda number: number >= 0)]
 Amount = Annotated[float, Within("not negative, and finite", lambda n: 0 <= n < math.inf)]
 Positive = Annotated[float, Within("above 0", lambda number: number > 0)]
 Seconds = Annotated[float, Within("not negative", lambda number: number >= 0)]
-
-_SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
 
 
 def is_whole(value: Any) -> bool:
@@ -165,7 +164,7 @@ def _refuse(function: Any, name: str, value: Any, kind: "_Kind") -> NoReturn:
         mend = "Await it, and pass what it gives."
     elif isinstance(value, type):
         mend = f"Pass an instance of {value.__name__}, if it was meant."
-    said = type(value).__name__ if name in _SECRET else shown(value)
+    said = type(value).__name__ if names_secret(name) else shown(value)
     called = function.__qualname__.removesuffix(".__init__")
     error = ArgumentError if kind.is_form(value) else ArgumentTypeError
     raise error(
