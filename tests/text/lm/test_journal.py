@@ -248,7 +248,7 @@ def test_a_byte_that_is_no_text_costs_one_row(tmp_path, text):
         assert [Scripted(["sent"])(f"{number}").text for number in range(40)] == answers
 
 
-@pytest.mark.parametrize("share, less", [(0.5, 0), (0.7, 100), (1.0, 4096), (1.0, 1)])
+@pytest.mark.parametrize(("share", "less"), [(0.5, 0), (0.7, 100), (1.0, 4096), (1.0, 1)])
 def test_what_is_left_of_a_file_that_was_cut_is_kept(tmp_path, share, less):
     path = tmp_path / "run.sqlite"
     with Run(path):

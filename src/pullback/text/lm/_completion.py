@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.internal._arguments import Amount, Natural, checked, reading
-from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
+from pullback.text.prices import Price
 
 __all__ = ["Call", "Chunk", "Completion", "Finish", "Usage"]
 
@@ -58,6 +58,14 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             (self.cost or 0.0) + (other.cost or 0.0) if known else None,
         )
+
+
+def priced(usage: Usage, price: Price | None) -> Usage:
+    """What a call used, with its cost where only the tokens are told and the price is known."""
+    if usage.cost is not None or not usage.tokens or price is None:
+        return usage
+    tokens = usage.input_tokens, usage.output_tokens, usage.cached_tokens
+    return replace(usage, cost=price.cost(*tokens))
 
 
 @checked
@@ -192,11 +200,6 @@ class ModelSummary:
         self.calls += 1
         self.unpriced += usage.cost is None
         self.usage += replace(usage, cost=usage.cost or 0.0)
-
-    @property
-    def spent(self) -> Spending:
-        """What of it a budget counts."""
-        return Spending(self.calls, self.usage.tokens, self.usage.cost or 0.0)
 
     @property
     def cost(self) -> str:

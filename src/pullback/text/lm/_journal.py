@@ -86,7 +86,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not (self._in_memory or self.path.exists()):
             self._make()
-        salvaged = None  # rows of a damaged file that are not in its new one, of those that were read
+        salvaged = None  # rows that were read in a damaged file, and are not in its new one
         with self._errors():
             try:
                 self._open()

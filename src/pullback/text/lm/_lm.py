@@ -1,8 +1,9 @@
 """`LM`: what every language model here can do, whole or bit by bit; `Wrapper`: a step before it."""
 
+import inspect
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
@@ -10,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pullback.errors import RecordingError, ReplyError
+from pullback.errors import ArgumentTypeError, RecordingError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
+from pullback.internal._text import shown
 from pullback.tape._concurrency import begin, run
-from pullback.text.lm._completion import Chunk, Completion, Finish
+from pullback.text.lm._completion import Chunk, Completion, Finish, priced
 from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
@@ -89,7 +91,7 @@ class LM(ABC):
     """The name of the model: a part of what identifies a request."""
 
     price: Price | None = None
-    """What a token costs; None where it is not known."""
+    """What a token costs, and so an answer that does not tell; None where it is not known."""
 
     wraps: bool = False
     """Whether it hands requests on to another model, so that a run looks at that one alone."""
@@ -124,9 +126,26 @@ class LM(ABC):
                 )  # fmt: skip
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
+            told = ask
+            ask = lambda request: self._told(told(request))  # noqa: E731
             for step in steps:
                 ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
-        return ask(request)
+            return ask(request)
+        return self._told(ask(request))
+
+    async def _told(self, chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+        """The chunks of an answer, refused where they are none, the whole with what it cost."""
+        given, whole = chunks, None
+        if isinstance(chunks, AsyncIterable):
+            async for given in chunks:
+                if not isinstance(given, Chunk):
+                    raise _no_answer(given)
+                whole = given.completion
+                if whole is not None:
+                    whole = replace(whole, usage=priced(whole.usage, self.price))
+                yield replace(given, completion=whole)
+        if whole is None:
+            raise _no_answer(given)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
@@ -213,14 +232,25 @@ async def in_one(
     answer: Callable[[Request], Awaitable[Completion]], request: Request
 ) -> AsyncIterator[Chunk]:
     """An answer as a stream of one chunk, so that a step is written once for both."""
-    completion = await answer(request)
+    given = answer(request)
+    completion = await given if inspect.isawaitable(given) else None
+    if not isinstance(completion, Completion):
+        raise _no_answer(given if completion is None else completion)
     yield Chunk(completion.text, completion)
 
 
 async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
     *_, completion = [chunk.completion async for chunk in chunks]
-    assert completion is not None  # the last chunk has it
+    assert completion is not None  # `LM._told`
     return completion
+
+
+def _no_answer(given: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        "What a model gave is no answer.", given=shown(given),
+        expected="a Completion of answer; Chunks of stream_answer and step, the last one with it",
+        mend="async def answer(self, request): return Completion(text)",
+    )  # fmt: skip
 
 
 @checked
@@ -258,7 +288,7 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        return await _whole(self.step(request, partial(in_one, self.inner.ask)))
+        return await _whole(self._told(self.step(request, partial(in_one, self.inner.ask))))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""
