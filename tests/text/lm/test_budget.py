@@ -200,6 +200,8 @@ def test_budgets_that_could_not_hold_are_refused():
         Budget(unpriced, Account(calls=1), calls=1)
     with pytest.raises(ArgumentError, match="calls=100"):
         Budget(unpriced, 100)
+    with pytest.raises(ArgumentError, match=r"(?s)dollars.*cost"):
+        Budget(unpriced, dollars=1)
     with pytest.raises(ArgumentError, match="max_tokens"):
         Budget(unpriced, tokens=1000)("x")
     with pytest.raises(ArgumentError, match="longest"):

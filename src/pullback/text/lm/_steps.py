@@ -33,7 +33,8 @@ logging.getLogger("stamina").addHandler(logging.NullHandler())
 class Retry(Wrapper):
     """Ask again after what passes: 429, 5xx, time-outs, dropped connections, broken replies.
 
-    Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
+    A reply is broken where no whole answer came. One that came and breaks its schema, or is empty,
+    is an answer: it is read after this step, and who reads it asks again, or does not. Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
     refusal that the same request would meet again (400, 401, no quota) is raised at once. A
     stream is asked for again only while nothing of it was handed on.
 
