@@ -184,7 +184,8 @@ def test_what_a_terminal_obeys_is_written_out(place, here):
     with Server() as server:
         for end in ("raise ValueError(name)", "sys.exit(name)", "raise PullbackError(name)"):
             (place / "pipeline.py").write_text(
-                f"import sys; from pullback.errors import PullbackError; name = '\\33[31mred'; {end}"
+                "import sys; from pullback.errors import PullbackError\n"
+                f"name = '\\33[31mred'; {end}"
             )
             for words in (["show", "run.sqlite"], ["run", "pipeline.py", "-o", "b.sqlite"]):
                 _, out, err = here(server, *words)

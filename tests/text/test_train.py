@@ -119,7 +119,7 @@ def test_weights_are_followed():
         lambda: list(DataLoader(DATA, None, sampler=[-99])),
         lambda: Sampler().__iter__(),
         lambda: len(Sampler()),
-        lambda: Module()(),
+        lambda: Module().forward(),
         lambda: Optimizer([Parameter("x")], {}).step(),
         lambda: Trainer(max_epoch=3),
         lambda: Trainer(1).fit(Spam(), DataLoader([], 2)),

@@ -60,14 +60,6 @@ class Usage:
         )
 
 
-def priced(usage: Usage, price: Price | None) -> Usage:
-    """What a call used, with its cost where only the tokens are told and the price is known."""
-    if usage.cost is not None or not usage.tokens or price is None:
-        return usage
-    tokens = usage.input_tokens, usage.output_tokens, usage.cached_tokens
-    return replace(usage, cost=price.cost(*tokens))
-
-
 @checked
 @dataclass(frozen=True)
 class Completion:
@@ -124,6 +116,15 @@ class Completion:
                 model=value["model"],
                 metadata=dict(value["metadata"]),
             )
+
+
+def priced(answer: Completion, price: Price | None) -> Completion:
+    """An answer with its cost, where it tells the tokens alone and the price is known."""
+    usage = answer.usage
+    if usage.cost is not None or not usage.tokens or price is None:
+        return answer
+    tokens = usage.input_tokens, usage.output_tokens, usage.cached_tokens
+    return replace(answer, usage=replace(usage, cost=price.cost(*tokens)))
 
 
 @checked

@@ -106,13 +106,13 @@ class LM(ABC):
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
-        answer = _whole(self._way(request, partial(in_one, self.answer)))
+        answer = _whole(self._way(request, partial(in_one, self.answer, price=self.price)))
         run = None if self.wraps else active()
         return await (answer if run is None else run.keep(answer))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        return self._way(request, self.stream_answer)
+        return self._way(request, self._pieces)
 
     def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Through the steps that are in force here, those of a run around that of a budget."""
@@ -126,26 +126,20 @@ class LM(ABC):
                 )  # fmt: skip
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
-            told = ask
-            ask = lambda request: self._told(told(request))  # noqa: E731
             for step in steps:
                 ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
-            return ask(request)
-        return self._told(ask(request))
+        return ask(request)
 
-    async def _told(self, chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+    async def _pieces(self, request: Request) -> AsyncIterator[Chunk]:
         """The chunks of an answer, refused where they are none, the whole with what it cost."""
-        given, whole = chunks, None
-        if isinstance(chunks, AsyncIterable):
-            async for given in chunks:
-                if not isinstance(given, Chunk):
-                    raise _no_answer(given)
-                whole = given.completion
-                if whole is not None:
-                    whole = replace(whole, usage=priced(whole.usage, self.price))
-                yield replace(given, completion=whole)
+        chunks, whole = self.stream_answer(request), None
+        if not isinstance(chunks, AsyncIterable):
+            raise _no_answer(chunks)
+        async for chunk in chunks:
+            whole = _completion_of(chunk)
+            yield chunk if whole is None else replace(chunk, completion=priced(whole, self.price))
         if whole is None:
-            raise _no_answer(given)
+            raise _no_answer(chunks)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
@@ -229,20 +223,29 @@ def _parsed(completion: Completion, request: Request) -> Completion:
 
 
 async def in_one(
-    answer: Callable[[Request], Awaitable[Completion]], request: Request
+    answer: Callable[[Request], Awaitable[Completion]], request: Request, price: Price | None = None
 ) -> AsyncIterator[Chunk]:
     """An answer as a stream of one chunk, so that a step is written once for both."""
     given = answer(request)
     completion = await given if inspect.isawaitable(given) else None
     if not isinstance(completion, Completion):
         raise _no_answer(given if completion is None else completion)
-    yield Chunk(completion.text, completion)
+    yield Chunk(completion.text, priced(completion, price))
 
 
 async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
-    *_, completion = [chunk.completion async for chunk in chunks]
-    assert completion is not None  # `LM._told`
-    return completion
+    if not isinstance(chunks, AsyncIterable):
+        raise _no_answer(chunks)
+    found = [_completion_of(chunk) async for chunk in chunks]
+    if not found or found[-1] is None:
+        raise _no_answer(chunks)
+    return found[-1]
+
+
+def _completion_of(chunk: Any) -> Completion | None:
+    if not isinstance(chunk, Chunk):
+        raise _no_answer(chunk)
+    return chunk.completion
 
 
 def _no_answer(given: Any) -> ArgumentTypeError:
@@ -288,7 +291,7 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        return await _whole(self._told(self.step(request, partial(in_one, self.inner.ask))))
+        return await _whole(self.step(request, partial(in_one, self.inner.ask)))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""

@@ -34,7 +34,9 @@ class Retry(Wrapper):
     """Ask again after what passes: 429, 5xx, time-outs, dropped connections, broken replies.
 
     A reply is broken where no whole answer came. One that came and breaks its schema, or is empty,
-    is an answer: it is read after this step, and who reads it asks again, or does not. Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
+    is an answer: it is read after this step, and who reads it asks again, or does not.
+
+    Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
     refusal that the same request would meet again (400, 401, no quota) is raised at once. A
     stream is asked for again only while nothing of it was handed on.
 
@@ -175,7 +177,7 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
 
 def spent_by(answer: Completion | None, most: Spending, price: Price | None) -> Spending:
     """What a call spent, as its answer tells; of what that does not tell, the most."""
-    usage = Usage() if answer is None else priced(answer.usage, price)
+    usage = Usage() if answer is None else priced(answer, price).usage
     is_told = usage.tokens or usage.cost == 0  # what cost nothing, as of a cache, used none
     tokens = usage.tokens if is_told else most.tokens
     return Spending(1, tokens, most.cost if usage.cost is None else usage.cost)
