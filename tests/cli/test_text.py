@@ -12,7 +12,7 @@ import pytest
 from tests.text.server import Server, faults
 
 from pullback.cli import main
-from pullback.text.lm import Journal
+from pullback.text.lm import Journal, Run, Scripted
 
 KEY = "sk-command-0123456789"
 PROGRAM = """
@@ -168,9 +168,35 @@ def test_an_answer_that_ended_a_program_is_asked_again(place, here):
 
 
 @pytest.mark.parametrize(
+    ("source", "what"),
+    [(b"print('\xe9')", "SyntaxError"), (b"a = 1\0", "null bytes"), (b"def f(:", "SyntaxError")],
+)
+def test_a_program_that_cannot_be_read_shows_no_line_of_others(place, here, source, what):
+    (place / "pipeline.py").write_bytes(source)
+    with Server() as server:
+        status, _, err = here(server, "run", "pipeline.py")
+    assert (status, what in err, "_text_run.py" in err) == (1, True, False), err
+
+
+def test_what_a_terminal_obeys_is_written_out(place, here):
+    with Run(place / "run.sqlite"):
+        Scripted(["x"], model="\x1b[31mred")("x")
+    with Server() as server:
+        for end in ("raise ValueError(name)", "sys.exit(name)", "raise PullbackError(name)"):
+            (place / "pipeline.py").write_text(
+                "import sys; from pullback.errors import PullbackError\n"
+                f"name = '\\33[31mred'; {end}"
+            )
+            for words in (["show", "run.sqlite"], ["run", "pipeline.py", "-o", "b.sqlite"]):
+                _, out, err = here(server, *words)
+                assert ("red" in out + err, "\x1b" in out + err) == (True, False)
+
+
+@pytest.mark.parametrize(
     ("words", "what"),
     [
         (["run", "none.py"], "no such program"),
+        (["run", "."], "A program is a file."),
         (["run", "pipeline.py", "--calls", "-1"], "not negative"),
         (["show", "none.sqlite"], "no such journal"),
         (["show", "bad.sqlite"], "corrupt"),

@@ -59,6 +59,8 @@ def test_bad_arguments_are_refused():
         lambda: exact_match(variable(["a", "b"]), ["a"]),
         lambda: exact_match(variable(["a"]), "a"),
         lambda: exact_match(variable([]), []),
+        lambda: exact_match(variable(["a"]), None),
+        lambda: exact_match(variable("a"), Variable(None)),
         lambda: deterministic(variable("a"), "b", len, " "),
         lambda: exact_match("a", "a"),
         lambda: exact_match(Variable(1.0, requires_grad=True), 2.0),

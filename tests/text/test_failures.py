@@ -31,7 +31,7 @@ from pullback.text import (
     tolerate,
     use_critic,
 )
-from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted, ToolCall
+from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted, Tool, ToolCall
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -43,6 +43,7 @@ SCHEMA = {
 BAD = {
     "empty": "",
     "withheld": Completion("", finish=Finish.CONTENT_FILTER),
+    "cut off": Completion("spa", finish=Finish.LENGTH),
     "unreadable": ReplyError("unreadable"),
     "busy": ModelError("busy", transient=True, status=429),
     "broken": ModelError("broken", transient=True, status=500),
@@ -71,7 +72,7 @@ def test_a_bad_answer_costs_its_own_score_and_ends_nothing(bad, tmp_path):
     assert f"{len(result.failures)} answers of models failed" in str(result)
     with Journal(tmp_path / "run.sqlite") as journal:
         kept = [call for call in journal.calls() if call.failure]
-    assert len(kept) == (len(result.failures) if bad in ("", BAD["withheld"]) else 0)
+    assert len(kept) == (0 if isinstance(bad, Exception) else len(result.failures))
 
 
 CODES = [
@@ -105,6 +106,16 @@ def test_a_structure_that_fails_has_its_fields_and_is_told_why(bad):
     score.backward()
     assert "[failed: " in mail.grad[0].data
     assert "Expected: spam" in mail.grad[0].data
+
+
+@pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.CONTENT_FILTER])
+def test_an_answer_beside_tools_that_is_not_whole_is_a_failure(finish):
+    asks = Completion("Rom", finish=finish, tool_calls=(ToolCall("c", "label", '{"x": '),))
+    with tolerate():
+        found = chat(Scripted([asks]), "a", tools=[Tool("label", "", {})]).data
+    assert (isinstance(found["text"], Failure), found["tool_calls"]) == (True, [])
+    with pytest.raises(ReplyError):
+        chat(Scripted([asks]), "a", tools=[Tool("label", "", {})])
 
 
 def test_what_follows_a_failure_asks_nobody_and_tells_the_failure_alone():

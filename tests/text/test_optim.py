@@ -1,5 +1,6 @@
 """Optimisers, against models that answer anything: a text is changed rightly or not at all."""
 
+import json
 import random
 import threading
 
@@ -210,6 +211,16 @@ def test_validated_texts_never_score_below_their_start(seed, gain):
     succeeded = {text: measured.count(text) for text in measured}
     failed = len(asked) - len(scores)
     assert sum(succeeded.values()) <= len(scores) + failed  # no texts measured twice
+
+
+def test_a_state_that_lacks_the_score_of_an_item_is_refused():
+    prompt = told("a", "n")
+    optimizer = Validated(TGD([prompt], Scripted([improved("b")])), lambda: [0.0] * 9)
+    optimizer.step()
+    state = json.loads(json.dumps(optimizer.state_dict()))
+    del next(iter(state["known"].values()))["3"]
+    with pytest.raises(ArgumentError, match="lacks the score of an item"):
+        optimizer.load_state_dict(state)
 
 
 def test_validated_refuses_what_is_no_score():

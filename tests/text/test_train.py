@@ -25,11 +25,12 @@ from pullback.text import (
 )
 from pullback.text.lm import LM, Account, Budget, Run, Scripted
 from pullback.text.lm._run import remark
-from pullback.text.optim import TGD, Validated
+from pullback.text.optim import TGD, Optimizer, Validated
 from pullback.text.train import (
     DataLoader,
     Measure,
     RandomSampler,
+    Sampler,
     Trainer,
     WeightedRandomSampler,
     count_calls,
@@ -114,6 +115,18 @@ def test_weights_are_followed():
         lambda: list(DataLoader([("a", 1), ("b",)], 2)),
         lambda: list(DataLoader([{"a": 1}, {"b": 1}], 2)),
         lambda: list(DataLoader([Variable("a"), "b"], 2)),
+        lambda: list(DataLoader(DATA, 2, sampler=[0, 99])),
+        lambda: list(DataLoader(DATA, None, sampler=[-99])),
+        lambda: Sampler().__iter__(),
+        lambda: len(Sampler()),
+        lambda: Module().forward(),
+        lambda: Optimizer([Parameter("x")], {}).step(),
+        lambda: Trainer(max_epoch=3),
+        lambda: Trainer(1).fit(Spam(), DataLoader([], 2)),
+        lambda: Trainer(1).fit(Spam(), DataLoader(DATA, 99, drop_last=True)),
+        lambda: Trainer(1).fit(Spam(), DataLoader(DATA, 2), iter(DataLoader(DATA, 2))),
+        lambda: Trainer(1).fit(Spam(), DataLoader(DATA, 2), []),
+        lambda: Trainer(1).validate(Spam(), []),
         lambda: Trainer(-1),
         lambda: Trainer(patience=0),
         lambda: Measure(Spam(), len, []),

@@ -48,7 +48,8 @@ def _run(  # noqa: PLR0917 - typer reads the options off the parameters
     from pullback.text.lm import Account, Run
 
     if not program.is_file():
-        raise ArgumentError("There is no such program.", given=str(program))
+        what = "A program is a file." if program.exists() else "There is no such program."
+        raise ArgumentError(what, given=str(program))
     limits: dict[str, Any] = {
         "calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds, "proposals": proposals,
     }  # fmt: skip

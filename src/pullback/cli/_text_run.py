@@ -17,6 +17,7 @@ from rich.table import Table
 import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError, ReplyError
 from pullback.internal._secrets import mask_secrets
+from pullback.internal._text import clean
 from pullback.report import make_console
 from pullback.text.lm import Run, scrub
 from pullback.text.report import RunSummary, summarise
@@ -51,7 +52,7 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
             status = 1
             if isinstance(error, ReplyError):  # it would end every run that goes on from here
                 run.retire_failures()
-            console.print(f"[red]The run stopped.[/] {escape(scrub(str(error)))}", soft_wrap=True)
+            console.print(f"[red]The run stopped.[/] {_plain(str(error))}", soft_wrap=True)
             if not isinstance(error, BudgetError):
                 _print_traceback(error, console)
         except Exception as error:
@@ -125,7 +126,7 @@ def _print_end(
 def _status(leave: SystemExit, console: Console) -> int:
     if leave.code is None or isinstance(leave.code, int):
         return leave.code or 0
-    console.print(escape(scrub(str(leave.code))))
+    console.print(_plain(str(leave.code)))
     return 1
 
 
@@ -133,12 +134,18 @@ def _print_traceback(error: Exception, console: Console) -> None:
     """Where in the program it happened: the lines of others, ours among them, help nobody there."""
     told = traceback.TracebackException.from_exception(error)
     own = [frame for frame in told.stack if not frame.filename.startswith(_OTHERS)]
-    told.stack = traceback.StackSummary.from_list(own[-FRAMES:] or list(told.stack)[-FRAMES:])
-    text = "".join(told.format(chain=False))
+    told.stack = traceback.StackSummary.from_list(own[-FRAMES:])
+    # Without a frame of its own the program has not begun: Python cannot read it.
+    text = "".join(told.format(chain=False) if own else told.format_exception_only())
     cause = error.__cause__
     if cause is not None:
         text += f"caused by {type(cause).__name__}: {cause}\n"
-    console.print(escape(scrub(text)), highlight=False, soft_wrap=True)
+    console.print(_plain(text), highlight=False, soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    """A text that may be of a model, without keys, markup and what a terminal would obey."""
+    return escape(clean(scrub(text)))
 
 
 @contextmanager
@@ -176,7 +183,7 @@ def print_summary(summary: RunSummary, console: Console) -> None:
         usage = part.usage
         cost = f"${usage.cost or 0.0:.6f}" if not part.unpriced else f"{part.unpriced} unknown"
         table.add_row(
-            escape(name), f"{part.calls}", f"{part.in_doubt}", f"{usage.input_tokens:,}",
+            _plain(name), f"{part.calls}", f"{part.in_doubt}", f"{usage.input_tokens:,}",
             f"{usage.output_tokens:,}", cost,
         )  # fmt: skip
     console.print(table)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal._secrets import names_secret
 from pullback.internal._text import shown
 
 __all__ = [
@@ -45,8 +46,6 @@ Natural = Annotated[int, Within("none or more", lambda number: number >= 0)]
 Amount = Annotated[float, Within("not negative, and finite", lambda n: 0 <= n < math.inf)]
 Positive = Annotated[float, Within("above 0", lambda number: number > 0)]
 Seconds = Annotated[float, Within("not negative", lambda number: number >= 0)]
-
-_SECRET = ("api_key", "headers", "secret")  # their values are never written anywhere
 
 
 def is_whole(value: Any) -> bool:
@@ -152,11 +151,24 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
             read()
         names = placed + many * (len(args) - len(placed))
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
-            kind = kinds.get(name) or kinds.get(more, _ANYTHING)
+            kind = kinds.get(name) or kinds.get(more)
+            if kind is None:
+                _refuse_name(function, name, kinds)
             if type(value) not in kind.known and not kind.takes(value):
                 _refuse(function, name, value, kind)
 
     return check
+
+
+def _refuse_name(function: Any, name: str, known: Iterable[str]) -> NoReturn:
+    raise ArgumentTypeError(
+        f"{_name_of(function)} has no argument of this name.", given=name,
+        expected=", ".join(each for each in known if each != "self") or "none",
+    )  # fmt: skip
+
+
+def _name_of(function: Any) -> str:
+    return function.__qualname__.removesuffix(".__init__")
 
 
 def _refuse(function: Any, name: str, value: Any, kind: "_Kind") -> NoReturn:
@@ -165,11 +177,10 @@ def _refuse(function: Any, name: str, value: Any, kind: "_Kind") -> NoReturn:
         mend = "Await it, and pass what it gives."
     elif isinstance(value, type):
         mend = f"Pass an instance of {value.__name__}, if it was meant."
-    said = type(value).__name__ if name in _SECRET else shown(value)
-    called = function.__qualname__.removesuffix(".__init__")
+    said = type(value).__name__ if names_secret(name) else shown(value)
     error = ArgumentError if kind.is_form(value) else ArgumentTypeError
     raise error(
-        f"{called} cannot use what it was given as {name}.", given=f"{name}={said}",
+        f"{_name_of(function)} cannot use what it was given as {name}.", given=f"{name}={said}",
         expected=kind.words, mend=mend,
     )  # fmt: skip
 

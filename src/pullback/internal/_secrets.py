@@ -1,12 +1,13 @@
-"""`mask_secrets`: a command line that may be written into a file that others read."""
+"""`mask_secrets`: a command line that others may read; `names_secret`: what none may."""
 
 import re
 from collections.abc import Sequence
 
-__all__ = ["mask_secrets"]
+__all__ = ["mask_secrets", "names_secret"]
 
 _MASK = "***"
-_NAME = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|credentials?|auth)"
+_NAME = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|credentials?|auth(?:orization)?)"
+_NAMED = re.compile(rf"{_NAME}|[\w.-]*(?:headers?|cookies?)", re.IGNORECASE)
 # An option whose value follows, and a name with its value in one word: --token=x, HF_TOKEN=x.
 _OPTION = re.compile(rf"--?{_NAME}", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"((?:--?)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
@@ -17,6 +18,16 @@ _TOKEN = re.compile(
     r"[\w.-]{8,}"
     r"|(?<![\w/.-])(?=[\w-]*\d)(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{32,}(?![\w/.-])"
 )
+
+
+def names_secret(name: str) -> bool:
+    """Whether what is given by this name must not be written anywhere.
+
+    Example:
+        >>> [name for name in ("api_key", "Authorization", "headers", "seed") if names_secret(name)]
+        ['api_key', 'Authorization', 'headers']
+    """
+    return _NAMED.fullmatch(name) is not None
 
 
 def mask_secrets(words: Sequence[str]) -> list[str]:

@@ -204,7 +204,7 @@ def chat(
         ArgumentError: a template has a field that no input fills, or the messages are none.
             Nothing was sent then.
         ModelError: the model cannot be asked.
-        ReplyError: its answer is empty, was withheld, or breaks the schema. While training and
+        ReplyError: its answer is empty, cut off, withheld, or breaks the schema. While training and
             measuring, and inside `tolerate`, it is a `Failure` instead.
 
     Example:
@@ -269,6 +269,11 @@ def count_calls(module: Module) -> int:
 
 
 def _data(call: Call, completion: Any) -> Any:
+    if completion.finish is Finish.CONTENT_FILTER:
+        raise ReplyError("The model's provider withheld the answer.", given="content_filter")
+    if completion.finish is Finish.LENGTH:
+        raise ReplyError("The answer of the model was cut off.", given=repr(completion.text[-60:]),
+                         mend="Pass a larger max_tokens.")  # fmt: skip
     if call.tools:
         return {"text": completion.text, "tool_calls": list(map(asdict, completion.tool_calls))}
     if call.schema is not None:
@@ -276,8 +281,6 @@ def _data(call: Call, completion: Any) -> Any:
             raise ReplyError("The model asked for a tool that it was not offered.")
         parsed = completion.parsed
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed
-    if completion.finish is Finish.CONTENT_FILTER:
-        raise ReplyError("The model's provider withheld the answer.", given="content_filter")
     if not completion.text.strip():
         raise ReplyError("The model answered nothing.", given=repr(completion.text[:20]))
     return completion.text

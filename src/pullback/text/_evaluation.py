@@ -132,7 +132,8 @@ def exact_match(
         reduction: makes one score of those of a batch.
 
     Raises:
-        ArgumentError: there is not one target for each prediction, or there is none.
+        ArgumentError: there is not one target for each prediction, or there is none: of a text
+            too, no target is None.
 
     Example:
         >>> answer = Variable("green", role="answer", requires_grad=True)
@@ -141,6 +142,9 @@ def exact_match(
         >>> answer.grad[0].data
         "Scored 0 by 'exact match'. Got: green. Expected: red"
     """
+    wanted = target.data if isinstance(target, Variable) else target
+    if wanted is None and prediction.data is not None:
+        raise ArgumentError("There is no target to match.", given="target=None")
     return deterministic(
         prediction, target, lambda a, b: bool(a == b), "exact match", reduction=reduction
     )
@@ -288,8 +292,8 @@ def judge(
 
     Raises:
         ArgumentError: there is not one target for each prediction, or the retries are no number.
-        ReplyError: no answer could be read: it is no JSON with a score from 0 to 1 and an
-            explanation.
+        ReplyError: no answer could be read: it is no JSON with a score from 0 to 1, or true or
+            false for those, and an explanation.
 
     Example:
         >>> from pullback.text.lm import Scripted

@@ -75,7 +75,8 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the pipeline; to be written."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward.")
+        raise ArgumentTypeError(f"{type(self).__name__} has no forward.",
+                                mend="def forward(self, ...): ...")  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)

@@ -200,6 +200,8 @@ def test_budgets_that_could_not_hold_are_refused():
         Budget(unpriced, Account(calls=1), calls=1)
     with pytest.raises(ArgumentError, match="calls=100"):
         Budget(unpriced, 100)
+    with pytest.raises(ArgumentError, match=r"(?s)dollars.*cost"):
+        Budget(unpriced, dollars=1)
     with pytest.raises(ArgumentError, match="max_tokens"):
         Budget(unpriced, tokens=1000)("x")
     with pytest.raises(ArgumentError, match="longest"):
@@ -270,6 +272,49 @@ def test_the_most_of_a_request_bounds_whatever_is_in_it():
     most = most_of(Request.of([Message("user", ["ü" * 100, image])]).to_dict(), None)
     assert IMAGE_TOKENS + 200 <= most.tokens < IMAGE_TOKENS + 900
     assert most_of(Request.of("x", max_tokens=7).to_dict(), PRICE).cost > 7 * 7e-6
+
+
+class Own(LM):
+    """A model of one's own, which tells what it likes of what it used."""
+
+    model, price = "own", Price(1e6, 1e6)
+
+    def __init__(self, usage):
+        self.usage = usage
+
+    async def answer(self, request):
+        return Completion("x", self.usage)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens", "cost"),
+    [(Usage(3, 3), 6, 6.0), (Usage(3, 3, cost=5.0), 6, 5.0), (Usage(cost=5.0), None, 5.0),
+     (Usage(), None, None), (Usage(cost=0.0), 0, 0.0)],
+)  # fmt: skip
+def test_what_an_answer_does_not_tell_is_settled_by_the_price_or_at_its_most(
+    tmp_path, usage, tokens, cost
+):
+    most = most_of(Request.of("hi", max_tokens=5).to_dict(), Own.price)
+    wanted = Spending(1, most.tokens if tokens is None else tokens,
+                      most.cost if cost is None else cost)  # fmt: skip
+    account = Account(cost=1e4, tokens=10**6)
+    Budget(Own(usage), account, max_output_tokens=5)("hi")
+    assert account.spent == wanted
+    list(Budget(Own(usage), account, max_output_tokens=5).stream("hi"))
+    assert account.spent.tokens == 2 * wanted.tokens
+    for times in (1, 1, 2):
+        with Run(tmp_path / "run.sqlite", account=Account(tokens=10**6)) as run:
+            for _ in range(times):
+                Own(usage)("hi", max_tokens=5)
+        assert run.account.spent.tokens == times * wanted.tokens
+    priced = cost if usage.tokens or usage.cost is not None else None
+    assert [call.answer.usage.cost for call in run.before] == [priced]
+
+
+def test_a_model_that_tells_no_usage_meets_its_budget():
+    lm = Budget(Own(Usage()), tokens=1000, max_output_tokens=10)
+    with pytest.raises(BudgetError):
+        [lm("x" * 300 + str(number)) for number in range(10)]
 
 
 def test_proposals_are_counted():

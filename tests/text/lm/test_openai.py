@@ -320,10 +320,15 @@ def test_a_limit_is_given_back_by_who_stops_waiting():
         assert lm._limiter.free == 1
 
 
-@pytest.mark.parametrize("option", ["api_key", "extra_headers", "n", "stream", "model", "timeout"])
+@pytest.mark.parametrize("option", [
+    "api_key", "extra_headers", "headers", "default_headers", "authorization", "token", "hf_token",
+    "password", "cookies", "n", "stream", "model", "timeout",
+])  # fmt: skip
 def test_options_that_belong_elsewhere_are_refused(option):
     with pytest.raises(ArgumentError, match="cannot be passed"):
         Request.of("x", **{option: 1})
+    for plain in ("max_tokens", "prompt_cache_key", "stop_token_ids"):
+        Request.of("x", **{plain: 1})
 
 
 def test_tools_of_one_name_are_refused():

@@ -7,8 +7,11 @@ import re
 import pydantic
 import pytest
 
-from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
 from pullback.text.lm import (
+    LM,
+    Budget,
+    Chunk,
     Completion,
     Finish,
     Image,
@@ -19,6 +22,7 @@ from pullback.text.lm import (
     Tool,
     ToolCall,
     Usage,
+    Wrapper,
 )
 
 CALL = ToolCall("c1", "weather", '{"city": "Rome"}')
@@ -147,6 +151,44 @@ def test_awaited_and_with_a_running_loop():
         return (await model.acomplete("a")).text, model("b").text
 
     assert asyncio.run(both()) == ("a", "b")
+
+
+def model_of(given, name="answer", base=LM):
+    """A model whose method gives this."""
+
+    async def gives(self, *args):
+        return given
+
+    def gives_at_once(self, *args):
+        return given() if callable(given) else given
+
+    async def gives_pieces(self, *args):
+        for each in given:
+            yield each
+
+    if name == "answer":
+        return type("Own", (base,), {"answer": gives_at_once if callable(given) else gives})()
+    method = gives_pieces if isinstance(given, list) else gives_at_once
+    return type("Own", (Scripted if base is LM else base,), {name: method})(Scripted(["x"]))
+
+
+@pytest.mark.parametrize("given", ["x", None, {"text": "x"}, lambda: Completion("x"), lambda: "x"])
+@pytest.mark.parametrize("budget", [False, True])
+def test_what_is_no_answer_of_a_model_is_refused(given, budget):
+    lm = Budget(model_of(given), calls=5) if budget else model_of(given)
+    with pytest.raises(ArgumentTypeError, match=r"return Completion\(text\)"):
+        lm("x")
+    with pytest.raises(ArgumentTypeError, match="Completion"):
+        list(lm.stream("x"))
+
+
+@pytest.mark.parametrize("given", [["x"], [Chunk("x")], [], "x"])
+def test_what_is_no_piece_of_an_answer_is_refused(given):
+    with pytest.raises(ArgumentTypeError, match="Chunk"):
+        list(model_of(given, "stream_answer").stream("x"))
+    for ask in (LM.complete, lambda *args: list(LM.stream(*args))):
+        with pytest.raises(ArgumentTypeError, match="Chunk"):
+            ask(model_of(given, "step", Wrapper), "x")
 
 
 def test_streams_give_the_text_and_at_last_the_whole():

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from pullback.internal._arguments import Amount, Natural, checked, reading
-from pullback.text.lm._account import Spending
 from pullback.text.lm._request import Message, ToolCall
+from pullback.text.prices import Price
 
 __all__ = ["Call", "Chunk", "Completion", "Finish", "Usage"]
 
@@ -118,6 +118,15 @@ class Completion:
             )
 
 
+def priced(answer: Completion, price: Price | None) -> Completion:
+    """An answer with its cost, where it tells the tokens alone and the price is known."""
+    usage = answer.usage
+    if usage.cost is not None or not usage.tokens or price is None:
+        return answer
+    tokens = usage.input_tokens, usage.output_tokens, usage.cached_tokens
+    return replace(answer, usage=replace(usage, cost=price.cost(*tokens)))
+
+
 @checked
 @dataclass(frozen=True)
 class Chunk:
@@ -192,11 +201,6 @@ class ModelSummary:
         self.calls += 1
         self.unpriced += usage.cost is None
         self.usage += replace(usage, cost=usage.cost or 0.0)
-
-    @property
-    def spent(self) -> Spending:
-        """What of it a budget counts."""
-        return Spending(self.calls, self.usage.tokens, self.usage.cost or 0.0)
 
     @property
     def cost(self) -> str:

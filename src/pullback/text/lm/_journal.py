@@ -86,16 +86,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not (self._in_memory or self.path.exists()):
             self._make()
-        salvaged = False  # whether it was damaged, and what could be read is now in a new file
+        salvaged = None  # rows that were read in a damaged file, and are not in its new one
         with self._errors():
             try:
                 self._open()
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 if shared or _is_busy(error):
                     raise
-                self._salvage()
+                salvaged = self._salvage()
                 self._open()
-                salvaged = True
             try:
                 self.damaged = self._drop_damaged(salvaged)
             except BaseException:
@@ -124,9 +123,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
-        self._connection = sqlite3.connect(
-            self.path, check_same_thread=False, isolation_level=None, timeout=wait
-        )
+        self._connection = _connect(self.path, wait)
         execute = self._connection.execute
         try:
             if self._in_memory:
@@ -153,9 +150,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         if connection.execute("PRAGMA application_id").fetchone()[0] != self._mark:
             raise RecordingError(f"This is no {self._what}.", given=str(self.path))
 
-    def _salvage(self) -> None:
-        """Take what can be read out of a damaged file, row by row, into a new one."""
-        with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as old:
+    def _salvage(self) -> int:
+        """Take what can be read out of a damaged file, row by row, into a new one.
+
+        Gives how many rows were read that are none any more.
+        """
+        with contextlib.closing(_connect(self.path)) as old:
+            old.execute("PRAGMA writable_schema=ON")  # a file that was cut off is read as it is
             self._refuse_another_kind(old)
             found = [
                 (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
@@ -165,26 +166,31 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         for more in ("-wal", "-shm"):
             self.path.with_name(self.path.name + more).unlink(missing_ok=True)
         self._make()
-        with contextlib.closing(sqlite3.connect(self.path)) as new, new:
+        lost = len(found)
+        with contextlib.closing(_connect(self.path)) as new:
+            new.execute("BEGIN")
             for statement, row in found:
-                with contextlib.suppress(sqlite3.Error):  # a row that is none any more
+                with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
                     new.execute(statement, row)
+                    lost -= 1
+            new.execute("COMMIT")
+        return lost
 
-    def _drop_damaged(self, salvaged: bool) -> int:
+    def _drop_damaged(self, salvaged: int | None) -> int:
         """Forget the entries that are not as they were written; how many there were, ever."""
-        lost = 0
+        lost = salvaged or 0
         for row in self._rows(_ALL):
             try:
                 self._read(row)
             except RecordingError:
                 self._execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
-        for name, text, checksum in self._rows("SELECT * FROM notes"):
-            if checksum != digest_of([name, text]):
-                self._execute("DELETE FROM notes WHERE name=?", name)
+        for number, *note in self._rows("SELECT rowid, * FROM notes"):
+            if not _is_whole(*note):
+                self._execute("DELETE FROM notes WHERE rowid=?", number)
         known = self.notes().get("damaged", 0)
-        if lost or salvaged:
-            known += max(lost, salvaged)
+        if lost or salvaged is not None:
+            known += max(lost, 1)
             self.note("damaged", known)
         return known
 
@@ -323,7 +329,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """
         rows = self._rows("SELECT * FROM notes ORDER BY name")
         for name, text, checksum in rows:
-            if checksum != digest_of([name, text]):
+            if not _is_whole(name, text, checksum):
                 raise self._corrupt(f"the note {name!r} has changed")
         return {name: json.loads(text) for name, text, _ in rows}
 
@@ -361,6 +367,18 @@ def _readable(connection: sqlite3.Connection, table: str, path: Path) -> Iterato
     for number in range(1, path.stat().st_size // 32 + 2):  # no row is smaller
         with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
             yield from connection.execute(statement, (number,))
+
+
+def _connect(path: Path, wait: float = 0) -> sqlite3.Connection:
+    """A connection that reads a text with a damaged byte too: its checksum then tells."""
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=wait)
+    connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+    return connection
+
+
+def _is_whole(name: str, text: str, checksum: str) -> bool:
+    """Whether a note is as it was written."""
+    return checksum == digest_of([name, text])
 
 
 def _is_busy(error: Exception) -> bool:

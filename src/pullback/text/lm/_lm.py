@@ -1,8 +1,9 @@
 """`LM`: what every language model here can do, whole or bit by bit; `Wrapper`: a step before it."""
 
+import inspect
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
@@ -10,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pullback.errors import RecordingError, ReplyError
+from pullback.errors import ArgumentTypeError, RecordingError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.internal._setting import setting
+from pullback.internal._text import shown
 from pullback.tape._concurrency import begin, run
-from pullback.text.lm._completion import Chunk, Completion, Finish
+from pullback.text.lm._completion import Chunk, Completion, Finish, priced
 from pullback.text.lm._json import read_answer
 from pullback.text.lm._request import Request
 from pullback.text.prices import Price
@@ -89,7 +91,7 @@ class LM(ABC):
     """The name of the model: a part of what identifies a request."""
 
     price: Price | None = None
-    """What a token costs; None where it is not known."""
+    """What a token costs, and so an answer that does not tell; None where it is not known."""
 
     wraps: bool = False
     """Whether it hands requests on to another model, so that a run looks at that one alone."""
@@ -104,13 +106,13 @@ class LM(ABC):
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
-        answer = _whole(self._way(request, partial(in_one, self.answer)))
+        answer = _whole(self._way(request, partial(in_one, self.answer, price=self.price)))
         run = None if self.wraps else active()
         return await (answer if run is None else run.keep(answer))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        return self._way(request, self.stream_answer)
+        return self._way(request, self._pieces)
 
     def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Through the steps that are in force here, those of a run around that of a budget."""
@@ -127,6 +129,17 @@ class LM(ABC):
             for step in steps:
                 ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
         return ask(request)
+
+    async def _pieces(self, request: Request) -> AsyncIterator[Chunk]:
+        """The chunks of an answer, refused where they are none, the whole with what it cost."""
+        chunks, whole = self.stream_answer(request), None
+        if not isinstance(chunks, AsyncIterable):
+            raise _no_answer(chunks)
+        async for chunk in chunks:
+            whole = _completion_of(chunk)
+            yield chunk if whole is None else replace(chunk, completion=priced(whole, self.price))
+        if whole is None:
+            raise _no_answer(chunks)
 
     async def acomplete(self, messages: Any, **options: Any) -> Completion:
         """Answer, awaited; see `complete`."""
@@ -210,17 +223,37 @@ def _parsed(completion: Completion, request: Request) -> Completion:
 
 
 async def in_one(
-    answer: Callable[[Request], Awaitable[Completion]], request: Request
+    answer: Callable[[Request], Awaitable[Completion]], request: Request, price: Price | None = None
 ) -> AsyncIterator[Chunk]:
     """An answer as a stream of one chunk, so that a step is written once for both."""
-    completion = await answer(request)
-    yield Chunk(completion.text, completion)
+    given = answer(request)
+    completion = await given if inspect.isawaitable(given) else None
+    if not isinstance(completion, Completion):
+        raise _no_answer(given if completion is None else completion)
+    yield Chunk(completion.text, priced(completion, price))
 
 
 async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
-    *_, completion = [chunk.completion async for chunk in chunks]
-    assert completion is not None  # the last chunk has it
-    return completion
+    if not isinstance(chunks, AsyncIterable):
+        raise _no_answer(chunks)
+    found = [_completion_of(chunk) async for chunk in chunks]
+    if not found or found[-1] is None:
+        raise _no_answer(chunks)
+    return found[-1]
+
+
+def _completion_of(chunk: Any) -> Completion | None:
+    if not isinstance(chunk, Chunk):
+        raise _no_answer(chunk)
+    return chunk.completion
+
+
+def _no_answer(given: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        "What a model gave is no answer.", given=shown(given),
+        expected="a Completion of answer; Chunks of stream_answer and step, the last one with it",
+        mend="async def answer(self, request): return Completion(text)",
+    )  # fmt: skip
 
 
 @checked

@@ -124,14 +124,14 @@ class OpenAI(LM):
         create = self._client.chat.completions.create
         reply = await _at_home(self._guarded(create(**self._body(request))))
         with _reading(reply):
-            pieces = Pieces(self.price, self.model, finish="stop")
+            pieces = Pieces(self.model, finish="stop")
             pieces.add(reply)
             return pieces.completion()
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask the server for a stream."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
-        pieces = Pieces(self.price, self.model)
+        pieces = Pieces(self.model)
         stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
         try:
             while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
@@ -190,7 +190,6 @@ def _plain(url: str) -> str:
 class Pieces:
     """A reply that is put together, event by event."""
 
-    price: Price | None
     model: str
     texts: list[str] = field(default_factory=list)
     head: Any = None
@@ -254,9 +253,7 @@ class Pieces:
         if asked is None or said is None:
             return Usage(), {"usage": "not reported"}
         details = getattr(self.usage, "prompt_tokens_details", None)
-        tokens = asked, said, min(getattr(details, "cached_tokens", None) or 0, asked)
-        cost = None if self.price is None else self.price.cost(*tokens)
-        return Usage(*tokens, cost), {}
+        return Usage(asked, said, min(getattr(details, "cached_tokens", None) or 0, asked)), {}
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
+from pullback.internal._secrets import names_secret
 from pullback.internal._text import shown
 from pullback.text.lm._json import canonical, check_schema, digest_of, json_schema, parse_json
 
@@ -289,8 +290,6 @@ def _read_message(value: Any) -> Message:
 
 _HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
 _REFUSED = {
-    "api_key": _HEADERS,
-    "extra_headers": _HEADERS,
     "extra_query": _HEADERS,
     "extra_body": "Pass what is in it as options of their own.",
     "model": "The model is chosen where it is made: OpenAI(model).",
@@ -299,6 +298,7 @@ _REFUSED = {
     "stream_options": "Call stream or astream.",
     "timeout": "The time belongs to the client: OpenAI(timeout=...).",
 }
+_PLAIN = {"prompt_cache_key"}  # which sounds like a secret, and is none
 
 
 @checked
@@ -346,9 +346,10 @@ class Request:
         named = [tool.to_dict() for tool in asked.tools]
         form = None if schema is None else json_schema(schema)
         for name, value in {**options, "schema": form, "tools": named}.items():
-            if name in _REFUSED:
-                raise ArgumentError("This option cannot be passed.", given=name,
-                                    mend=_REFUSED[name])  # fmt: skip
+            secret = _HEADERS if names_secret(name) and name not in _PLAIN else None
+            mend = _REFUSED.get(name, secret)
+            if mend is not None:
+                raise ArgumentError("This option cannot be passed.", given=name, mend=mend)
             try:
                 canonical(value)
             except (TypeError, ValueError):

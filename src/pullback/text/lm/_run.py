@@ -15,12 +15,12 @@ from pullback.internal._setting import setting
 from pullback.tape import graph
 from pullback.tape._concurrency import awaited, begin, within
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._completion import Chunk, Completion, summarise
+from pullback.text.lm._completion import Chunk, Completion
 from pullback.text.lm._journal import Journal
 from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, entered, in_one
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
-from pullback.text.lm._steps import Budget, most_of
+from pullback.text.lm._steps import Budget, most_of, spent_by
 from pullback.text.prices import price_of
 
 __all__ = ["Plan", "Run", "current_run"]
@@ -216,10 +216,10 @@ class Run:
         self.in_doubt = [call for call in calls if call.answer is None]
         if account is not None and not replay:
             account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
-            account.add(summarise(self.before).spent)
-            for call in self.in_doubt:
+            for call in calls:
                 price = price_of(call.model)
-                account.add(most_of(call.request, price, otherwise=max_output_tokens or 0))
+                most = most_of(call.request, price, otherwise=max_output_tokens or 0)
+                account.add(spent_by(call.answer, most, price))
 
     def __enter__(self) -> "Run":
         if active() is not None:

@@ -15,14 +15,14 @@ from pullback.internal._arguments import Count, Positive, Seconds, check_counts,
 from pullback.internal._extras import require
 from pullback.internal._limiter import Limiter
 from pullback.text.lm._account import Account, Spending
-from pullback.text.lm._completion import Chunk, Completion
+from pullback.text.lm._completion import Chunk, Completion, Usage, priced
 from pullback.text.lm._json import canonical
 from pullback.text.lm._lm import LM, Ask, Wrapper
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub
 from pullback.text.prices import Price
 
-__all__ = ["Budget", "Limit", "Retry", "Traced", "most_of"]
+__all__ = ["Budget", "Limit", "Retry", "Traced", "most_of", "spent_by"]
 
 
 # In a program that shows no log, each retry would be a line on standard error that says nothing.
@@ -32,6 +32,9 @@ logging.getLogger("stamina").addHandler(logging.NullHandler())
 @checked
 class Retry(Wrapper):
     """Ask again after what passes: 429, 5xx, time-outs, dropped connections, broken replies.
+
+    A reply is broken where no whole answer came. One that came and breaks its schema, or is empty,
+    is an answer: it is read after this step, and who reads it asks again, or does not.
 
     Waits twice as long each time, with jitter, or as long as the server's ``Retry-After`` says. A
     refusal that the same request would meet again (400, 401, no quota) is raised at once. A
@@ -172,6 +175,14 @@ def most_of(request: Mapping[str, Any], price: Price | None, otherwise: int = 0)
     return Spending(1, counted + output, cost)
 
 
+def spent_by(answer: Completion | None, most: Spending, price: Price | None) -> Spending:
+    """What a call spent, as its answer tells; of what that does not tell, the most."""
+    usage = Usage() if answer is None else priced(answer, price).usage
+    is_told = usage.tokens or usage.cost == 0  # what cost nothing, as of a cache, used none
+    tokens = usage.tokens if is_told else most.tokens
+    return Spending(1, tokens, most.cost if usage.cost is None else usage.cost)
+
+
 def _bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
@@ -180,9 +191,9 @@ class Budget(Wrapper):
     """Refuse, before anything is sent, what could exceed a budget.
 
     The most that a call can use is reserved before it is sent, and what it did use is settled
-    after, so the budget holds with any number of calls under way. A call whose answer never came
-    counts as if it had used the most, for it may be billed. Under a limit on time, calls under
-    way are ended with it.
+    after, so the budget holds with any number of calls under way. A call whose answer never came,
+    or does not tell what it used, counts as if it had used the most, for it may be billed. Under a
+    limit on time, calls under way are ended with it.
 
     Arguments:
         inner: the model, or one that does not ask several times itself.
@@ -240,7 +251,7 @@ class Budget(Wrapper):
         async with nullcontext([]) if is_held else self.account.holding(most, request) as spent:
             async for chunk in ask(request):
                 if chunk.completion is not None:
-                    spent.append(self._used(chunk.completion, most))
+                    spent.append(spent_by(chunk.completion, most, self.price))
                 yield chunk
 
     def _limited(self, request: Request) -> Request:
@@ -262,12 +273,6 @@ class Budget(Wrapper):
                 mend="Pass max_tokens=, or Budget(..., max_output_tokens=1024).",
             )
         return request
-
-    def _used(self, answer: Completion, most: Spending) -> Spending:
-        if answer.metadata.get("usage") == "not reported":
-            return most
-        cost = answer.usage.cost
-        return Spending(1, answer.usage.tokens, most.cost if cost is None else cost)
 
 
 _OPTIONS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")

@@ -105,7 +105,7 @@ class Optimizer:
 
     def step(self) -> None:
         """Change the parameters."""
-        raise NotImplementedError(f"{type(self).__name__} has no step.")
+        raise ArgumentTypeError(f"{type(self).__name__} has no step.", mend="def step(self): ...")
 
     def expect(self, proposals: Natural | None) -> None:
         """Say how many proposals there will be, where nobody has."""

@@ -239,6 +239,10 @@ class Validated(Optimizer):
             }
             start, looked, inner = list(state["start"]), int(state["looked"]), state["optimizer"]
             risked = float(state.get("risked", 0.0))
+        whole = hasattr(self.measure, "scores")  # else of all items at once, or of none
+        if not (whole or all(sorted(each) == list(range(len(each))) for each in known.values())):
+            raise ArgumentError("The state of a Validated lacks the score of an item.",
+                                given=shown(known))  # fmt: skip
         self.optimizer.load_state_dict(inner)
         self._known, self._start, self.looked, self.risked = known, start, looked, risked
 

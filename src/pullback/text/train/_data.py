@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Protocol, runtime_checkable
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import Count, checked
+from pullback.internal._arguments import Count, checked, is_whole
 from pullback.internal._text import shown
 from pullback.tape import Variable
 
@@ -38,10 +38,10 @@ class Sampler:
     """An order of samples: its iterator gives their numbers, once an epoch."""
 
     def __iter__(self) -> Iterator[int]:
-        raise NotImplementedError(f"{type(self).__name__} has no __iter__.")
+        raise ArgumentTypeError(f"{type(self).__name__} has no __iter__.")
 
     def __len__(self) -> int:
-        raise NotImplementedError(f"{type(self).__name__} has no __len__.")
+        raise ArgumentTypeError(f"{type(self).__name__} has no __len__.")
 
 
 @checked
@@ -216,12 +216,19 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         numbers = iter(self.sampler)
         if self.batch_size is None:
-            yield from (self.dataset[number] for number in numbers)
+            yield from map(self._sample, numbers)
             return
         while chosen := list(itertools.islice(numbers, self.batch_size)):
             if len(chosen) < self.batch_size and self.drop_last:
                 return
-            yield self.collate_fn([self.dataset[number] for number in chosen])
+            yield self.collate_fn(list(map(self._sample, chosen)))
+
+    def _sample(self, number: Any) -> Any:
+        size = len(self.dataset)
+        if is_whole(number) and not -size <= number < size:
+            raise ArgumentError("The sampler names a sample that there is not.",
+                                given=f"{number}", expected=f"below {size}")  # fmt: skip
+        return self.dataset[number]
 
     def __len__(self) -> int:
         size = len(self.sampler)  # type: ignore[bad-argument-type]

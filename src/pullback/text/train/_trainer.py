@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from pullback.errors import ArgumentTypeError, BudgetError
+from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
 from pullback.internal._arguments import Count, Natural, checked, reading
+from pullback.internal._text import shown
 from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
@@ -136,7 +137,8 @@ class Trainer:
             resume: a checkpoint to go on from.
 
         Raises:
-            ArgumentTypeError: the module lacks a step.
+            ArgumentTypeError: the module lacks a step, or the validation is used up by one epoch.
+            ArgumentError: there is no data.
             BudgetError: the budget pays for no proposal; nothing was sent.
             ModelError: too many answers of models failed. The checkpoint and the journal are kept,
                 and a run that goes on from them asks again for what failed.
@@ -144,6 +146,12 @@ class Trainer:
         steps = ("validation_step",) if validation is not None else ()
         for name in ("training_step", "configure_optimizers", *steps):
             step_of(module, name)
+        if isinstance(validation, Iterator):
+            raise ArgumentTypeError("The validation is gone through each epoch; this is used up.",
+                                    given=shown(validation), mend="Pass a list.")  # fmt: skip
+        if not len(train):
+            raise ArgumentError("There is no batch to train on.", given=f"{len(train.sampler)} "  # type: ignore[bad-argument-type]
+                                f"samples, batch_size={train.batch_size}")  # fmt: skip
         optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
         plan = self.plan(module, train, optimizer)
         account = account_of(self.budget)
@@ -331,6 +339,8 @@ def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]
                 found.append(run_step(step, batch, number, learn=False) or {})
     finally:
         module.train(was)
+    if not found:
+        raise ArgumentError(f"There is no data for {name}.", given=shown(data))
     return means(found)
 
 
