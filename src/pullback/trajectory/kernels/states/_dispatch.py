@@ -51,8 +51,8 @@ _TOGETHER = 64
 # Passes for derivatives that are as exact as the motion.
 _PATIENCE = 2
 _CPU = torch.device("cpu")
-# Of the parts of a condition, by what rounding may miss it: 1e-11 where every step has a point.
-_MET = 1e-9
+# Of the parts of a condition, by what rounding may miss it: 3e-9 for 600 points.
+_MET = 1e-8
 
 
 def _numbers(tensor: Tensor, batch: torch.Size, rank: int) -> np.ndarray:
