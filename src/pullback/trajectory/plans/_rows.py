@@ -128,7 +128,7 @@ def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
 
 
 def _size_of(plan: Plan, kinds: tuple[str, ...], x: Tensor, beyond: Tensor) -> Tensor:
-    """How far a motion goes, or a change that takes all steps and brings it back: ``[..., dof]``."""
+    """How far a motion goes, or a change of all steps that brings it back: ``[..., dof]``."""
     powers = [POWERS[ROWS[kind].limit] for kind in kinds]
     reach = float(plan.samples) ** torch.tensor(powers, dtype=x.dtype, device=x.device)
     change = (beyond.amax(-1) * reach).amax(-1)
