@@ -103,10 +103,9 @@ def _limits_of(name: str, joint: ElementTree.Element) -> tuple[float, float, flo
     ends = (-_ENDLESS, _ENDLESS) if endless else (given.get("lower", 0), given.get("upper", 0))
     try:
         lower, upper, velocity = float(ends[0]), float(ends[1]), float(given["velocity"])
-        sound = -math.inf < lower < upper < math.inf and 0 < velocity < math.inf
     except (KeyError, ValueError):
-        sound = False
-    if not sound:
+        lower = upper = velocity = math.nan
+    if not (-math.inf < lower < upper < math.inf and 0 < velocity < math.inf):
         raise ArgumentError(
             f"The limits of joint {name!r} are missing, or are no range and no velocity.",
             given=str(given) if len(limits) == 1 else f"{len(limits)} <limit>",

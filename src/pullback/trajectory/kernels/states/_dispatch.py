@@ -145,12 +145,12 @@ def meet_rows(
     found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
     for some, program in _programs(scale, place, alpha, one, order, kinds):
         force, right = pick(forces, some) * units, pick(rights, some)
-        alone = ~force.any((1, 2))  # what else is asked is met beside it
         x, y, f, _ = meet(
             program, pick(actives, some) != 0, pick(targets, some) * program.scale, force, right,
             patience=_PATIENCE,
         )  # fmt: skip
-        _check_met(program, x, np.where(alone[:, None], right, 0.0))
+        pulled = np.abs(force).max((1, 2))[:, None] > 0  # they are met beside the pull
+        _check_met(program, x, np.where(pulled, 0.0, right))
         for part, value in zip(found, (x * units, y, f * program.scale), strict=True):
             part[..., some] = value
     x, y, f = (_tensor(part, batch, q.device) for part in found)
