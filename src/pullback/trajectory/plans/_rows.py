@@ -354,6 +354,6 @@ def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan
     if somewhere(excess > 0):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",
-            given=f"up to {float(innermost(excess).max()):.6g} beyond the limit",
+            given=f"up to {float(innermost(excess).detach().max()):.6g} beyond the limit",
             mend=f"Raise the limit on {kind}, or lower the {what}.",
         )
