@@ -96,8 +96,9 @@ def _no_joint_state(name: str, state: Any, names: Sequence[str]) -> ArgumentType
 
 def _read(state: Any, *names: str) -> list[Tensor]:
     """Parts of a joint state."""
-    parts = [getattr(state, name, None) for name in names]
-    if not all(isinstance(part, Tensor) for part in parts):
+    given = [getattr(state, name, None) for name in names]
+    parts = [part for part in given if isinstance(part, Tensor)]
+    if len(parts) < len(names):
         raise _no_joint_state("state", state, names)
     return parts
 
