@@ -200,7 +200,7 @@ def test_states_take_lists() -> None:
     planned = minimum_jerk(POINTS, 2.0, start=State(velocity=[0.5, -0.5]), samples=21)
     torch.testing.assert_close(planned.velocity[0], torch.tensor([0.5, -0.5]).double())
     for wrong in (["a", "b"], [[1.0], None], [True, False]):
-        with pytest.raises(ArgumentTypeError, match="of a state cannot be"):
+        with pytest.raises(ArgumentTypeError, match="of a state is not a number"):
             State(velocity=wrong)
     with pytest.raises(ArgumentError, match="no tensor of numbers"):
         differentiate(samples, 0.1, start=State(velocity=[[1.0], [1.0, 2.0]]))

@@ -1,37 +1,51 @@
-"""Motions and limits as others write them: CSV, ROS's `JointTrajectory`, and URDF."""
+"""Motions as others write them: CSV and ROS's `JointTrajectory`."""
 
 import csv
+import io
+import itertools
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
+from pullback.internal._files import write_whole
 from pullback.trajectory._checks import check_increasing, plain, wide_dtype
-from pullback.trajectory._limits import Limits
-from pullback.trajectory._motion import Motion, check_dtype
+from pullback.trajectory._motion import Motion, check_dtype, check_finite
 from pullback.trajectory._state import PARTS
 
 __all__ = [
+    "check_names",
     "from_joint_trajectory",
+    "reaching",
     "read_csv",
-    "read_urdf_limits",
     "to_joint_trajectory",
     "write_csv",
 ]
 
 _STAMP = ("sec", "nanosec")
 _NANO = 1_000_000_000
+_MOST_SECONDS = 2**31  # of a stamp, whose seconds are an int32
 
 
-def _check_single(motion: Motion) -> None:
+@contextmanager
+def reaching(what: str, path: str | PathLike[str]) -> Iterator[None]:
+    """Refuse a file that the system does not let us have."""
+    try:
+        yield
+    except OSError as error:
+        given = f"{path}: {error.strerror}"
+        raise ArgumentError(f"The file cannot be {what}.", given=given) from error
+
+
+def _check_writable(motion: Motion) -> None:
     if motion.position.dim() != 2:
         raise ArgumentError(
             "One trajectory can be written, not a batch of them.",
@@ -39,6 +53,16 @@ def _check_single(motion: Motion) -> None:
             expected="[horizon, dof]",
             mend="Write the trajectories of a batch one by one.",
         )
+    check_finite(motion)
+    if motion.position.is_meta:
+        raise ArgumentTypeError("A motion on meta has no numbers to write.")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a name that two joints have."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ArgumentError("Two joints have one name.", given=", ".join(map(repr, twice)))
 
 
 def _exact_times(motion: Motion) -> Tensor:
@@ -57,7 +81,8 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
         path: the file, overwritten.
 
     Raises:
-        ArgumentError: a batch of motions.
+        ArgumentError: a batch of motions, numbers that are not finite, or a file that cannot be
+            written: what was there is as it was.
         ArgumentTypeError: not a motion, or no path.
 
     Example:
@@ -70,14 +95,16 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
         >>> torch.equal(again.position, motion.position)
         True
     """
-    _check_single(motion)
+    _check_writable(motion)
     columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in PARTS)]
     rows = torch.cat([column.detach().cpu().double() for column in columns], dim=-1)
     names = [f"{part}_{joint}" for part in PARTS for joint in range(motion.dof)]
-    with Path(path).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["time", *names])
-        writer.writerows([repr(value) for value in row] for row in rows.tolist())
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["time", *names])
+    writer.writerows([repr(value) for value in row] for row in rows.tolist())
+    with reaching("written", path):
+        write_whole(Path(path), text.getvalue())
 
 
 @checked
@@ -89,14 +116,15 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
         dtype: of the motion.
 
     Raises:
-        ArgumentError: other columns, rows that do not fit them, something that is no number, or
-            times that do not increase.
+        ArgumentError: a file that cannot be read, other columns, rows that do not fit them,
+            something that is no finite number, or times that do not increase.
         ArgumentTypeError: no path, or a dtype that is not floating.
     """
     check_dtype(dtype)
     try:
-        with Path(path).open(newline="") as file:
-            head, *rows = list(csv.reader(file)) or [[]]
+        # Spreadsheets write a mark first; a blank line, as at the end, is no row.
+        with reaching("read", path), Path(path).open(newline="", encoding="utf-8-sig") as file:
+            head, *rows = [row for row in csv.reader(file) if row] or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ArgumentError(
             "The file is not text with comma-separated values.", given=str(error)
@@ -106,14 +134,17 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
     if not rows or not dof or head != ["time", *names]:
         raise ArgumentError(
             "The file does not hold a motion.",
-            given=", ".join(head[:6]) or "an empty file",
-            expected="columns time, position_0, ..., velocity_0, ..., acceleration_0, ..., jerk_0",
+            given=f"{len(rows)} rows below " + (", ".join(head[:6]) or "no header"),
+            expected="rows below time, position_0, ..., velocity_0, ..., acceleration_0, ..., "
+            "jerk_0, ...",
         )
     table = _table("file", rows, len(head))
     parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
     times = table[:, 0]
     check_increasing("times of the file", times)
-    return Motion(*parts, dt=times.diff().to(wide_dtype(dtype)), start_time=times[0])
+    motion = Motion(*parts, dt=times.diff().to(wide_dtype(dtype)), start_time=times[0])
+    check_finite(motion)
+    return motion
 
 
 def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
@@ -146,6 +177,13 @@ def _nanoseconds(stamp: Any) -> float:
 
 
 def _stamp(seconds: float) -> dict[str, int]:
+    if not -_MOST_SECONDS <= seconds <= _MOST_SECONDS - 1:
+        raise ArgumentError(
+            "A stamp does not hold so many seconds.",
+            given=f"{seconds:g} s",
+            expected="what an int32 holds, 68 years",
+            mend="Take the start time from another epoch, or leave it out.",
+        )
     whole, rest = divmod(round(seconds * _NANO), _NANO)
     return {"sec": whole, "nanosec": rest}
 
@@ -165,7 +203,9 @@ def to_joint_trajectory(
         frame_id: of the header.
 
     Raises:
-        ArgumentError: a batch of motions, or another number of names than joints.
+        ArgumentError: a batch of motions, numbers that are not finite, another number of names
+            than joints, two joints of one name, or times that stamps do not hold: of more than 68
+            years, or of two samples within a nanosecond.
         ArgumentTypeError: not a motion, or a name that is no text.
 
     Example:
@@ -178,14 +218,22 @@ def to_joint_trajectory(
 
     Source: the message definitions of ROS 2, ``common_interfaces``.
     """
-    _check_single(motion)
+    _check_writable(motion)
     if len(joint_names) != motion.dof:
         raise ArgumentError(
             "There must be one name for each joint.",
             given=f"{joint_names!r} for {motion.dof} joints",
         )
+    check_names(joint_names)
     # Apart from the start, beside which the steps would lose digits.
     since = _exact_times(replace(motion, start_time=None)).detach().cpu()
+    stamps = [_stamp(time) for time in since.tolist()]
+    if any(one == other for one, other in itertools.pairwise(stamps)):
+        raise ArgumentError(
+            "Two samples have one stamp, which counts nanoseconds.",
+            given=f"steps of {float(since.diff().min()):g} s",
+            mend="Resample the motion at longer steps.",
+        )
     start = 0.0 if motion.start_time is None else float(motion.start_time)
     lists = [getattr(motion, part).detach().cpu().double().tolist() for part in PARTS[:3]]
     points = [
@@ -194,9 +242,9 @@ def to_joint_trajectory(
             "velocities": velocity,
             "accelerations": acceleration,
             "effort": [],
-            "time_from_start": _stamp(time),
+            "time_from_start": stamp,
         }
-        for time, position, velocity, acceleration in zip(since.tolist(), *lists, strict=True)
+        for stamp, position, velocity, acceleration in zip(stamps, *lists, strict=True)
     ]
     return {
         "header": {"stamp": _stamp(start), "frame_id": frame_id},
@@ -226,7 +274,7 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
 
     Raises:
         ArgumentTypeError: the message is not a dictionary, or the dtype is not floating.
-        ArgumentError: something is missing or no number, points are of different numbers of
+        ArgumentError: something is missing or no finite number, points are of different numbers of
             joints, or times do not increase.
     """
     check_dtype(dtype)
@@ -253,85 +301,10 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
     parts = [_table("message", [point[name] for point in points], width) for name in names]
     jerk = parts[2].diff(dim=0) / since.diff()[:, None]
     parts.append(torch.cat([jerk, jerk[-1:]]))
-    return Motion(
+    motion = Motion(
         *(part.to(dtype) for part in parts),
         dt=since.diff().to(wide_dtype(dtype)),
         start_time=since[0] + begin,
     )
-
-
-# Radians, more than a joint that turns without end ever turns: ranges are finite.
-_ENDLESS = 1e6
-
-
-@checked
-def read_urdf_limits(
-    path: str | PathLike[str], joint_names: Sequence[str] | None = None
-) -> tuple[list[str], Limits]:
-    """Read the ranges of position and velocity of a robot's joints.
-
-    A URDF says nothing of acceleration and jerk: add them with `dataclasses.replace`. Fixed joints
-    and those that mimic another are left out; of a continuous one the position may be within a
-    million radians.
-
-    Arguments:
-        path: the file.
-        joint_names: the joints to read, in the order of a trajectory; all that move, in the order
-            of the file, if left out.
-
-    Returns:
-        the names and their `Limits`, a float64 tensor ``[dof]`` for each end.
-
-    Raises:
-        ArgumentError: the file is no URDF, it has no such joint, or a joint has no limits.
-        ArgumentTypeError: no path, or a name that is no text.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> text = '''<robot name="one"><joint name="elbow" type="revolute">
-        ...   <limit lower="-1.5" upper="2.5" effort="9" velocity="3"/></joint></robot>'''
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "one.urdf"
-        ...     _ = path.write_text(text)
-        ...     names, limits = read_urdf_limits(path)
-        >>> names, limits.velocity.tolist(), [end.tolist() for end in limits.position]
-        (['elbow'], [3.0], [[-1.5], [2.5]])
-
-    Source: the URDF specification, https://wiki.ros.org/urdf/XML/joint.
-    """
-    try:
-        robot = ElementTree.parse(path).getroot()  # noqa: S314  # a file of the user's own robot
-    except ElementTree.ParseError as error:
-        raise ArgumentError("The file is not XML.", given=str(error)) from error
-    joints = {
-        joint.get("name", ""): joint
-        for joint in robot.findall("joint")
-        if joint.get("type") in ("revolute", "prismatic", "continuous")
-        and joint.find("mimic") is None
-    }
-    names = list(joints) if joint_names is None else list(joint_names)
-    unknown = [name for name in names if name not in joints]
-    if unknown or not names:
-        raise ArgumentError(
-            "The robot has no such joint that moves.",
-            given=", ".join(unknown) or f"a <{robot.tag}> without joints",
-            expected="joints among: " + (", ".join(joints) or "none"),
-        )
-    rows = [_limits_of(name, joints[name]) for name in names]
-    lower, upper, velocity = torch.tensor(rows, dtype=torch.float64, device="cpu").unbind(-1)
-    return names, Limits(position=(lower, upper), velocity=velocity)
-
-
-def _limits_of(name: str, joint: ElementTree.Element) -> tuple[float, float, float]:
-    limit, endless = joint.find("limit"), joint.get("type") == "continuous"
-    given = {} if limit is None else limit.attrib
-    ends = (-_ENDLESS, _ENDLESS) if endless else (given.get("lower", 0), given.get("upper", 0))
-    try:
-        return float(ends[0]), float(ends[1]), float(given["velocity"])
-    except (KeyError, ValueError) as error:
-        raise ArgumentError(
-            f"The limits of joint {name!r} are missing, or no numbers.",
-            given=str(dict(given)),
-            expected='<limit lower="-1.5" upper="1.5" velocity="2" effort="10"/>',
-        ) from error
+    check_finite(motion)
+    return motion

@@ -17,6 +17,7 @@ from pullback.trajectory._checks import (
     check_range,
     check_steps,
     check_steps_shape,
+    concrete,
     fits_within,
     somewhere,
     take_seconds,
@@ -25,7 +26,7 @@ from pullback.trajectory._checks import (
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._state import PARTS, register_dataclass
 
-__all__ = ["Motion", "check_dtype", "concatenate", "make_motion"]
+__all__ = ["Motion", "check_dtype", "check_finite", "concatenate", "make_motion"]
 
 _FIELDS = (*PARTS, "dt", "start_time")
 
@@ -157,7 +158,7 @@ class Motion:
             kind: positive where the range is left, else minus the room that is left.
 
         Raises:
-            ArgumentError: limits that do not fit the motion.
+            ArgumentError: limits that do not fit the motion, or numbers in it that are not finite.
             ArgumentTypeError: not a `Limits`.
 
         Example:
@@ -169,6 +170,7 @@ class Motion:
             {'velocity': 0.375, 'position': 0.0}
         """
         check_limits(limits, self.position)
+        check_finite(self)
         return _excess_between([getattr(self, name) for name in PARTS], self.dt, limits)
 
     def to(
@@ -271,6 +273,17 @@ def _take_start(start: Any, position: Tensor) -> Tensor:
     return time
 
 
+def check_finite(motion: Motion) -> None:
+    """Refuse a motion of numbers that are not finite, where they are known: they compare false."""
+    for name in PARTS:
+        odd = concrete(~torch.isfinite(getattr(motion, name)))
+        if odd is not None and bool(odd.any()):
+            raise ArgumentError(
+                f"The {name} of the motion is not all finite.",
+                given=f"NaN or infinity at {odd.nonzero()[0].tolist()} of {list(odd.shape)}",
+            )
+
+
 def check_dtype(dtype: Any) -> None:
     """Refuse what is not a floating dtype."""
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -329,7 +342,7 @@ def _check_meeting(before: Motion, after: Motion) -> None:
     # What a plan rounds goes with the farthest that it reaches; in float64 a solve loses more.
     reached = torch.maximum(*(m.position.detach().abs().amax(-2) for m in (before, after)))
     room = max(64 * torch.finfo(end.dtype).eps, 1e-12) * (1 + reached)
-    if somewhere(apart > room):
+    if somewhere(~(apart <= room)):
         raise ArgumentError(
             "A motion begins elsewhere than the one before it ends.",
             given=f"up to {float(innermost(apart).max()):.3g} apart",

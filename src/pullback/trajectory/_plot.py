@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 from pullback.trajectory._limits import Limits, check_limits, range_of
-from pullback.trajectory._motion import Motion
+from pullback.trajectory._motion import Motion, check_finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,8 @@ def plot(
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        ArgumentError: a batch of trajectories, or parts that do not fit the motion.
+        ArgumentError: a batch of trajectories, numbers that are not finite, or parts that do not
+            fit the motion.
         ArgumentTypeError: not a motion, or a part that is no such thing.
 
     Example:
@@ -171,6 +172,9 @@ def _check(
             expected="[horizon, dof]",
             mend="Choose one of the batch.",
         )
+    if motion.position.is_meta or (points is not None and points.is_meta):
+        raise ArgumentTypeError("What lies on meta has no numbers to draw.")
+    check_finite(motion)
     if limits is not None:
         check_limits(limits, motion.position)
     if (points is None) != (times is None):

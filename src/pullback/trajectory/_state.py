@@ -92,8 +92,8 @@ def _constant(name: str, part: Any) -> Any:
     if is_number(part):
         return float(part)
     raise ArgumentTypeError(
-        f"The {name} of a state cannot be a {type(part).__name__}.",
-        given=repr(part),
+        f"The {name} of a state is not a number.",
+        given=f"{type(part).__name__} {part!r}",
         expected="a number, numbers in a list, a tensor or None",
     )
 
@@ -132,9 +132,8 @@ class State:
     def __post_init__(self) -> None:
         for name in PARTS:
             part = plain(getattr(self, name))
-            # Text is the one mistake that would otherwise fail far from here; other objects may
-            # stand for a tensor while a pytree is rebuilt.
-            if isinstance(part, (list, tuple, str, bytes, bool)):
+            # What stands for a tensor while a pytree is rebuilt is not constructed.
+            if not (part is None or is_number(part) or isinstance(part, Tensor)):
                 part = _constant(name, part)
             object.__setattr__(self, name, part)
 

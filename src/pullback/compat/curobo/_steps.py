@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pullback.compat.curobo._schemes import Four
 from pullback.compat.curobo._shapes import check_shapes, fill
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import check_counts
 
 __all__ = [
@@ -84,6 +84,35 @@ def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tenso
     fresh = torch.cat([*(part.expand(*rows, part.shape[-1]) for part in parts), kept], dim=-1)
     fill({"state_seq": state_seq}, [fresh], inputs)
     return fresh
+
+
+def _no_joint_state(name: str, state: Any, names: Sequence[str]) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{name} is not a joint state.",
+        given=type(state).__name__,
+        expected=f"an object with {', '.join(names)}",
+    )
+
+
+def _read(state: Any, *names: str) -> list[Tensor]:
+    """Parts of a joint state."""
+    given = [getattr(state, name, None) for name in names]
+    parts = [part for part in given if isinstance(part, Tensor)]
+    if len(parts) < len(names):
+        raise _no_joint_state("state", state, names)
+    return parts
+
+
+def _set(state_seq: Any, **parts: Tensor) -> Any:
+    """Set parts of a joint state, and return it."""
+    try:
+        if isinstance(state_seq, Tensor):  # which takes any attribute
+            raise AttributeError
+        for name, part in parts.items():
+            setattr(state_seq, name, part)
+    except AttributeError as error:
+        raise _no_joint_state("state_seq", state_seq, list(parts)) from error
+    return state_seq
 
 
 def euler_integrate(q_0: Tensor, u: Tensor, diag_dt: Any, integrate_matrix: Tensor) -> Tensor:
@@ -146,14 +175,11 @@ def tensor_step_acc_semi_euler(
     integrate_matrix_pos: Tensor,
 ) -> Any:
     """Set position, velocity and acceleration of a sequence and return it."""
-    velocity = _start_row(state.velocity, act)
-    state_seq.acceleration = act
-    state_seq.velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
-    position = _start_row(state.position, act)
-    state_seq.position = euler_integrate(
-        position, state_seq.velocity, diag_dt, integrate_matrix_pos
-    )
-    return state_seq
+    check_shapes(act=(act, "... h n"))
+    position, velocity = (_start_row(part, act) for part in _read(state, "position", "velocity"))
+    velocity = euler_integrate(velocity, act, diag_dt, integrate_matrix)
+    position = euler_integrate(position, velocity, diag_dt, integrate_matrix_pos)
+    return _set(state_seq, acceleration=act, velocity=velocity, position=position)
 
 
 def tensor_step_vel(
@@ -184,7 +210,8 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
     """
     check_shapes(act=(act, "batch h n"), fd_matrix=(fd_matrix, "h h"))
     inner = act[:, :-1]
-    starts = {name: getattr(state, name) for name in ("position", "velocity", "acceleration")}
+    names = "position", "velocity", "acceleration"
+    starts = dict(zip(names, _read(state, *names), strict=True))
     found = {}
     for name, start in starts.items():
         found[name] = torch.cat([_start_row(start, act), inner], dim=1)
@@ -192,15 +219,13 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
     buffers = {f"state_seq.{name}": getattr(state_seq, name, None) for name in found}
     inputs = {f"state.{name}": start for name, start in starts.items()}
     fill(buffers, list(found.values()), {"act": act, "fd_matrix": fd_matrix, **inputs})
-    for name, values in found.items():
-        setattr(state_seq, name, values)
-    return state_seq
+    return _set(state_seq, **found)
 
 
 def tensor_step_pos_ik(act: Tensor, state_seq: Any) -> Any:
     """Set the positions of a sequence and return it."""
-    state_seq.position = act
-    return state_seq
+    check_shapes(act=(act, "... n"))
+    return _set(state_seq, position=act)
 
 
 def jit_tensor_step_pos_clique(
@@ -252,8 +277,7 @@ def tensor_step_pos_clique(
     fd_matrix: Sequence[Tensor],
 ) -> Any:
     """Set position, velocity, acceleration and jerk of a sequence and return it."""
-    values = jit_tensor_step_pos_clique(act, state.position, *mask_matrix[:2], *fd_matrix[:3])
+    (position,) = _read(state, "position")
+    values = jit_tensor_step_pos_clique(act, position, *mask_matrix[:2], *fd_matrix[:3])
     names = ("position", "velocity", "acceleration", "jerk")
-    for name, value in zip(names, values, strict=True):
-        setattr(state_seq, name, value)
-    return state_seq
+    return _set(state_seq, **dict(zip(names, values, strict=True)))

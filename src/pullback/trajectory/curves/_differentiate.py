@@ -198,6 +198,12 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
             given=f"shape {tuple(index.shape)} on {index.device}",
             expected=f"shape {tuple(batch)} on {device}, one start for each trajectory",
         )
+    if not state.given:
+        raise ArgumentError(
+            "start_index chooses among the states of a start, and none is given.",
+            given="start_index without start",
+            expected="start=State(position=table, ...) beside it",
+        )
     values = concrete(index)
     for name in state.given:
         part = getattr(state, name)

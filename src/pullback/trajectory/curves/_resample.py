@@ -15,6 +15,9 @@ from pullback.trajectory.curves._spline import Spline
 
 __all__ = ["resample"]
 
+# Samples: no machine holds the motion of more.
+_MOST = 10**9
+
 
 def resample(motion: Motion, dt: float | Tensor) -> Motion:
     """Sample a motion at other steps, by the quintics that meet its states at every sample.
@@ -35,8 +38,9 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
         a motion ``[..., samples, dof]`` of the same dtype over the same duration.
 
     Raises:
-        ArgumentError: a step that is not positive, or is longer than the motion; fewer than two
-            samples; trajectories of different durations, which would have different lengths.
+        ArgumentError: a step that is not positive, is longer than the motion, or makes more than a
+            billion samples of it; fewer than two samples; trajectories of different durations,
+            which would have different lengths.
         ArgumentTypeError: not a motion, or a step that is not one number.
         UnsupportedError: under vmap over the step, or while compiling without ``fullgraph``.
 
@@ -116,6 +120,12 @@ def _count(step: Tensor, times: Tensor, coarse: float) -> tuple[int, bool]:
             mend="Resample them one by one, or use Spline.sample with times for each.",
         )
     steps = last / seconds
+    if steps > _MOST:
+        raise ArgumentError(
+            "The step makes too many samples of the motion.",
+            given=f"{seconds:.6g} s of {last:.6g} s, {steps:.3g} samples",
+            expected=f"{_MOST:.0e} at most",
+        )
     # A rest within the rounding of all steps, or between two durations, is none. At most a quarter:
     # where steps are that coarse, nobody knows.
     slack = min(1e-6 + coarse * steps + (last - first) / seconds, 0.25)

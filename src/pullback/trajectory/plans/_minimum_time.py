@@ -85,9 +85,9 @@ def minimum_time(
 
     Example:
         >>> import torch
-        >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=2.0))
+        >>> motion = minimum_time(torch.tensor([[0.0], [1.0]]), Limits(velocity=1.5))
         >>> round(motion.times[-1].item(), 3), round(motion.velocity.max().item(), 3)
-        (0.937, 2.0)
+        (1.25, 1.5)
 
     Source: Hollerbach, Dynamic scaling of manipulator trajectories, 1984.
     """

@@ -92,6 +92,9 @@ class _Program(NamedTuple):
     Ends are ``[..., kinds, 1]``. Levels are values as parts of the ranges; a row needs room on both
     sides of it, so that those that are decided are no part of the program, their scale zero: with
     one that is broken it has no solution.
+
+    What solves it knows of no unit: its changes and scales are parts of ``unit [..., dof]``, how
+    far the motion goes or has to be changed, so that radians or microns are all the same to it.
     """
 
     kinds: tuple[str, ...]
@@ -100,6 +103,7 @@ class _Program(NamedTuple):
     value: Tensor
     level: Tensor
     scale: Tensor
+    unit: Tensor
     alpha: Tensor
     place: Tensor
     names: str
@@ -118,7 +122,18 @@ def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
     level = torch.where(free, (value - middle) * scale, fixed)
     alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
     level, scale, names = level.detach(), scale.detach(), ",".join(kinds)
-    return _Program(kinds, lower, upper, value, level, scale, alpha, place, names)
+    size = _size_of(plan, kinds, x, (level.abs() - 1).clamp(min=0) * half)
+    scale = scale * size[..., None, None]
+    return _Program(kinds, lower, upper, value, level, scale, size, alpha, place, names)
+
+
+def _size_of(plan: Plan, kinds: tuple[str, ...], x: Tensor, beyond: Tensor) -> Tensor:
+    """How far a motion goes, or a change of all steps that brings it back: ``[..., dof]``."""
+    powers = [POWERS[ROWS[kind].limit] for kind in kinds]
+    reach = float(plan.samples) ** torch.tensor(powers, dtype=x.dtype, device=x.device)
+    change = (beyond.amax(-1) * reach).amax(-1)
+    size = torch.maximum(x[..., 0, :].abs().amax(-1), change).detach()
+    return torch.where(size > 0, size, 1.0)
 
 
 def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,21 +143,22 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
     """
     program = _program(plan, x, limits, step)
     alpha, place, names = program.alpha, program.place, program.names
-    energy = _energy(plan, program, x, step).detach()
+    unit = program.unit[..., None, None]
+    energy = _energy(plan, program, x, step).detach() / program.unit.square()
     strict = torch.compiler.is_compiling()
     active, kink, found, inside = find_rows(
         program.level, program.scale, place, alpha.detach(), energy, plan.order, names, strict
     )
     # What is met exactly; where nothing is, no derivative is wanted.
     target = torch.where(active > 0, program.upper, program.lower) - program.value
-    target = torch.where(active != 0, target, 0.0).unsqueeze(-3)
+    target = torch.where(active != 0, target / unit, 0.0).unsqueeze(-3)
     joints, (few, samples) = target.shape[:-3], (alpha.shape[-2], plan.samples)
     change = LeastMotion.apply(
         alpha, x.new_zeros(*joints, 1, 4, samples), x.new_zeros(*joints, 1, few), target, place,
         program.scale.expand_as(program.level), active, kink, plan.order, names,
     )[0].squeeze(-3)  # fmt: skip
     away = torch.where(inside.isfinite(), inside - change, 0.0).detach()
-    return change + away, found
+    return unit * (change + away), found
 
 
 def miss_limits(
@@ -338,6 +354,6 @@ def _check_range(what: str, kind: str, value: Tensor, limits: Limits, plan: Plan
     if somewhere(excess > 0):
         raise ArgumentError(
             f"The {what} exceeds its limit, and no duration would do.",
-            given=f"up to {float(innermost(excess).max()):.6g} beyond the limit",
+            given=f"up to {float(innermost(excess).detach().max()):.6g} beyond the limit",
             mend=f"Raise the limit on {kind}, or lower the {what}.",
         )

@@ -51,6 +51,8 @@ _TOGETHER = 64
 # Passes for derivatives that are as exact as the motion.
 _PATIENCE = 2
 _CPU = torch.device("cpu")
+# Of the parts of a condition, by what rounding may miss it: 3e-9 for 600 points.
+_MET = 1e-8
 
 
 def _numbers(tensor: Tensor, batch: torch.Size, rank: int) -> np.ndarray:
@@ -142,14 +144,31 @@ def meet_rows(
     actives, forces, rights, targets = (_numbers(part, batch, rank) for part, rank in given)
     found = np.empty(forces.shape), np.empty(rights.shape), np.empty(targets.shape)
     for some, program in _programs(scale, place, alpha, one, order, kinds):
+        force, right = pick(forces, some) * units, pick(rights, some)
         x, y, f, _ = meet(
-            program, pick(actives, some) != 0, pick(targets, some) * program.scale,
-            pick(forces, some) * units, pick(rights, some), patience=_PATIENCE,
+            program, pick(actives, some) != 0, pick(targets, some) * program.scale, force, right,
+            patience=_PATIENCE,
         )  # fmt: skip
+        pulled = np.abs(force).max((1, 2))[:, None] > 0  # they are met beside the pull
+        _check_met(program, x, np.where(pulled, 0.0, right))
         for part, value in zip(found, (x * units, y, f * program.scale), strict=True):
             part[..., some] = value
     x, y, f = (_tensor(part, batch, q.device) for part in found)
     return x, y, f
+
+
+def _check_met(program: Program, x: np.ndarray, b: np.ndarray) -> None:
+    """Refuse motions that miss the conditions ``b``, where these are finite and not all zero."""
+    parts = Program.met(program._replace(alpha=np.abs(program.alpha)), np.abs(x)) + np.abs(b)
+    missed, most = np.abs(program.met(x) - b).max(1, initial=0.0), parts.max(1, initial=0.0)
+    asked = b.any(1) & np.isfinite(b).all(1)
+    if (asked & ~(missed <= _MET * most)).any():
+        raise ArgumentError(
+            "The points of a motion are so many that rounding leaves none that meets them.",
+            given=f"{len(program.place)} conditions at {program.scale.shape[1]} samples",
+            expected=f"conditions that are met to {_MET:g} of their parts",
+            mend="Take more samples, or plan through fewer points and concatenate the motions.",
+        )
 
 
 @find_rows.register_fake

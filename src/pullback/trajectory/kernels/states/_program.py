@@ -118,17 +118,18 @@ class System:
         held = program.cost.copy()
         held[2] = np.where(held[2] > 0, held[2], _PROXIMAL * here.max(0))
         # With conditions beside it the matrix is definite where it is not alone.
-        self.weight = 100 * here.mean(0)
+        self.weight = 100 * (here.mean(0) + _hold(program))
         first, second = _PAIRS
         blocks = _mixed((form[:, first] * form[:, second]).T, springs[None])[0]
         blocks[7:, :-1] += held[:, None]
         batch = springs.shape[-1]
-        flat, squares = blocks.reshape(10, -1), self.weight * alpha[:, first] * alpha[:, second]
+        flat, weight = blocks.reshape(10, -1), self.weight[:, None]
+        squares = weight * alpha[:, first] * alpha[:, second]
         for square, at in zip(squares, place * batch + np.arange(batch), strict=True):
             flat[:, at] += square
         self.gains, last = program.kernels.factorise(blocks, program.h)
         matrix = last[[0, 1, 2, 1, 3, 4, 2, 4, 5]].T.reshape(-1, 3, 3)
-        sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0)
+        sound = np.isfinite(matrix).all((1, 2)) & (self.weight > 0).all(0)
         sound &= (self.gains[3, :-1] > 0).all(0)
         self.inverse = _inverted(matrix, sound)
         units = np.broadcast_to(np.eye(len(alpha))[..., None], (len(alpha), *place.shape))
@@ -154,6 +155,23 @@ class System:
         # Apart: beside the forces, what conditions take would be rounded.
         x, reached = self.program.integrate(x - self._sweep(np.zeros(q.shape), more)[0])
         return x, more, reached
+
+
+def _hold(program: Program) -> np.ndarray:
+    """How stiff the motion is where its neighbours hold it too: of each condition ``[few, batch]``.
+
+    With the cost of the ``o``-th derivative, a change of the ``d``-th within a time ``g`` costs
+    ``g^(1 - 2 (o - d))`` at least. Springs that are softer leave of near conditions together less
+    than rounding: what they ask for would be found from differences of motions that are all alike.
+    """
+    alpha, h, order = program.alpha, program.h, program.order
+    kind = (alpha != 0).argmax(1)
+    time = program.place * h + np.where(kind == 0, alpha[:, 1], 0.0)
+    apart = np.abs(time[:, None] - time)
+    # At an end several derivatives are given at once.
+    gap = np.where(apart < h / 2, 1.0, apart).min(1)
+    unit = program.cost[0 if order == 2 else 2] / h
+    return unit * gap ** (1.0 - 2 * (order - kind)) / np.square(alpha).max(1)
 
 
 def _inverted(matrices: np.ndarray, sound: np.ndarray) -> np.ndarray:

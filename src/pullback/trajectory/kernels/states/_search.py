@@ -35,17 +35,20 @@ _GAPS = 1e-9, 1e-10, 1e-12
 _EXCESS = 5e-13
 _NEAR = 1e-10
 _WEAK = 1e-9
+# Of a limit, by what a row would leave it that does not push.
+_IDLE = 1e-8
 
 
 class Found(NamedTuple):
     """What is known of each joint."""
 
     # [kinds, samples, batch], 1 where the upper end of a range is met and pushes, -1 the lower one.
+    # What is met without a push is none of these: its derivatives are those of the side without it.
     active: np.ndarray
     # [batch], whether a row is met that does not push: the least change makes it active or not.
     kink: np.ndarray
     found: np.ndarray  # [batch], whether a motion within limits was found and proven the least
-    # [4, samples, batch], the motion itself where its active rows depend on one another, else NaN.
+    # [4, samples, batch], the motion itself where its active rows alone do not give it, else NaN.
     x: np.ndarray
 
 
@@ -97,8 +100,14 @@ def _least(program: Program, level: np.ndarray, point: Point) -> Found:
         point, reached = interior(program, level, point, gap)
         if not narrow(reached):
             break
-        active[..., left], kink[left], met = _settle(program, level, _pushing(point))
-        found[left], x[..., left] = is_least(program, level, met), np.nan
+        sign, kink[left], met = _settle(program, level, _pushing(point))
+        push, give = met.push.sum(0), stiffness(program, sign != 0)
+        # Without them the motion would be where it is: beside a large multiplier a small one is not
+        # yet nothing.
+        idle = _idle(sign, push) & (push <= _IDLE * give)
+        found[left] = is_least(program, level, met)
+        active[..., left] = np.where(idle, 0, sign)
+        x[..., left] = np.where(idle.any((0, 1)), met.x, np.nan)
         if not narrow(~found[left]):
             break
         found[left] = inside = is_least(program, level, point)
@@ -169,7 +178,10 @@ def _settle(
 
 def _near(program: Program, reached: np.ndarray, sign: np.ndarray, force: np.ndarray) -> np.ndarray:
     """Whether a row is met without a push, or pushes as good as nothing: ``[batch]``."""
-    most = np.abs(force).max((0, 1), initial=1.0)
     met = (sign == 0) & (np.abs(reached) > 1 - _NEAR) & (program.scale != 0)
-    idle = (sign != 0) & (np.abs(force) < _WEAK * most)
-    return (met | idle).any((0, 1))
+    return (met | _idle(sign, np.abs(force))).any((0, 1))
+
+
+def _idle(sign: np.ndarray, push: np.ndarray) -> np.ndarray:
+    """Which active rows push as good as nothing."""
+    return (sign != 0) & (push < _WEAK * push.max((0, 1), initial=1.0))
