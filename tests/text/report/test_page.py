@@ -125,9 +125,11 @@ def test_an_empty_run_and_a_long_graph(tmp_path):
 
 def test_a_cost_that_is_not_known_is_never_shown_as_nothing(tmp_path):
     path = tmp_path / "run.sqlite"
+    lm = Scripted([Completion("x", Usage(1, 1)), Completion("x", Usage(1, 1, cost=0.5))])
+    lm.price = None  # by the token a script costs nothing
     with Run(path):
-        Scripted([Completion("x", Usage(1, 1))])("a")
-        Scripted([Completion("x", Usage(1, 1, cost=0.5))])("b")
+        lm("a")
+        lm("b")
     page, _ = page_of(path)
     assert "price unknown" in page
     with Journal(path) as journal:
