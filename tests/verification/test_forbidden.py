@@ -55,7 +55,7 @@ def test_a_function_of_the_same_name_as_what_is_forbidden_is_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["softmx", "torch.nn.functional.softmx", "aten::softmx", "nobodys::scale", "", 3, abs,
+    "name", ["softmx", "torch.nn.functional.softmx", "aten::softmx", "nobodys::unmade", "", 3, abs,
              math.exp, torch.float32],
 )  # fmt: skip
 def test_what_nothing_could_call_cannot_be_forbidden(name) -> None:
