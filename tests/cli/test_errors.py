@@ -1,11 +1,14 @@
 """Bad input: one clear line and the mend on stderr, no traceback, exit status 2."""
 
+import atexit
 import contextlib
 import errno
+import gc
 import io
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -294,3 +297,18 @@ def test_what_triton_holds_is_not_told_as_leaked() -> None:
     code = "import pullback.cli, triton"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["triton", "no triton"])
+def test_a_command_ends_soon_and_no_line_of_triton_follows(monkeypatch, loaded) -> None:
+    ends, frozen = [], []
+    monkeypatch.setattr(atexit, "register", ends.append)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    assert main(["--version"]) == 0
+    if loaded:
+        monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    else:
+        monkeypatch.delitem(sys.modules, "triton", raising=False)
+    for end in ends:
+        end()
+    assert frozen == [True] * (not loaded)

@@ -21,7 +21,6 @@ _USAGE_ERROR = 2
 _REPORT = "  mend:     Run it again with --debug and report the traceback with pullback --version."
 
 
-@atexit.register
 def _end_soon() -> None:
     """Spare the last search for cycles among all that torch has made: half a second.
 
@@ -47,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["--help"]) == 0  # doctest: +SKIP
         True
     """
-    # At its end Python looks through all that torch has made for cycles, for half a second. Of this
-    # process alone: a program that checks at its end what it has applied ends as it would.
-    atexit.register(gc.freeze)
+    # Of this process alone: a program that checks at its end what it has applied ends as it would.
+    atexit.register(_end_soon)
     # Where who started us has closed them, Python has none.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     words = list(sys.argv[1:] if arguments is None else arguments)

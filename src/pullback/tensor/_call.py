@@ -51,7 +51,6 @@ class Call:
     beside the outputs, so that autograd knows them and derivatives can flow through them.
     """
 
-    again: bool = False  # forward may run again
     autocast: State = None  # that forward ran under
     attributes: dict[str, Any] | None = None  # of the context, as the author set them
     count: int = 1  # of output tensors

@@ -105,10 +105,8 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         else:
             del ctx.__pullback__
         call.enter = again
-        result = _finish(call, ctx, tensors, output)
+        result = _finish(call, ctx, tensors, output, before)
         ctx.__pullback__ = call
-        if definition.random or (call.again and _random.changed(before)):
-            call.generators = before
         return result
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -242,7 +240,9 @@ def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
-def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) -> Any:
+def _finish(
+    call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any, before: _random.States
+) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
     dirty, marked = ctx.dirty_tensors, ctx.non_differentiable
     if dirty:
@@ -251,7 +251,9 @@ def _finish(call: Call, ctx: Any, tensors: Sequence[torch.Tensor], output: Any) 
     outputs = call.read(output, marked or ())
     beside = _beside(call, ctx, tensors, outputs)
     call.plain = all(map(is_mask, beside))
-    call.again = bool(beside)
+    # Where nothing stands beside inputs and outputs, forward does not run again.
+    if call.definition.random or (beside and _random.changed(before)):
+        call.generators = before
     call.kept = aside(
         call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=not beside
     )

@@ -9,7 +9,7 @@ import torch
 from pullback.internal._generators import rewinds
 from pullback.tensor._structure import is_data, is_hole
 
-__all__ = ["changed", "put_back", "replaying", "states"]
+__all__ = ["States", "changed", "put_back", "replaying", "states"]
 
 # Of each default generator that a call can draw from, by its device, and of each that it is given.
 States = dict[Any, Any] | None

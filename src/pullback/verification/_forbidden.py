@@ -74,9 +74,8 @@ def _mark(entry: Any) -> CodeType | str | None:
     name = _plain(entry)
     if isinstance(entry, (CustomOpDef, OpOverload, OpOverloadPacket)):
         return name
-    home = (
-        getattr(entry, "__module__", None) or "torch"
-    )  # a name and what is written in C have none
+    # A name has no module, nor has what is written in C.
+    home = getattr(entry, "__module__", None) or "torch"
     if home.partition(".")[0] == "torch" and _is_named(name):
         return name
     return _code(entry)
