@@ -302,3 +302,45 @@ def test_a_rule_in_a_thread_is_served_by_the_loop_that_awaits_it():
     vmap(lambda x: Blocking.apply(Rule.apply(x)))([1.0, 2.0])
     assert len(loops) == 5
     assert len(set(loops)) == 1
+
+
+FINALIZERS = """
+    import contextvars
+    import gc
+    import weakref
+
+    from pullback.tape import _concurrency
+
+
+    class Client:
+        async def close(self):
+            pass
+
+
+    def changes(variable):
+        for number in range(2000):
+            client = Client()
+            weakref.finalize(client, _concurrency.begin, Client().close(), "home").atexit = False
+            client.itself = client
+            del client
+            gc.set_threshold(1 + number % 9)  # it runs where memory is taken: at each place once
+            for _ in range(5):
+                variable.reset(variable.set(number))
+            gc.set_threshold(100_000)
+
+
+    _concurrency.begin(Client().close(), "home").result()
+    for number in range(3):
+        contextvars.ContextVar(f"other {number}").set(0)
+    changes(contextvars.ContextVar("changing"))
+    with _concurrency._loops_lock:  # as a thread that makes a loop holds it when one runs
+        _concurrency.begin(Client().close(), "home").result()
+"""
+
+
+def test_a_finalizer_may_begin_a_coroutine_in_a_thread_that_changes_its_context():
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FINALIZERS)], capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (answer.returncode, answer.stderr) == (0, "")

@@ -174,6 +174,8 @@ def _loop_of(name: int | str) -> asyncio.AbstractEventLoop:
 
     Those of whole numbers serve `run`; a client whose connections belong to a loop names another.
     """
+    if name in _loops:
+        return _loops[name]
     with _loops_lock:
         if name not in _loops:
             loop = _loops[name] = asyncio.new_event_loop()
@@ -191,10 +193,16 @@ def runs(name: int | str) -> bool:
 def begin(
     coroutine: Coroutine[Any, Any, T], name: str | None = None
 ) -> concurrent.futures.Future[T]:
-    """Let a coroutine run beside this, in the loop that `run` would take or the one of a name."""
-    number = served_by.get()
-    with setting(served_by, number + 1):  # which the task takes along
-        return asyncio.run_coroutine_threadsafe(coroutine, _loop_of(name or number))
+    """Let a coroutine run beside this, in the loop that `run` would take or the one of a name.
+
+    A finalizer may call it for a loop that runs, in whatever thread the garbage collector meets:
+    nothing waits then, and the context of that thread, which it may be in the middle of changing
+    (Python below 3.12 loses variables or ends by a signal), is not written.
+    """
+    number, context = served_by.get(), contextvars.copy_context()
+    context.run(served_by.set, number + 1)  # which the task takes along
+    loop = _loop_of(name or number)
+    return context.run(asyncio.run_coroutine_threadsafe, coroutine, loop)
 
 
 def awaited(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:

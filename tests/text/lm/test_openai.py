@@ -2,6 +2,9 @@
 
 import asyncio
 import base64
+import contextlib
+import gc
+import inspect
 import json
 import logging
 import threading
@@ -236,6 +239,31 @@ def test_a_slow_stream_can_be_left_and_the_connection_ends():
         while server.current and time.monotonic() - begin < 5:
             time.sleep(0.01)
         assert server.current == 0  # a thousand pieces would take 20 seconds
+
+
+@pytest.mark.parametrize("read", [1, 2, 99])
+def test_a_stream_that_is_left_leaves_no_generator_to_the_garbage_collector(read):
+    def unfinished():
+        return {id(each) for each in gc.get_objects() if inspect.isasyncgen(each) and each.ag_frame}
+
+    async def leave(lm):
+        async with contextlib.aclosing(lm.astream("a long answer, in pieces")) as chunks:
+            for _ in range(read):
+                await anext(chunks, None)
+        # What reads from the connection hands its own generators to the loop as it ends.
+        until = time.monotonic() + 5
+        while unfinished() - before and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        assert unfinished() <= before
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = unfinished()
+        with Server() as server:
+            asyncio.run(leave(model(server)))
+    finally:
+        gc.enable()
 
 
 def test_a_cancelled_call_ends_its_connection():

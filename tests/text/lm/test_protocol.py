@@ -1,8 +1,10 @@
 """The protocol: what goes in, what comes out, called, awaited and bit by bit."""
 
 import asyncio
+import contextlib
 import json
 import re
+import sys
 
 import pydantic
 import pytest
@@ -11,16 +13,23 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyE
 from pullback.text.lm import (
     LM,
     Budget,
+    Cached,
     Chunk,
     Completion,
     Finish,
     Image,
+    Limit,
     Message,
+    Misbehaving,
+    Record,
     Request,
+    Retry,
+    Run,
     Scripted,
     Text,
     Tool,
     ToolCall,
+    Traced,
     Usage,
     Wrapper,
 )
@@ -210,6 +219,59 @@ def test_a_stream_can_be_left_early_and_raises_what_the_model_raises():
     stream.close()
     with pytest.raises(ModelError, match="gone"):
         list(Scripted([ModelError("gone")]).stream("x"))
+
+
+class Open(Scripted):
+    """A model whose streams say when they end, after a wait."""
+
+    async def stream_answer(self, request):
+        try:
+            yield Chunk("a")
+            yield Chunk(" b", Completion("a b"))
+        finally:
+            await asyncio.sleep(0)
+            ENDS.append("the model")
+
+
+class Around(Wrapper):
+    async def step(self, request, ask):
+        try:
+            async for chunk in ask(request):
+                yield chunk
+        finally:
+            ENDS.append("the step")
+
+
+ENDS: list[str] = []
+WRAPPERS = {
+    "none": lambda lm, path: lm,
+    "Budget": lambda lm, path: Budget(lm, calls=5),
+    "Cached": lambda lm, path: Cached(lm),
+    "Limit": lambda lm, path: Limit(lm, concurrency=1),
+    "Misbehaving": lambda lm, path: Misbehaving(lm, share=0.0),
+    "Record": lambda lm, path: Record(lm, path / "journal"),
+    "Retry": lambda lm, path: Retry(lm),
+    "Traced": lambda lm, path: Traced(lm),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_all_of_a_stream_that_is_left_has_ended_when_it_is_closed(wrapper, inside, tmp_path):
+    # None is left to the garbage collector, which would end it anywhere, whenever.
+    left = []
+
+    async def leave(lm):
+        sys.set_asyncgen_hooks(finalizer=left.append)
+        async with contextlib.aclosing(lm.astream("x")) as chunks:
+            await anext(chunks)
+            ENDS.clear()
+        assert ENDS == ["the model", "the step"]
+
+    lm = Around(WRAPPERS[wrapper](Open(["a b"]), tmp_path))
+    with Run(tmp_path / "run") if inside else contextlib.nullcontext():
+        asyncio.run(leave(lm))
+    assert left == []
 
 
 class City(pydantic.BaseModel):

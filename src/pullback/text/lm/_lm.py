@@ -5,7 +5,7 @@ import queue
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -127,17 +127,18 @@ class LM(ABC):
             steps = [] if hold is None else [hold(self)]
             steps += [] if run is None else run.steps(self)
             for step in steps:
-                ask = lambda request, step=step, ask=ask: step(request, ask)  # noqa: E731
+                ask = partial(_through, step, ask)
         return ask(request)
 
     async def _pieces(self, request: Request) -> AsyncIterator[Chunk]:
         """The chunks of an answer, refused where they are none, the whole with what it cost."""
         chunks, whole = self.stream_answer(request), None
-        if not isinstance(chunks, AsyncIterable):
-            raise _no_answer(chunks)
-        async for chunk in chunks:
-            whole = _completion_of(chunk)
-            yield chunk if whole is None else replace(chunk, completion=priced(whole, self.price))
+        async with _closed(chunks):
+            async for chunk in chunks:
+                whole = _completion_of(chunk)
+                yield (
+                    chunk if whole is None else replace(chunk, completion=priced(whole, self.price))
+                )
         if whole is None:
             raise _no_answer(chunks)
 
@@ -233,10 +234,36 @@ async def in_one(
     yield Chunk(completion.text, priced(completion, price))
 
 
-async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
+async def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
+    """The chunks of a step; what it opened is closed with it, the innermost first.
+
+    A step may leave what it asked for. Were that found by the garbage collector alone, its ends
+    would run anywhere, whenever: places that others wait for would be held until then, and below
+    Python 3.12 an end that sets a context variable can meet a thread in the middle of setting one.
+    """
+    async with AsyncExitStack() as opened:
+
+        def opening(request: Request) -> AsyncIterator[Chunk]:
+            chunks = ask(request)
+            opened.push_async_exit(_closed(chunks))
+            return chunks
+
+        chunks = step(request, opening)
+        await opened.enter_async_context(_closed(chunks))
+        async for chunk in chunks:
+            yield chunk
+
+
+def _closed(chunks: Any) -> Any:
+    """Close chunks at the end, if they are chunks and can be closed."""
     if not isinstance(chunks, AsyncIterable):
         raise _no_answer(chunks)
-    found = [_completion_of(chunk) async for chunk in chunks]
+    return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext()  # type: ignore[bad-argument-type]
+
+
+async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
+    async with _closed(chunks):
+        found = [_completion_of(chunk) async for chunk in chunks]
     if not found or found[-1] is None:
         raise _no_answer(chunks)
     return found[-1]
@@ -291,8 +318,8 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        return await _whole(self.step(request, partial(in_one, self.inner.ask)))
+        return await _whole(_through(self.step, partial(in_one, self.inner.ask), request))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""
-        return self.step(request, self.inner.ask_stream)
+        return _through(self.step, self.inner.ask_stream, request)

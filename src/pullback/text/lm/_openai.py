@@ -140,7 +140,7 @@ class OpenAI(LM):
                 if text:
                     yield Chunk(text)
         finally:
-            await _at_home(stream.close())
+            await _at_home(_end(stream))
         with _reading(pieces):
             whole = pieces.completion()
         yield Chunk("", whole)
@@ -344,6 +344,14 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
         if math.isfinite(seconds):
             return max(seconds, 0.0)
     return None
+
+
+async def _end(stream: Any) -> None:
+    """Close a stream, and let what reads from its connection find that out."""
+    await stream.close()
+    with contextlib.suppress(Exception):  # of the connection that is gone
+        async for _ in stream:  # else the SDK's generators are the garbage collector's
+            pass
 
 
 async def _at_home(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -300,9 +300,8 @@ class Run:
     async def _counted(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         self._count(1)
         try:
-            async with aclosing(ask(request)) as chunks:  # type: ignore[bad-argument-type]
-                async for chunk in chunks:
-                    yield chunk
+            async for chunk in ask(request):
+                yield chunk
         finally:
             self._count(-1)
 
