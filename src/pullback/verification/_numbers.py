@@ -115,6 +115,7 @@ def sizes(work: Work) -> Result:
             if more is not None and work.silent().truth(more).fault:
                 # One size may fit by broadcasting; it has to be even, or is another's as well.
                 wanted = [n // 2, 2 * n, 3 * n, 130, 1026]
+            size, name, made = n, "", None
             for size in dict.fromkeys(s for s in wanted if 1 <= s <= resizing.largest and s != n):
                 name, made = f"size {size} of {resizing.where}", resizing.at(size)
                 yield name, made, torch.clone

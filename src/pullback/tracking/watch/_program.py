@@ -69,7 +69,7 @@ class ProgramTracker(Recorder):
             return
         if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
             return  # the first runs outside Python; the second is what a compiler made of a root
-        root = getattr(module, "_orig_mod", module)
+        root = dict(module.named_children()).get("_orig_mod", module)  # of what torch.compile gave
         prefix = self._prefix(root)
         known = self._known
         fresh = {part for part in root.modules() if part not in known}

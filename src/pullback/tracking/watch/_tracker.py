@@ -108,7 +108,7 @@ class Tracker(Recorder):
         sinks: Sequence[Sink] = (),
         blocks: str | int | ScaledFormat | None = None,
     ) -> None:
-        model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
+        model = dict(model.named_children()).get("_orig_mod", model)  # of what torch.compile gave
         title = type(model).__name__
         super().__init__(title, every, history, backend)
         self._model: nn.Module | None = model
