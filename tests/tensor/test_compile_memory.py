@@ -310,3 +310,24 @@ def test_a_refusal_when_a_graph_runs_leaves_no_level(fullgraph):
     with pytest.raises(pullback.errors.UnsupportedError, match="Clipped"):
         torch.compile(hessian, fullgraph=fullgraph, backend="eager")(x)
     assert leak() == ""
+
+
+def test_a_refusal_when_the_backward_of_a_graph_runs_leaves_no_level():
+    class Detached(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.tanh()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            y = torch.autograd.Variable(y.data)  # stops the gradient: seen only where it has values
+            return (1 - y * y) * g
+
+    torch._dynamo.reset()
+    hessian = torch.func.hessian(lambda x: Detached.apply(x).square().sum())
+    with pytest.raises(pullback.errors.UnsupportedError, match="Detached"):
+        torch.compile(hessian, fullgraph=True, backend="eager")(torch.randn(3))
+    assert leak() == ""

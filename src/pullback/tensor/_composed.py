@@ -81,11 +81,7 @@ def _derive(key: str, *what: Any) -> str:
 
 def transformed(key: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Run a site below transforms of torch.func; it goes into the graph of Dynamo as it is."""
-    try:
-        return _Transformed.apply(key, *tensors)
-    except Exception:
-        end_what_a_graph_began()
-        raise
+    return _Transformed.apply(key, *tensors)
 
 
 class _Transformed(torch.autograd.Function):
@@ -141,14 +137,18 @@ class _Transformed(torch.autograd.Function):
 
 @torch.library.custom_op("pullback::run_program", mutates_args=())
 def run_program(key: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run what an operator stands for."""
+    """Run what an operator stands for, forward or in the backward of a graph."""
     program = find(key)
-    with recording(), torch.set_grad_enabled(isinstance(program, Site)):
-        if not isinstance(program, Site):
-            outputs = program.run([tensor.detach() for tensor in tensors])
-        else:
-            outline, outputs = program.apply(program.leaves(tensors))
-            program.confirm(outline, outputs)
+    try:
+        with recording(), torch.set_grad_enabled(isinstance(program, Site)):
+            if not isinstance(program, Site):
+                outputs = program.run([tensor.detach() for tensor in tensors])
+            else:
+                outline, outputs = program.apply(program.leaves(tensors))
+                program.confirm(outline, outputs)
+    except Exception:
+        end_what_a_graph_began()
+        raise
     return apart([output.detach() for output in outputs], tensors)
 
 
