@@ -149,6 +149,35 @@ def test_a_mask_is_enough_for_a_second_derivative(way, place):
     close(func.hessian(lambda x: F.apply(x).square().sum())(X), torch.diag(2 * (X > 0).to(X)))
 
 
+class Scaled(torch.autograd.Function):
+    """Keeps what forward has computed, and reshapes the places that it is given."""
+
+    @staticmethod
+    def forward(ctx, x, places):
+        scale = x.exp()
+        ctx.save_for_backward(x, scale, places)
+        return (scale * x)[places.view(-1)]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale, places = ctx.saved_tensors
+        spread = torch.zeros_like(x).index_add(0, places.view(-1), g)
+        return spread * scale * (1 + x), None
+
+
+@both
+def test_whole_numbers_in_another_shape_are_no_bits(way):
+    apply, places = way(Scaled).apply, torch.tensor([[0, 2], [1, 1]])
+    close(
+        func.hessian(lambda x: apply(x, places).square().sum())(X),
+        func.hessian(lambda x: (x.exp() * x)[places.view(-1)].square().sum())(X),
+    )
+    close(
+        second(lambda x: apply(x, places), X),
+        second(lambda x: (x.exp() * x)[places.view(-1)], X),
+    )
+
+
 @both
 def test_a_stack_that_saves_its_outputs_keeps_no_input_alive(way):
     def alive(F):

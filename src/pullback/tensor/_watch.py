@@ -604,11 +604,12 @@ class Watch(FunctionMode):
         reason = None if constant else self._reason(read)
         if reason is None and self._forward_mode and any(map(self._tracks, read)):
             reason = self._lost_tangent(name, done)
+        made, written = tensors_in(done.result), done.written(name)
         if name in BITS and not any(map(is_differentiable, read)):
-            reason = "it reads integers as the bits of numbers"
+            numbers = any(map(is_differentiable, made))
+            reason = "it reads integers as the bits of numbers" if numbers else reason
         if custom and reason is None and levels and lacks_gradient(done.func):
             reason = f"no gradient is registered for the operator {name}"
-        made, written = tensors_in(done.result), done.written(name)
         if self._linearity:
             self._linearity.follow(name, done, [*made, *written], written)
         if written and self._depends(read):
