@@ -178,6 +178,52 @@ def test_whole_numbers_in_another_shape_are_no_bits(way):
     )
 
 
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() * x
+
+
+def scripted_apart(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().exp() * x
+
+
+def with_script(keep, script):
+    script, other = torch.jit.script(script), torch.jit.script(scripted)
+
+    class WithScript(torch.autograd.Function):
+        """Its rules call a script, of which no function of torch is called."""
+
+        @staticmethod
+        def forward(ctx, x):
+            value = script(x)
+            if keep:
+                ctx.value = value
+            ctx.save_for_backward(x)
+            return value.square() / 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            value = ctx.value if keep else torch.jit.wait(torch.jit.fork(other, x))
+            return g * value * (1 + x) * x.exp()
+
+    return WithScript
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@both
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_script_is_differentiated_by_autograd(way, keep):
+    apply = way(with_script(keep, scripted)).apply
+    close(second(apply, X), second(lambda x: (x.exp() * x).square() / 2, X))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@both
+def test_what_a_script_stops_in_forward_is_refused(way):
+    apply = way(with_script(True, scripted_apart)).apply
+    assert refusal(lambda: second(apply, X)) == "UnsupportedError"
+
+
 @both
 def test_a_stack_that_saves_its_outputs_keeps_no_input_alive(way):
     def alive(F):

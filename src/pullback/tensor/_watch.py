@@ -255,6 +255,8 @@ class Watch(FunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self not in _thread.stack:  # torch has taken the mode to another thread
+            return func(*args, **(kwargs or {}))
         if self._plainly and not kwargs and _is_ordinary(func) and self._knows(args):
             result = func(*args)
             if _is_whole(result):
@@ -440,18 +442,13 @@ class Watch(FunctionMode):
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
-            if differentiable and not self._outside:
-                raise Outside
-            # It may have been computed unseen.
-            unknown = self._made is None or memory_of(tensor) in self._made
-            if differentiable and self._linearity and unknown:
-                self._linearity.deny(tensor)
-            self._keep_met(tensor)
-            return tensor
+            return self._seen_once(tensor, differentiable=differentiable)
         if memory_of(tensor) in self._born:
             self._keep_met(tensor)
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = _UNSEEN
+            elif self.in_forward:
+                self._origins.doubt(tensor)
             return tensor
         if differentiable and not written:
             self.outside.append(tensor)
@@ -466,6 +463,20 @@ class Watch(FunctionMode):
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _seen_once(self, tensor: torch.Tensor, *, differentiable: bool) -> torch.Tensor:
+        """The same where rules run once: a tensor that was made meanwhile is what autograd says."""
+        made = self._made is not None and memory_of(tensor) in self._made
+        if differentiable and not self._outside:
+            if not made:
+                raise Outside
+            if not self._tracks(tensor):
+                self._cuts[id(tensor)] = _UNSEEN
+        # It may have been computed unseen.
+        if differentiable and self._linearity and (made or self._made is None):
+            self._linearity.deny(tensor)
+        self._keep_met(tensor)
+        return tensor
 
     def _is_made_of_known(self, tensor: torch.Tensor, *, private: bool) -> bool:
         """Whether a tensor wraps a known one, or is a private leaf made of it: it is alike then."""
