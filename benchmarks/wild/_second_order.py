@@ -82,7 +82,12 @@ def _difference_rows(
 def _moving_as_ruled(
     truth: Any, here, there, change: torch.Tensor
 ) -> torch.autograd.graph.saved_tensors_hooks:
-    """Let each output that is saved have moved by a change, wherever forward has it."""
+    """Let each output that is saved have moved by a change, wherever forward has it.
+
+    One that forward has made with a history of its own, and detached to return it, is no output:
+    to autograd, too, it moves as its history says.
+    """
+    applied: Any = torch.autograd.function.BackwardCFunction
     pairs, at = [], 0
     for weight, before, after in zip(truth.weights, here, there, strict=True):
         if weight is not None:
@@ -91,7 +96,8 @@ def _moving_as_ruled(
             at += before.numel()
 
     def unpack(saved: torch.Tensor) -> torch.Tensor:
-        for after, ruled in pairs:
+        own = saved.grad_fn is not None and not isinstance(saved.grad_fn, applied)
+        for after, ruled in () if own else pairs:
             if saved.shape == after.shape and torch.equal(saved, after):
                 return ruled
         return saved

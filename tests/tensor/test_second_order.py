@@ -178,50 +178,55 @@ def test_whole_numbers_in_another_shape_are_no_bits(way):
     )
 
 
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    return x.exp() * x
+def slope(x: torch.Tensor) -> torch.Tensor:
+    return (1 + x) * x.exp()
 
 
-def scripted_apart(x: torch.Tensor) -> torch.Tensor:
+def product_apart(x: torch.Tensor) -> torch.Tensor:
     return x.detach().exp() * x
 
 
-def with_script(keep, script):
-    script, other = torch.jit.script(script), torch.jit.script(scripted)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@both
+def test_a_script_in_backward_is_differentiated_by_autograd(way):
+    script = torch.jit.script(slope)  # which calls no function of torch that a mode would see
 
-    class WithScript(torch.autograd.Function):
-        """Its rules call a script, of which no function of torch is called."""
-
+    class Scripted(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            value = script(x)
-            if keep:
-                ctx.value = value
             ctx.save_for_backward(x)
-            return value.square() / 2
+            return x * x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * script(*ctx.saved_tensors)
+
+    hidden = X.clone().requires_grad_()
+    value = way(Scripted).apply(2 * hidden)  # the argument is gone when backward runs
+    (first,) = torch.autograd.grad(value.sum(), hidden, create_graph=True)
+    (twice,) = torch.autograd.grad(first.sum(), hidden)
+    close(twice, 4 * (2 + 2 * X) * (2 * X).exp())
+    close(second(way(Scripted).apply, X), second(lambda x: x * x.exp(), X))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@both
+def test_what_a_script_has_computed_in_forward_is_refused(way):
+    script = torch.jit.script(product_apart)
+
+    class Keeping(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.value = script(x)
+            ctx.save_for_backward(x)
+            return ctx.value.square() / 2
 
         @staticmethod
         def backward(ctx, g):
             (x,) = ctx.saved_tensors
-            value = ctx.value if keep else torch.jit.wait(torch.jit.fork(other, x))
-            return g * value * (1 + x) * x.exp()
+            return g * ctx.value * slope(x)
 
-    return WithScript
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-@both
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_script_is_differentiated_by_autograd(way, keep):
-    apply = way(with_script(keep, scripted)).apply
-    close(second(apply, X), second(lambda x: (x.exp() * x).square() / 2, X))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-@both
-def test_what_a_script_stops_in_forward_is_refused(way):
-    apply = way(with_script(True, scripted_apart)).apply
-    assert refusal(lambda: second(apply, X)) == "UnsupportedError"
+    assert refusal(lambda: second(way(Keeping).apply, X)) == "UnsupportedError"
 
 
 @both

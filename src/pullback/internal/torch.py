@@ -22,6 +22,7 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 import contextlib
 import functools
 import importlib
+import operator
 import os
 import sys
 import threading
@@ -51,13 +52,14 @@ __all__ = [
     "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
     "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
     "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level",
-    "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile", "node_class",
+    "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile",
+    "next_sequence_number", "node_class",
     "operator_of", "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack",
     "pytree", "recording", "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly",
-    "saved_tensors_are_hooked", "schema_of", "set_deterministic", "set_forward_mode",
-    "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack", "unwrap_if_dead",
-    "version_of", "versions_of", "watch_apply", "while_tracing", "without_forward_hooks",
-    "wrap_functional_tensor", "wrap_recomputation",
+    "saved_tensors_are_hooked", "schema_of", "sequence_number", "set_deterministic",
+    "set_forward_mode", "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack",
+    "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
+    "without_forward_hooks", "wrap_functional_tensor", "wrap_recomputation",
 ]  # fmt: skip
 
 OLDEST = "2.7"
@@ -212,6 +214,9 @@ try:
     _allow_saved_hooks: Callable[[], None] = _c._autograd._saved_tensors_hooks_enable
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
+    # Of the nodes of a graph that a thread has made: the later, the larger.
+    sequence_number: Any = operator.methodcaller(torch.autograd.graph.Node._sequence_nr.__name__)
+    next_sequence_number: Callable[[], int] = _c._autograd._get_sequence_nr
     _Frame: Any = _checkpoint._CheckpointFrame
     _region: Any = _checkpoint._checkpoint_without_reentrant_generator
     _RECOMPUTATIONS: Any = (

@@ -8,12 +8,7 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import (
-    TorchDispatchMode,
-    disable_torch_function,
-    schema_of,
-    storage_of,
-)
+from pullback.internal.torch import TorchDispatchMode, schema_of, storage_of
 
 __all__ = ["Born"]
 
@@ -32,8 +27,7 @@ class Born(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        with disable_torch_function():  # below autograd: no function that a rule has called
-            result = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if all(each.alias_info is None for each in schema_of(func).returns):
             for tensor in result if isinstance(result, (tuple, list)) else (result,):
                 if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:

@@ -20,7 +20,6 @@ of the rules, so that a parameter that is no argument keeps its share, and a thi
 that of the graph.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -92,10 +91,20 @@ def _differentiable(
     values: list[torch.Tensor | None] | None = None
     error = _declared(call)
     if error is None and call.plain:
-        with contextlib.suppress(Outside):
-            values, error = _of_torch(application, cotangents, needs)
-            if error is None:
-                return values
+        given = [*application.saved(), *cotangents]
+        watch = Watch(given, detaches=call.definition.detaches)
+        watch.answers = application.answers()
+        try:
+            with _named(call, watch) as failed:
+                with complete_inner(), watch:
+                    values = application.pull(cotangents)
+                values, error = _whole(call, watch, values, needs)
+                if error is None:
+                    return values
+                values = apart(values)
+            error = failed[0] if failed else error
+        except Outside:
+            values = None
     if values is None:
         try:
             values = _values(application, cotangents)
@@ -109,40 +118,6 @@ def _differentiable(
             return _again(application, cotangents, needs, values)
         error = failed[0]
     return _refused(application, error, cotangents)
-
-
-def _of_torch(
-    application: Application, cotangents: Tensors, needs: Sequence[bool]
-) -> tuple[list[torch.Tensor | None] | None, UnsupportedError | None]:
-    """The gradients as torch has them, or without a history and with the reason for that.
-
-    Raises:
-        Outside: backward reads a tensor that was there before.
-    """
-    try:
-        return _pulled(application, cotangents, needs, made=None)
-    except Outside:  # or it was made meanwhile, where no function of torch is called: a script
-        with Born() as born:
-            return _pulled(application, cotangents, needs, made=born.storages)
-
-
-def _pulled(
-    application: Application,
-    cotangents: Tensors,
-    needs: Sequence[bool],
-    *,
-    made: set[int] | None,
-) -> tuple[list[torch.Tensor | None] | None, UnsupportedError | None]:
-    call, values = application.call, None
-    given = [*application.saved(), *cotangents]
-    watch = Watch(given, made=made, detaches=call.definition.detaches)
-    watch.answers = application.answers()
-    with _named(call, watch) as failed:
-        with complete_inner(), watch:
-            values = application.pull(cotangents)
-        values, error = _whole(call, watch, values, needs)
-        return values if error is None else apart(values), error
-    return values, failed[0]
 
 
 def _refused(

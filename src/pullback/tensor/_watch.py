@@ -35,7 +35,9 @@ from pullback.internal.torch import (
     is_view,
     lacks_gradient,
     maybe_get_level,
+    next_sequence_number,
     peek_interpreter_stack,
+    sequence_number,
     set_grad_mode,
 )
 from pullback.tensor._functions import (
@@ -183,6 +185,7 @@ class Watch(FunctionMode):
         # Nothing is at work but autograd, on rules that run once.
         self._plainly = born is None and self._in_reverse and not self._forward_mode
         self._plainly = self._plainly and not are_functorch_transforms_active()
+        self._start = next_sequence_number()
         self.give(given)
 
     def give(self, tensors: Iterable[torch.Tensor | None]) -> None:
@@ -255,8 +258,6 @@ class Watch(FunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if self not in _thread.stack:  # torch has taken the mode to another thread
-            return func(*args, **(kwargs or {}))
         if self._plainly and not kwargs and _is_ordinary(func) and self._knows(args):
             result = func(*args)
             if _is_whole(result):
@@ -442,13 +443,18 @@ class Watch(FunctionMode):
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
-            return self._seen_once(tensor, differentiable=differentiable)
+            if differentiable and not self._outside and not self._made_meanwhile(tensor):
+                raise Outside
+            # It may have been computed unseen.
+            unknown = self._made is None or memory_of(tensor) in self._made
+            if differentiable and self._linearity and unknown:
+                self._linearity.deny(tensor)
+            self._keep_met(tensor)
+            return tensor
         if memory_of(tensor) in self._born:
             self._keep_met(tensor)
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = _UNSEEN
-            elif self.in_forward:
-                self._origins.doubt(tensor)
             return tensor
         if differentiable and not written:
             self.outside.append(tensor)
@@ -464,19 +470,13 @@ class Watch(FunctionMode):
             self._cuts[id(copy)] = self._cuts[number]
         return copy
 
-    def _seen_once(self, tensor: torch.Tensor, *, differentiable: bool) -> torch.Tensor:
-        """The same where rules run once: a tensor that was made meanwhile is what autograd says."""
-        made = self._made is not None and memory_of(tensor) in self._made
-        if differentiable and not self._outside:
-            if not made:
-                raise Outside
-            if not self._tracks(tensor):
-                self._cuts[id(tensor)] = _UNSEEN
-        # It may have been computed unseen.
-        if differentiable and self._linearity and (made or self._made is None):
-            self._linearity.deny(tensor)
-        self._keep_met(tensor)
-        return tensor
+    def _made_meanwhile(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd has noted how it was made since the rules run: a script may have.
+
+        No function of torch is called then; its history is what autograd says all the same.
+        """
+        node = tensor.grad_fn
+        return node is not None and sequence_number(node) >= self._start
 
     def _is_made_of_known(self, tensor: torch.Tensor, *, private: bool) -> bool:
         """Whether a tensor wraps a known one, or is a private leaf made of it: it is alike then."""
