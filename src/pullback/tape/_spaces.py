@@ -276,7 +276,7 @@ class Structured(Space):
 
     def parts(self, gradient: Variable) -> list[Any]:
         """The gradients of the slots, with their history; None where there is none."""
-        if gradient._node is not None:
+        if gradient._requires_grad:  # a leaf too: it may be a gradient that somebody gave
             return list(Unstack.apply(gradient))
         values = self.entries(gradient._data)
         return [v if v is None or isinstance(v, Variable) else Variable(v) for v in values]
