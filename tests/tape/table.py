@@ -960,3 +960,37 @@ def a_third_derivative_in_reverse(m):
     for _ in range(2):
         (y,) = m.grad(y, (x,), create_graph=True)
     return m.value(m.grad(y, (x,)))
+
+
+@case
+def a_rule_beyond_what_is_wanted_rests(m):
+    runs = []
+
+    class Square(m.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            runs.append(1)
+            (x,) = ctx.saved_tensors
+            return g * x * 2
+
+    x = m.V(3.0, True)
+    y = Square.apply(x)
+    z = Square.apply(y)
+    inner = m.value(m.grad(z, y))
+    itself = m.value(m.grad(y, y, retain_graph=True))
+    before = len(runs)
+    return inner, itself, before, m.value(m.grad(y, x)), m.raises(lambda: m.grad(y, x))
+
+
+@case
+def a_leaf_that_requires_no_gradient_any_more(m):
+    x, y = m.V(3.0, True), m.V(2.0, True)
+    z = x * y
+    x.requires_grad_(False)
+    z.backward()
+    return x.grad is None, m.value(y.grad)

@@ -166,6 +166,28 @@ def test_apply_works_inside_a_running_loop():
     assert asyncio.run(main()) == 8.0
 
 
+def test_a_rule_beyond_what_is_wanted_is_not_awaited():
+    """Where a rule asks a model, to run it for nothing would cost."""
+    asked = []
+
+    class Ask(Function):
+        @staticmethod
+        async def forward(ctx, x):
+            return Variable(x.data + "!")
+
+        @staticmethod
+        async def backward(ctx, feedback):
+            asked.append(feedback.data)
+            return feedback
+
+    x = Variable("text", requires_grad=True)
+    y = Ask.apply(x)
+    Ask.apply(y).backward(Variable("grad"), inputs=[y])
+    assert [note.data for note in y.grad] == asked == ["grad"]
+    y.backward(Variable("whole"))  # and what it keeps was not freed
+    assert asked == ["grad", "whole"]
+
+
 def test_a_limit_is_a_number():
     for wrong in (0, -1, 1.5, True, None):
         with pytest.raises(ArgumentError, match="limit"), concurrency(wrong):

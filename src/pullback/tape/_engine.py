@@ -99,7 +99,7 @@ class Pass:
             self._run_node(index, node, arrivals)
             return None
         gradients = self._receive(node, arrivals)
-        return functools.partial(self._awaited, node, gradients)
+        return functools.partial(self._awaited, node, gradients) if self._runs(node) else None
 
     async def _awaited(self, node: Node, gradients: list[Any]) -> tuple[Sequence[Any], list[Any]]:
         sent = await node.apull(gradients, self._needed(node), self._create_graph)
@@ -109,13 +109,13 @@ class Pass:
         gradients = self._receive(node, arrivals)
         if type(node) is AccumulateGrad:
             receives = self._leaves or self._wanted.get((node, 0)) is not None
-            if self._leaves:
+            if self._leaves and node.variable._requires_grad:  # still
                 self._commits.append((node.variable, gradients[0]))
             if receives and node._hooks is not None:  # which find the gradient in its .grad
                 self._outside.append(functools.partial(node.run_hooks, (), gradients))
         elif node in self._stops:
             self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
-        else:
+        elif self._runs(node):
             later = self._outside if self._leaves else []
             needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
@@ -168,6 +168,10 @@ class Pass:
             else:
                 self._commits.append((receiver, gradient))
 
+    def _runs(self, node: Node) -> bool:
+        """Whether a gradient is wanted beyond it; where its own is the last, its rule rests."""
+        return self._within is None or any(each in self._within for each, _ in node._next)
+
     def _needed(self, node: Node) -> list[bool] | None:
         if self._within is None:
             return None
@@ -208,7 +212,7 @@ class Pass:
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
             retained = self._create_graph if retain_graph is None else retain_graph
-            freed = () if retained else self._order
+            freed = () if retained else list(filter(self._runs, self._order))
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)
