@@ -1,6 +1,7 @@
 """A batch equals a loop, in value and gradient, whatever the Function has of a rule."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -182,3 +183,20 @@ def test_the_rule_for_a_batch_may_be_awaited():
             return x, 0
 
     assert vmap(Doubled.apply)([1.0, 2.0], [3.0, 4.0]).data == [1.0, 2.0]
+
+
+def test_the_zeros_of_a_float_are_two_items():
+    class Sign(Function):
+        @staticmethod
+        def forward(x):
+            return Variable(math.copysign(1.0, x.data))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    assert vmap(Sign.apply)([0.0, -0.0, 0.0]).data == [1.0, -1.0, 1.0]

@@ -333,4 +333,5 @@ def _key(application: Application, number: int, info: VmapInfo) -> Any:
     values = [
         value._data if space_of(value._data).plain else id(value) for value in application.inputs
     ]
-    return tuple((type(value), value) for value in values)
+    # The zeros of a float are equal, and two values: only its digits tell them apart.
+    return tuple((type(v), v.hex() if isinstance(v, float) else v) for v in values)
