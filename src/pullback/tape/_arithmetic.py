@@ -181,8 +181,9 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def _base(change: Any, a: Any, b: Any) -> Any:
-    """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch."""
-    return wrap(0.0) if data_of(b) == 0 else change * (b * _power(a, b - 1))
+    """d(a^b) = b a^(b-1) da, zero where b is zero; as that b changes it is (1/a) db da there."""
+    followed = isinstance(b, Variable) and b._requires_grad and data_of(a) != 0
+    return wrap(0.0) if data_of(b) == 0 and not followed else change * (b * _power(a, b - 1))
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:
