@@ -12,7 +12,7 @@ from tests.fuzzing import examples
 from torch.autograd import forward_ad
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, vmap
+from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
 from pullback.tape.tensor import call, from_torch, to_torch
 
 
@@ -350,3 +350,38 @@ def test_a_function_of_tensors_is_called_for_each_item_of_a_batch():
     assert out.data == [math.sin(1.0), math.sin(2.0)]
     out.backward(Variable([1.0, 2.0]))
     assert [x.grad.data.item() for x in xs] == [math.cos(1.0), 2 * math.cos(2.0)]
+
+
+class Rule(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return Variable(list(x.data))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_tangents_of_tensors_go_through_lists_and_mappings():
+    def program(x, n):
+        held = stack([x, stack({"n": n})])
+        return call(lambda u, v: (u * v).sum(), held[0], held[1]["n"], number=True) * 2, held
+
+    (out, _), (change, pair) = jvp(
+        program, (Variable(tensor(1.0, 2.0)), Variable(3.0)), (Variable(tensor(1.0, 1.0)), None)
+    )
+    assert (out.data, change.data) == (18.0, 12.0)
+    assert (pair.data[0].tolist(), pair.data[1]) == ([1.0, 1.0], {"n": 0.0})
+    x, t = Variable([tensor(1.0), 2.0]), Variable([tensor(5.0), 7.0])
+    assert jvp(Rule.apply, (x,), (t,))[1].data == [tensor(5.0), 7.0]
+
+
+def test_a_backward_that_sends_a_tensor_for_nothing_is_never_transposed():
+    class Constant(Rule):
+        @staticmethod
+        def backward(ctx, g):
+            return stack([g[0], Variable(tensor(1.0))])
+
+    x = Variable([tensor(1.0), tensor(2.0)])
+    with pytest.raises(UnsupportedError, match="sends something for nothing"):
+        jvp(Constant.apply, (x,), (x,))
