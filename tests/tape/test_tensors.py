@@ -385,3 +385,12 @@ def test_a_backward_that_sends_a_tensor_for_nothing_is_never_transposed():
     x = Variable([tensor(1.0), tensor(2.0)])
     with pytest.raises(UnsupportedError, match="sends something for nothing"):
         jvp(Constant.apply, (x,), (x,))
+
+
+def test_a_tensor_in_a_gradient_of_a_list_is_its_leafs_own():
+    given = Variable([tensor(1.0), {"n": 2.0}])
+    leaves = [Variable([tensor(0.0), {"n": 0.0}], requires_grad=True) for _ in range(2)]
+    backward(leaves, [given, given])
+    leaves[0].grad.data[0].add_(5.0)
+    leaves[0].grad.data[1]["n"] = 7.0
+    assert given.data == leaves[1].grad.data == [tensor(1.0), {"n": 2.0}]

@@ -14,7 +14,6 @@ from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape._feedback import Feedback, distinct, gather, held, notes_of
 from pullback.tape._function import Function
-from pullback.tape._layout import mapped
 from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, data_of, describe, roles_of, wrap
@@ -321,10 +320,9 @@ class Structured(Space):
 
         return assemble(self, list(map(conformed, self.keys, self.slots, values)))
 
-    def own(self, gradient: Any) -> Any:
-        twin = super().own(gradient)
-        twin._data = mapped(object, lambda value: value, gradient._data)
-        return twin
+    def copied(self, data: Any) -> Any:
+        pairs = zip(self.slots, self.entries(data), strict=True)
+        return self.build([slot.copied(value) for slot, value in pairs])
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
         pairs = zip(self.slots, self.parts(gradient), self.parts(tangent), strict=True)
