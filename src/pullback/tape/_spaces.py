@@ -74,7 +74,9 @@ class Stack(_Structure):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return Unstack.apply(g), None
+        # What made an entry that nothing was said of is not asked: there is no feedback to it.
+        entries = Unstack.apply(g)
+        return [None if isinstance(e, Feedback) and not e.notes else e for e in entries], None
 
 
 class Unstack(_Structure):
