@@ -187,10 +187,10 @@ def test_the_rule_for_a_batch_may_be_awaited():
 
 def test_a_batch_of_batches_is_gone_through_item_by_item():
     rows = Variable([[[1.0, 2.0], [3.0, 4.0]]], requires_grad=True)
-    out = vmap(vmap(lambda row: vmap(lambda x: x * x)(row)))(rows)
+    out = vmap(vmap(vmap(lambda x: x * x)))(rows)
     assert out.data == [[[1.0, 4.0], [9.0, 16.0]]]
     named = Variable([[{"a": 1.0}, {"a": 2.0}]])
-    assert vmap(vmap(lambda row: row[list(row)[0]]))(named).data == [[1.0, 2.0]]
+    assert vmap(vmap(lambda row: row[next(iter(row))]))(named).data == [[1.0, 2.0]]
 
 
 def test_the_derivative_of_each_item_where_a_rule_makes_them_together():

@@ -339,4 +339,4 @@ def _key(application: Application, number: int, info: VmapInfo) -> Any:
         value._data if space_of(value._data).plain else id(value) for value in application.inputs
     ]
     # The zeros of a float are equal, and two values: only its digits tell them apart.
-    return tuple((type(v), v.hex() if isinstance(v, float) else v) for v in values)
+    return tuple((type(v), float.hex(v) if isinstance(v, float) else v) for v in values)

@@ -34,6 +34,7 @@ from pullback.tape._variable import Variable, describe, wrap
 
 try:
     import torch
+    from torch.autograd.function import BackwardCFunction
     from torch.autograd.graph import GradientEdge as TorchEdge
 except ModuleNotFoundError as error:
     what = "pullback.tape.tensor needs the package torch, which is not installed."
@@ -388,12 +389,9 @@ def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor], list[str
         return isinstance(getattr(node, "entry", None), _Entry)
 
     below = lambda node: () if crosses(node) else node.next_functions  # noqa: E731
-    nodes = list(_reached(tensor.grad_fn, below))
+    nodes: list[Any] = list(_reached(tensor.grad_fn, below))
     ends = [getattr(node, "variable", None) for node in nodes if not node.next_functions]
     leaves = [leaf for leaf in ends if isinstance(leaf, torch.Tensor)]
     crossings = [node for node in nodes if crosses(node)]
-    written = [
-        node.name() for node in nodes
-        if isinstance(node, torch.autograd.function.BackwardCFunction) and not crosses(node)
-    ]  # fmt: skip
-    return crossings, leaves, written
+    by_others = [node for node in nodes if issubclass(type(node), BackwardCFunction)]
+    return crossings, leaves, [node.name() for node in by_others if not crosses(node)]
