@@ -204,3 +204,6 @@ def test_the_slope_of_a_power_changes_where_the_exponent_is_zero():
         (slope,) = grad(leaves[0] ** leaves[1], leaves[first], create_graph=True)
         assert slope.data == pytest.approx([0.0, math.log(1.3)][first])
         assert grad(slope, leaves[second])[0].data == pytest.approx(1 / 1.3)
+    for base in (0.0, 1e-320, math.nan):  # where the slope alone would be no number
+        leaves = Variable(base, requires_grad=True), Variable(0.0, requires_grad=True)
+        assert grad(leaves[0] ** leaves[1], leaves[0])[0].data == 0.0

@@ -181,9 +181,10 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def _base(change: Any, a: Any, b: Any) -> Any:
-    """d(a^b) = b a^(b-1) da, zero where b is zero; as that b changes it is (1/a) db da there."""
-    followed = isinstance(b, Variable) and b._requires_grad and data_of(a) != 0
-    return wrap(0.0) if data_of(b) == 0 and not followed else change * (b * _power(a, b - 1))
+    """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch; but that b may change is kept."""
+    slope = b * _power(a, b - 1)
+    follows = isinstance(b, Variable) and b._requires_grad and not math.isnan(slope._data)
+    return wrap(0.0) if data_of(b) == 0 and not follows else change * slope
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:
