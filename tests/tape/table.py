@@ -116,6 +116,8 @@ for _name, _numbers in {
     "absolute_of_zero": (lambda m, x, y: abs(x) * y, 0.0, 2.0),
     "logarithm_of_zero": (lambda m, x, y: m.log(x) * y, 0.0, 1.0),
     "overflow": (lambda m, x, y: m.exp(x * y), 1000.0, 1.0),
+    "overflow_of_a_power": (lambda m, x, y: x**y, -1e200, 3.0),
+    "overflow_of_no_power": (lambda m, x, y: x**y, -1e200, 2.5),
 }.items():
 
     def _special(m, numbers=_numbers):

@@ -160,8 +160,10 @@ def power(a: Any, b: Any) -> Any:
         odd = b == int(b) and int(b) % 2 == 1
         return math.copysign(math.inf, a) if odd else math.inf
     except OverflowError:
-        odd = b == int(b) and int(b) % 2 == 1
-        return -math.inf if a < 0 and odd else math.inf
+        a, b = float(a), float(b)  # a whole number may be too large: that is no infinity
+        if a < 0 and b != int(b):
+            return math.nan
+        return -math.inf if a < 0 and int(b) % 2 == 1 else math.inf
     return math.nan if isinstance(result, complex) else result
 
 
