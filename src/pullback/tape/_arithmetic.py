@@ -184,9 +184,11 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
 
 def _base(change: Any, a: Any, b: Any) -> Any:
     """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch; but that b may change is kept."""
+    zero = data_of(b) == 0
+    if zero and not (isinstance(b, Variable) and b._requires_grad):
+        return wrap(0.0)
     slope = b * _power(a, b - 1)
-    follows = isinstance(b, Variable) and b._requires_grad and not math.isnan(slope._data)
-    return wrap(0.0) if data_of(b) == 0 and not follows else change * slope
+    return wrap(0.0) if zero and math.isnan(slope._data) else change * slope
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:
