@@ -29,7 +29,6 @@ from pullback.internal._arguments import checked
 from pullback.tape import _layout
 from pullback.tape._application import Application
 from pullback.tape._engine import Pass
-from pullback.tape._function import Function
 from pullback.tape._mode import OFF, ON, Mode, mode, running
 from pullback.tape._node import (
     AccumulateGrad,
@@ -40,35 +39,12 @@ from pullback.tape._node import (
     get_gradient_edge,
     plan,
 )
-from pullback.tape._registry import OPERATIONS, Space, space_of
+from pullback.tape._registry import Space, space_of
+from pullback.tape._spaces import Alias
 from pullback.tape._variable import Variable, describe, wrap
 from pullback.tape._verbs import grad
 
 __all__ = ["jvp", "vjp"]
-
-
-class Alias(Function):
-    """The same value again, where a derivative starts."""
-
-    _trusted = True
-    _linear = "jointly"
-
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        return a
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g
-
-
-def _own(gradient: Variable) -> Variable:
-    if gradient._requires_grad and mode.get().grad:
-        return Alias.apply(gradient)
-    return wrap(gradient._data, gradient.role)
-
-
-OPERATIONS["own"] = _own
 
 
 @checked

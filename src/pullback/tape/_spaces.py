@@ -18,7 +18,7 @@ from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, data_of, describe, roles_of, wrap
 
-__all__ = ["NUMBER", "TEXT", "Concatenate", "Unstack", "stack"]
+__all__ = ["NUMBER", "TEXT", "Alias", "Concatenate", "Unstack", "stack"]
 
 
 class _Structure(Function):
@@ -108,6 +108,18 @@ class Join(_Structure):
         return [g] * ctx.count
 
 
+class Alias(_Structure):
+    """The same value again: where a derivative starts, or a gradient of somebody's own."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return a
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
 @checked
 def stack(
     values: list[Variable] | tuple[Variable, ...] | dict[Any, Variable],
@@ -142,6 +154,12 @@ def assemble(space: Any, slots: Sequence[Any]) -> Variable:
     if mode.get().grad and any(value._requires_grad for value in values):
         return Stack.apply(values, space.build)
     return wrap(space.build([held(value) for value in values]))
+
+
+def _own(gradient: Variable) -> Variable:
+    if gradient._requires_grad and mode.get().grad:
+        return Alias.apply(gradient)
+    return wrap(gradient._data, gradient.role)
 
 
 def union(notes: Sequence[Variable]) -> Feedback:
@@ -374,4 +392,4 @@ for _space, _kinds in (
 ):
     for _kind in _kinds:
         register_space(_kind, _space)
-OPERATIONS.update(item=_item, unstack=Unstack.apply)
+OPERATIONS.update(item=_item, own=_own, unstack=Unstack.apply)
