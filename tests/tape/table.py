@@ -116,6 +116,8 @@ for _name, _numbers in {
     "absolute_of_zero": (lambda m, x, y: abs(x) * y, 0.0, 2.0),
     "logarithm_of_zero": (lambda m, x, y: m.log(x) * y, 0.0, 1.0),
     "overflow": (lambda m, x, y: m.exp(x * y), 1000.0, 1.0),
+    "overflow_of_a_power": (lambda m, x, y: x**y, -1e200, 3.0),
+    "overflow_of_no_power": (lambda m, x, y: x**y, -1e200, 2.5),
 }.items():
 
     def _special(m, numbers=_numbers):
@@ -960,3 +962,37 @@ def a_third_derivative_in_reverse(m):
     for _ in range(2):
         (y,) = m.grad(y, (x,), create_graph=True)
     return m.value(m.grad(y, (x,)))
+
+
+@case
+def a_rule_beyond_what_is_wanted_rests(m):
+    runs = []
+
+    class Square(m.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            runs.append(1)
+            (x,) = ctx.saved_tensors
+            return g * x * 2
+
+    x = m.V(3.0, True)
+    y = Square.apply(x)
+    z = Square.apply(y)
+    inner = m.value(m.grad(z, y))
+    itself = m.value(m.grad(y, y, retain_graph=True))
+    before = len(runs)
+    return inner, itself, before, m.value(m.grad(y, x)), m.raises(lambda: m.grad(y, x))
+
+
+@case
+def a_leaf_that_requires_no_gradient_any_more(m):
+    x, y = m.V(3.0, True), m.V(2.0, True)
+    z = x * y
+    x.requires_grad_(False)
+    z.backward()
+    return x.grad is None, m.value(y.grad)

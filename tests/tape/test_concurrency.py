@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -164,6 +165,28 @@ def test_apply_works_inside_a_running_loop():
         return x.grad.data
 
     assert asyncio.run(main()) == 8.0
+
+
+def test_a_rule_beyond_what_is_wanted_is_not_awaited():
+    """Where a rule asks a model, to run it for nothing would cost."""
+    asked = []
+
+    class Ask(Function):
+        @staticmethod
+        async def forward(ctx, x):
+            return Variable(x.data + "!")
+
+        @staticmethod
+        async def backward(ctx, feedback):
+            asked.append(feedback.data)
+            return feedback
+
+    x = Variable("text", requires_grad=True)
+    y = Ask.apply(x)
+    Ask.apply(y).backward(Variable("grad"), inputs=[y])
+    assert [note.data for note in y.grad] == asked == ["grad"]
+    y.backward(Variable("whole"))  # and what it keeps was not freed
+    assert asked == ["grad", "whole"]
 
 
 def test_a_limit_is_a_number():
@@ -344,3 +367,48 @@ def test_a_finalizer_may_begin_a_coroutine_in_a_thread_that_changes_its_context(
         timeout=60, check=False,
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+FORKS = """
+    import contextvars
+    import os
+    import signal
+    import threading
+
+    from pullback.tape import Function, Variable, concurrency
+
+    held, over = threading.Event(), threading.Event()
+
+
+    class Wait(Function):
+        blocking = True
+
+        @staticmethod
+        def forward(ctx, text):
+            if text.data == "parent":
+                held.set()
+                over.wait()
+            return text
+
+
+    with concurrency(1):
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(Wait.apply, Variable("parent"))).start()
+        held.wait()  # until it has the one place that there is
+        child = os.fork()
+        if not child:
+            signal.alarm(10)  # of a child that waits for it, nothing comes before
+            Wait.apply(Variable("child"))
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        over.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_of_a_fork_waits_for_no_place_that_its_parent_holds():
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKS)], capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (answer.stdout, answer.stderr) == ("7\n", "")

@@ -268,7 +268,10 @@ def test_what_is_no_variable_is_refused_where_one_is_due():
 def test_a_whole_number_too_large_for_a_float_is_refused_and_never_an_infinity():
     large = Variable(10**400, requires_grad=True)
     assert (large * 2).data == 2 * 10**400
-    for wrong in (lambda: large * 1.5, lambda: large + leaf(), lambda: sin(large)):
+    for wrong in (
+        lambda: large * 1.5, lambda: large + leaf(), lambda: sin(large), lambda: large**-1,
+        lambda: large**0.5, lambda: 0.5**large,
+    ):  # fmt: skip
         with pytest.raises(ArgumentError, match=r"too large"):
             wrong()
         with no_grad(), pytest.raises(ArgumentError, match=r"too large"):

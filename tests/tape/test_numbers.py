@@ -195,3 +195,15 @@ def test_first_order_is_right_whatever_is_hidden():
             gradients = grad(hidden(way, which).apply(*leaves), leaves)
             truth = [b * b + b / 2, a * (2 * b + 0.5)]
             assert [g.data for g in gradients] == pytest.approx(truth)
+
+
+def test_the_slope_of_a_power_changes_where_the_exponent_is_zero():
+    """d^2 (a^b) / da db = (1 + b log a) a^(b-1), which is 1/a at b = 0."""
+    for first, second in ((0, 1), (1, 0)):
+        leaves = Variable(1.3, requires_grad=True), Variable(0.0, requires_grad=True)
+        (slope,) = grad(leaves[0] ** leaves[1], leaves[first], create_graph=True)
+        assert slope.data == pytest.approx([0.0, math.log(1.3)][first])
+        assert grad(slope, leaves[second])[0].data == pytest.approx(1 / 1.3)
+    for base in (0.0, 1e-320, math.nan):  # where the slope alone would be no number
+        leaves = Variable(base, requires_grad=True), Variable(0.0, requires_grad=True)
+        assert grad(leaves[0] ** leaves[1], leaves[0])[0].data == 0.0

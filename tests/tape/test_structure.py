@@ -49,6 +49,28 @@ def test_a_list_is_pushed_through_a_linear_backward():
     assert change.data == {"x": 6.0, "y": 2.0}
 
 
+class Sum(Function):
+    """x + 2 y, entry by entry; backward hands the gradient of the list on as it is."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return Variable([a + 2.0 * b for a, b in zip(x.data, y.data, strict=True)])
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, stack([each * 2.0 for each in g])
+
+
+def test_a_gradient_of_a_list_that_is_handed_on_keeps_its_history():
+    x, y = (Variable(values, requires_grad=True) for values in ([1.0, 2.0], [3.0, 4.0]))
+    tangents = Variable([5.0, 7.0]), Variable([10.0, 20.0])
+    assert jvp(Sum.apply, (x, y), tangents)[1].data == [25.0, 47.0]
+    g = Variable([1.0, -1.0], requires_grad=True)
+    (first,) = grad(Sum.apply(x, x), x, g, create_graph=True)
+    assert first.data == [3.0, -3.0]
+    assert grad(first, g, Variable([1.0, 10.0]))[0].data == [3.0, 30.0]
+
+
 def unrecorded(ctx, g):
     with no_grad():
         return g * 2.0

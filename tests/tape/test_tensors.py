@@ -12,7 +12,7 @@ from tests.fuzzing import examples
 from torch.autograd import forward_ad
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin
+from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
 from pullback.tape.tensor import call, from_torch, to_torch
 
 
@@ -308,3 +308,89 @@ def test_a_gradient_that_torch_only_asks_for_is_added_to_no_leaf_of_the_tape():
     assert scale.grad.data == 4.0
     slope.backward()  # of 2 scale w
     assert (scale.grad.data, weight.grad.item()) == (8.0, 30.0)
+
+
+def written(rule):
+    """A Function of torch that cubes, with a backward of somebody's own."""
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return rule(g, *ctx.saved_tensors)
+
+    return Cube.apply
+
+
+def test_a_backward_of_torch_that_is_not_linear_is_never_transposed():
+    x, t = Variable(tensor(1.0, 2.0)), Variable(tensor(1.0, -1.0))
+    cube = written(lambda g, x: g * 3 * x * x)
+    pushed = jvp(lambda v: call(lambda u: torch.sin(cube(u)), v), (x,), (t,))[1]
+    assert pushed.data.tolist() == pytest.approx([3 * math.cos(1.0), -12 * math.cos(8.0)])
+    for wrong in (lambda g, x: g * g, lambda g, x: g.relu() * x, lambda g, x: g / g.norm()):
+        with pytest.raises(UnsupportedError, match=r"CubeBackward of torch is not linear"):
+            jvp(lambda v, wrong=wrong: call(written(wrong), v), (x,), (t,))
+
+
+def test_a_tangent_of_complex_tensors_equals_torch():
+    x = torch.tensor([1 + 0.3j, -0.5j], dtype=torch.complex128)
+    t = torch.tensor([1 + 2j, 0.5], dtype=torch.complex128)
+    for function in (lambda u: u * (2 + 3j) * u, lambda u: u.conj() * u.abs(), torch.angle):
+        _, change = jvp(lambda v, f=function: call(f, v), (Variable(x),), (Variable(t),))
+        torch.testing.assert_close(change.data, torch.func.jvp(function, (x,), (t,))[1])
+
+
+def test_a_function_of_tensors_is_called_for_each_item_of_a_batch():
+    xs = [Variable(tensor(number), requires_grad=True) for number in (1.0, 2.0)]
+    out = vmap(lambda x: call(lambda u: torch.sin(u).sum(), x, number=True))(xs)
+    assert out.data == [math.sin(1.0), math.sin(2.0)]
+    out.backward(Variable([1.0, 2.0]))
+    assert [x.grad.data.item() for x in xs] == [math.cos(1.0), 2 * math.cos(2.0)]
+
+
+class Rule(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return Variable(list(x.data))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_tangents_of_tensors_go_through_lists_and_mappings():
+    def program(x, n):
+        held = stack([x, stack({"n": n})])
+        return call(lambda u, v: (u * v).sum(), held[0], held[1]["n"], number=True) * 2, held
+
+    (out, _), (change, pair) = jvp(
+        program, (Variable(tensor(1.0, 2.0)), Variable(3.0)), (Variable(tensor(1.0, 1.0)), None)
+    )
+    assert (out.data, change.data) == (18.0, 12.0)
+    assert (pair.data[0].tolist(), pair.data[1]) == ([1.0, 1.0], {"n": 0.0})
+    x, t = Variable([tensor(1.0), 2.0]), Variable([tensor(5.0), 7.0])
+    assert jvp(Rule.apply, (x,), (t,))[1].data == [tensor(5.0), 7.0]
+
+
+def test_a_backward_that_sends_a_tensor_for_nothing_is_never_transposed():
+    class Constant(Rule):
+        @staticmethod
+        def backward(ctx, g):
+            return stack([g[0], Variable(tensor(1.0))])
+
+    x = Variable([tensor(1.0), tensor(2.0)])
+    with pytest.raises(UnsupportedError, match="sends something for nothing"):
+        jvp(Constant.apply, (x,), (x,))
+
+
+def test_a_tensor_in_a_gradient_of_a_list_is_its_leafs_own():
+    given = Variable([tensor(1.0), {"n": 2.0}])
+    leaves = [Variable([tensor(0.0), {"n": 0.0}], requires_grad=True) for _ in range(2)]
+    backward(leaves, [given, given])
+    leaves[0].grad.data[0].add_(5.0)
+    leaves[0].grad.data[1]["n"] = 7.0
+    assert given.data == leaves[1].grad.data == [tensor(1.0), {"n": 2.0}]

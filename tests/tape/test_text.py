@@ -116,6 +116,27 @@ def test_what_gives_no_feedback_is_not_run_upstream():
     assert len(a.grad) == 0
 
 
+def test_what_made_an_entry_that_nothing_was_said_of_is_not_asked():
+    asked = []
+
+    class Ask(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return Variable(x.data + "!")
+
+        @staticmethod
+        def backward(ctx, feedback):
+            asked.append(feedback.data)
+            return Variable(f"revise: {feedback.data}")
+
+    items = words("a", "b", "c")
+    vmap(Ask.apply)(items)[1].backward(Variable("bad"))
+    vmap(Ask.apply)(items).backward(Variable(["short", None, None]))
+    assert asked == ["bad", "short"]
+    told = [[note.data for note in item.grad] for item in items]
+    assert told == [["revise: short"], ["revise: bad"], []]
+
+
 def test_feedback_is_a_text_and_a_sequence_of_notes():
     feedback = Feedback([Variable("x"), Variable("y")])
     assert (feedback.data, len(feedback), [n.data for n in feedback]) == ("x\ny", 2, ["x", "y"])

@@ -1,6 +1,7 @@
 """A batch equals a loop, in value and gradient, whatever the Function has of a rule."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -182,3 +183,34 @@ def test_the_rule_for_a_batch_may_be_awaited():
             return x, 0
 
     assert vmap(Doubled.apply)([1.0, 2.0], [3.0, 4.0]).data == [1.0, 2.0]
+
+
+def test_a_batch_of_batches_is_gone_through_item_by_item():
+    rows = Variable([[[1.0, 2.0], [3.0, 4.0]]], requires_grad=True)
+    out = vmap(vmap(vmap(lambda x: x * x)))(rows)
+    assert out.data == [[[1.0, 4.0], [9.0, 16.0]]]
+    named = Variable([[{"a": 1.0}, {"a": 2.0}]])
+    assert vmap(vmap(lambda row: row[next(iter(row))]))(named).data == [[1.0, 2.0]]
+
+
+def test_the_derivative_of_each_item_where_a_rule_makes_them_together():
+    xs = [Variable(v, requires_grad=True) for v in (1.0, 2.0)]
+    slopes = vmap(lambda x, y: grad(Rule.apply(x, y), x)[0])(xs, [3.0, 4.0])
+    assert slopes.data == [3.0, 4.0]
+
+
+def test_the_zeros_of_a_float_are_two_items():
+    class Sign(Function):
+        @staticmethod
+        def forward(x):
+            return Variable(math.copysign(1.0, x.data))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    assert vmap(Sign.apply)([0.0, -0.0, 0.0]).data == [1.0, -1.0, 1.0]

@@ -2,7 +2,9 @@
 
 import asyncio
 import concurrent.futures
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +17,12 @@ class Limiter:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.free = limit
+        self.renew()
+        _limiters.add(self)
+
+    def renew(self) -> None:
+        """Let all places be free: who held one, or waits, is in another process."""
+        self.free = self.limit
         self._lock = threading.Lock()
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
 
@@ -45,4 +52,17 @@ class Limiter:
                 if future.set_running_or_notify_cancel():
                     future.set_result(None)
                     return
-            self.free += 1
+            self.free = min(self.free + 1, self.limit)  # more where it was renewed since
+
+
+_limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
+
+
+def _renew() -> None:
+    """After a fork the child runs nothing of what holds places in its parent."""
+    for limiter in _limiters:
+        limiter.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -160,8 +160,10 @@ def power(a: Any, b: Any) -> Any:
         odd = b == int(b) and int(b) % 2 == 1
         return math.copysign(math.inf, a) if odd else math.inf
     except OverflowError:
-        odd = b == int(b) and int(b) % 2 == 1
-        return -math.inf if a < 0 and odd else math.inf
+        a, b = float(a), float(b)  # a whole number may be too large: that is no infinity
+        if a < 0 and b != int(b):
+            return math.nan
+        return -math.inf if a < 0 and int(b) % 2 == 1 else math.inf
     return math.nan if isinstance(result, complex) else result
 
 
@@ -181,8 +183,12 @@ def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def _base(change: Any, a: Any, b: Any) -> Any:
-    """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch."""
-    return wrap(0.0) if data_of(b) == 0 else change * (b * _power(a, b - 1))
+    """d(a^b) = b a^(b-1) da, zero where b is zero, as in torch; but that b may change is kept."""
+    zero = data_of(b) == 0
+    if zero and not (isinstance(b, Variable) and b._requires_grad):
+        return wrap(0.0)
+    slope = b * _power(a, b - 1)
+    return wrap(0.0) if zero and math.isnan(slope._data) else change * slope
 
 
 def _exponent(change: Any, a: Any, b: Any) -> Any:

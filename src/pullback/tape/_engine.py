@@ -54,7 +54,6 @@ class Pass:
         starts = dict.fromkeys(edge.node for edge, _ in roots)
         targets = None if self._leaves else self._special
         self._order = plan(list(starts), targets, self._stops, since)
-        self._within = None if self._leaves else self._order  # None: no edge needs a look
         self._inbox: dict[Node, list[Arrival]] = {}
         for number, (edge, gradient) in enumerate(roots):
             if edge.node in self._order:
@@ -70,9 +69,7 @@ class Pass:
             return
         with running(self._mode):
             for node, index in self._order.items():
-                arrivals = self._inbox.pop(node, None)
-                if arrivals is not None:
-                    self._run_node(index, node, arrivals)
+                self._step(index, node)
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
@@ -86,40 +83,39 @@ class Pass:
         with running(self._mode):
             await drive(
                 steps,
-                lambda index: self._begin(index, nodes[index]),
+                lambda index: self._step(index, nodes[index]),
                 lambda index, pair: self._deliver(index, nodes[index], *pair),
             )
 
-    def _begin(self, index: int, node: Node) -> Any:
+    async def _awaited(
+        self, node: Node, gradients: list[Any], needed: list[bool] | None
+    ) -> tuple[Sequence[Any], list[Any]]:
+        return await node.apull(gradients, needed, self._create_graph), gradients
+
+    def _step(self, index: int, node: Node) -> Any:
+        """Run a node to which something has come; what is to be awaited, if its rule waits."""
         arrivals = self._inbox.pop(node, None)
         if arrivals is None:
             return None
-        arrivals.sort(key=itemgetter(0, 1))  # they may have come in another order
-        if not node.waits:
-            self._run_node(index, node, arrivals)
-            return None
+        if len(arrivals) > 1:  # they may have come in another order
+            arrivals.sort(key=itemgetter(0, 1))
         gradients = self._receive(node, arrivals)
-        return functools.partial(self._awaited, node, gradients)
-
-    async def _awaited(self, node: Node, gradients: list[Any]) -> tuple[Sequence[Any], list[Any]]:
-        sent = await node.apull(gradients, self._needed(node), self._create_graph)
-        return sent, gradients
-
-    def _run_node(self, index: int, node: Node, arrivals: list[Arrival]) -> None:
-        gradients = self._receive(node, arrivals)
+        needed = None if self._leaves else self._needed(node)  # None: no edge needs a look
         if type(node) is AccumulateGrad:
             receives = self._leaves or self._wanted.get((node, 0)) is not None
-            if self._leaves:
+            if self._leaves and node.variable._requires_grad:  # still
                 self._commits.append((node.variable, gradients[0]))
             if receives and node._hooks is not None:  # which find the gradient in its .grad
                 self._outside.append(functools.partial(node.run_hooks, (), gradients))
         elif node in self._stops:
             self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
-        else:
+        elif needed is None or True in needed:  # else its own is the last that is wanted
+            if node.waits:
+                return functools.partial(self._awaited, node, gradients, needed)
             later = self._outside if self._leaves else []
-            needed = None if self._within is None else self._needed(node)
             sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent, gradients)
+        return None
 
     def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
@@ -168,16 +164,15 @@ class Pass:
             else:
                 self._commits.append((receiver, gradient))
 
-    def _needed(self, node: Node) -> list[bool] | None:
-        if self._within is None:
-            return None
-        return [following in self._within for following, _ in node._next]
+    def _needed(self, node: Node) -> list[bool]:
+        """For each edge of a node, whether it leads to something wanted."""
+        return [following in self._order for following, _ in node._next]
 
     def _deliver(self, index: int, node: Node, sent: Sequence[Any], received: list[Any]) -> None:
         if node._hooks is not None:
             sent = node.run_hooks(sent, received)
         inbox = self._inbox
-        within = self._within
+        leaves, order = self._leaves, self._order
         number = -1
         for following, output_nr in node._next:
             number += 1
@@ -186,7 +181,7 @@ class Pass:
                 continue
             if following in inbox:
                 inbox[following].append((index, number, output_nr, gradient))
-            elif within is None or following in within:
+            elif leaves or following in order:
                 inbox[following] = [(index, number, output_nr, gradient)]
 
     def commit(self, retain_graph: bool | None) -> None:
@@ -208,7 +203,8 @@ class Pass:
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
             retained = self._create_graph if retain_graph is None else retain_graph
-            freed = () if retained else self._order
+            ran = (n for n in self._order if self._leaves or True in self._needed(n))
+            freed = [] if retained else list(ran)
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)

@@ -29,7 +29,6 @@ from pullback.internal._arguments import checked
 from pullback.tape import _layout
 from pullback.tape._application import Application
 from pullback.tape._engine import Pass
-from pullback.tape._function import Function
 from pullback.tape._mode import OFF, ON, Mode, mode, running
 from pullback.tape._node import (
     AccumulateGrad,
@@ -40,36 +39,12 @@ from pullback.tape._node import (
     get_gradient_edge,
     plan,
 )
-from pullback.tape._registry import OPERATIONS, Space, space_of
-from pullback.tape._spaces import NUMBER
+from pullback.tape._registry import Space, space_of
+from pullback.tape._spaces import Alias
 from pullback.tape._variable import Variable, describe, wrap
 from pullback.tape._verbs import grad
 
 __all__ = ["jvp", "vjp"]
-
-
-class Alias(Function):
-    """The same value again, where a derivative starts."""
-
-    _trusted = True
-    _linear = "jointly"
-
-    @staticmethod
-    def forward(ctx: Any, a: Any) -> Any:
-        return a
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g
-
-
-def _own(gradient: Variable) -> Variable:
-    if gradient._requires_grad and mode.get().grad:
-        return Alias.apply(gradient)
-    return wrap(gradient._data, gradient.role)
-
-
-OPERATIONS["own"] = _own
 
 
 @checked
@@ -78,9 +53,8 @@ def jvp(
 ) -> tuple[Any, Any]:
     """The value of a callable and how it changes when its inputs change.
 
-    A Function without a jvp has it derived where its outputs are numbers, or lists and mappings of
-    them: it is the transpose of backward, if that is seen to be linear. There
-    is no forward mode of texts, unless a Function writes a jvp of its own.
+    A Function without a jvp has it derived: it is the transpose of backward, if that is seen to be
+    linear. There is no forward mode of texts, unless a Function writes a jvp of its own.
 
     Arguments:
         func: takes Variables, gives a Variable or a tuple of them.
@@ -246,15 +220,12 @@ def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
 
 def _refuse_by_kind(node: Application, spaces: Sequence[Space | None]) -> None:
     definition = node.definition
-    texts = any(o.space is not None and o.space.name == "text" for o in node.outputs)
     why = (
-        "there is no forward mode of texts" if texts
+        "there is no forward mode of texts" if any(s is not None and s.textual for s in spaces)
         else "its backward is not linear" if definition.gradient == "nonlinear"
         else "its backward is awaited" if inspect.iscoroutinefunction(definition.backward)
         else "its backward is once_differentiable, so no record shows whether it is linear"
-        if definition.once
-        else "an output is no number, nor a list or mapping of them"
-        if not all(space is None or _is_numeric(space) for space in spaces) else ""
+        if definition.once else ""
     )  # fmt: skip
     if why:
         raise _refusal(node, why)
@@ -266,13 +237,6 @@ def _refusal(node: Application, why: str) -> UnsupportedError:
         expected="a backward that is seen to be linear in the gradient",
         mend="Define jvp on the Function; or write backward in operations on Variables.",
     )
-
-
-def _is_numeric(space: Space) -> bool:
-    slots = getattr(space, "slots", None)
-    if space is NUMBER or not space.differentiable:
-        return True
-    return slots is not None and all(map(_is_numeric, slots))
 
 
 def _record(values: Sequence[Any], starts: Sequence[GradientEdge]) -> dict[Node, int]:
@@ -298,6 +262,10 @@ def _check_linear(node: Application, sent: Sequence[Any], record: Collection[Nod
             raise _refusal(node, f"its backward is not linear, or not seen to be: {each.title()}")
     for gradient in sent:
         # Zero may have become NaN: an infinite slope times nothing.
-        found = [] if gradient is None else list(_layout.leaves(gradient._data))
-        if any(isinstance(n, int | float) and n != 0 and not math.isnan(n) for n in found):
-            raise _refusal(node, "its backward is not linear: it sends something for nothing")
+        for value in () if gradient is None else _layout.leaves(gradient._data):
+            space, part = space_of(value), wrap(value)
+            if not space.differentiable or space.textual:
+                continue
+            square = space.inner(part, part)._data
+            if square != 0 and not math.isnan(square):
+                raise _refusal(node, "its backward is not linear: it sends something for nothing")

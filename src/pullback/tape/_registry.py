@@ -63,7 +63,13 @@ class Space:
 
     def own(self, gradient: Any) -> Any:
         """The same gradient as a Variable of its own, which nobody else can change."""
-        return OPERATIONS["own"](gradient)
+        twin = OPERATIONS["own"](gradient)
+        twin._data = self.copied(twin._data)
+        return twin
+
+    def copied(self, data: Any) -> Any:
+        """The data of a gradient as it is, or a copy where it can be changed in place."""
+        return data
 
     def empty(self) -> Any:
         """The ``.grad`` of a Variable before any gradient."""

@@ -14,12 +14,11 @@ from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.tape._feedback import Feedback, distinct, gather, held, notes_of
 from pullback.tape._function import Function
-from pullback.tape._layout import mapped
 from pullback.tape._mode import OFF, mode
 from pullback.tape._registry import OPERATIONS, Space, register_space, space_of
 from pullback.tape._variable import Variable, data_of, describe, roles_of, wrap
 
-__all__ = ["NUMBER", "TEXT", "Concatenate", "Unstack", "stack"]
+__all__ = ["NUMBER", "TEXT", "Alias", "Concatenate", "Unstack", "stack"]
 
 
 class _Structure(Function):
@@ -75,7 +74,9 @@ class Stack(_Structure):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return Unstack.apply(g), None
+        # What made an entry that nothing was said of is not asked: there is no feedback to it.
+        entries = Unstack.apply(g)
+        return [None if isinstance(e, Feedback) and not e.notes else e for e in entries], None
 
 
 class Unstack(_Structure):
@@ -105,6 +106,18 @@ class Join(_Structure):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         return [g] * ctx.count
+
+
+class Alias(_Structure):
+    """The same value again: where a derivative starts, or a gradient of somebody's own."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return a
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
 
 
 @checked
@@ -141,6 +154,12 @@ def assemble(space: Any, slots: Sequence[Any]) -> Variable:
     if mode.get().grad and any(value._requires_grad for value in values):
         return Stack.apply(values, space.build)
     return wrap(space.build([held(value) for value in values]))
+
+
+def _own(gradient: Variable) -> Variable:
+    if gradient._requires_grad and mode.get().grad:
+        return Alias.apply(gradient)
+    return wrap(gradient._data, gradient.role)
 
 
 def union(notes: Sequence[Variable]) -> Feedback:
@@ -276,7 +295,7 @@ class Structured(Space):
 
     def parts(self, gradient: Variable) -> list[Any]:
         """The gradients of the slots, with their history; None where there is none."""
-        if gradient._node is not None:
+        if gradient._requires_grad:  # a leaf too: it may be a gradient that somebody gave
             return list(Unstack.apply(gradient))
         values = self.entries(gradient._data)
         return [v if v is None or isinstance(v, Variable) else Variable(v) for v in values]
@@ -321,10 +340,9 @@ class Structured(Space):
 
         return assemble(self, list(map(conformed, self.keys, self.slots, values)))
 
-    def own(self, gradient: Any) -> Any:
-        twin = super().own(gradient)
-        twin._data = mapped(object, lambda value: value, gradient._data)
-        return twin
+    def copied(self, data: Any) -> Any:
+        pairs = zip(self.slots, self.entries(data), strict=True)
+        return self.build([slot.copied(value) for slot, value in pairs])
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
         pairs = zip(self.slots, self.parts(gradient), self.parts(tangent), strict=True)
@@ -374,4 +392,4 @@ for _space, _kinds in (
 ):
     for _kind in _kinds:
         register_space(_kind, _space)
-OPERATIONS.update(item=_item, unstack=Unstack.apply)
+OPERATIONS.update(item=_item, own=_own, unstack=Unstack.apply)

@@ -105,7 +105,9 @@ def grad(
     """
     batch = _layout.batch_in(_layout.find((outputs, inputs, grad_outputs))[0])
     if batch is not None:
-        more = (retain_graph, create_graph, allow_unused, materialize_grads)
+        # The items may share a part of their graphs, so that the first does not free it.
+        retain = True if retain_graph is None else retain_graph
+        more = (retain, create_graph, allow_unused, materialize_grads)
         return batch.lift(grad, (outputs, inputs, grad_outputs, *more))
     if materialize_grads and allow_unused is False:
         raise ArgumentError("materialize_grads=True is given with allow_unused=False.")

@@ -88,8 +88,13 @@ class Batched(Variable):
             raise _ragged(sizes)
         return sizes[0]
 
+    def first(self) -> Any:
+        """The data of one item; of a batch of batches, of one of those."""
+        item = self.items[0]
+        return item.first() if isinstance(item, Batched) else item._data
+
     def __iter__(self) -> Iterator[Any]:
-        first = self.items[0]._data
+        first = self.first()
         return iter(first) if isinstance(first, dict) else map(self.__getitem__, range(len(self)))
 
     def __repr__(self) -> str:
@@ -206,7 +211,7 @@ def _for_each(
 
 def _items(arg: Any) -> list[Variable]:
     if isinstance(arg, Variable):
-        data = arg.items[0]._data if isinstance(arg, Batched) else arg._data
+        data = arg.first() if isinstance(arg, Batched) else arg._data
         if isinstance(data, list | tuple):
             return list(Unstack.apply(arg))
     elif isinstance(arg, list | tuple):
@@ -333,4 +338,5 @@ def _key(application: Application, number: int, info: VmapInfo) -> Any:
     values = [
         value._data if space_of(value._data).plain else id(value) for value in application.inputs
     ]
-    return tuple((type(value), value) for value in values)
+    # The zeros of a float are equal, and two values: only its digits tell them apart.
+    return tuple((type(v), float.hex(v) if isinstance(v, float) else v) for v in values)

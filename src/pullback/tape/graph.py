@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from pullback.internal._arguments import Count, checked, reading
@@ -35,9 +34,6 @@ class _Named(Space):
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def total(self, gradients: Sequence[Any]) -> Any:
-        return gradients[0]
 
 
 class _Read(Node):

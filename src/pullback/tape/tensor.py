@@ -25,6 +25,7 @@ from pullback.errors import (
 )
 from pullback.internal._arguments import checked
 from pullback.tape._engine import Pass
+from pullback.tape._layout import batch_in
 from pullback.tape._mode import enable_grad, mode, no_grad
 from pullback.tape._node import GradientEdge, Node, Output, edge_of
 from pullback.tape._registry import Space, register_space, space_of
@@ -33,6 +34,7 @@ from pullback.tape._variable import Variable, describe, wrap
 
 try:
     import torch
+    from torch.autograd.function import BackwardCFunction
     from torch.autograd.graph import GradientEdge as TorchEdge
 except ModuleNotFoundError as error:
     what = "pullback.tape.tensor needs the package torch, which is not installed."
@@ -93,12 +95,11 @@ class TensorSpace(Space):
         return None if self.shape.numel() != 1 else wrap(torch.ones_like(self.zero()._data))
 
     def inner(self, gradient: Any, tangent: Any) -> Any:
-        return call(lambda g, t: (g * t).sum(), gradient, tangent, number=True)
+        # Of complex tensors torch's gradient is the conjugate one, so the pairing is Re <g, t>.
+        return call(lambda g, t: (g.conj() * t).sum().real, gradient, tangent, number=True)
 
-    def own(self, gradient: Any) -> Any:
-        twin = super().own(gradient)
-        twin._data = gradient._data.clone()
-        return twin
+    def copied(self, data: Any) -> Any:
+        return data.clone()
 
     def stamp(self, data: Any) -> Any:
         return id(data), version_of(data)
@@ -163,6 +164,9 @@ def call(function: Callable[..., torch.Tensor], *values: Any, number: bool = Fal
         >>> x.grad.data
         tensor([2., 4.])
     """
+    batch = batch_in(value for value in values if isinstance(value, Variable))
+    if batch is not None:
+        return batch.lift(functools.partial(call, function, number=number), values)
     with torch.set_grad_enabled(mode.get().grad):
         tensors = [to_torch(value) if isinstance(value, Variable) else value for value in values]
         result = function(*tensors)
@@ -319,12 +323,12 @@ def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
 class TorchNode(Node):
     """A part of torch's graph, up to a tensor that came onto the tape, as one node there."""
 
-    __slots__ = ("crossings", "leaves", "outputs", "tensor")
+    __slots__ = ("crossings", "leaves", "outputs", "tensor", "written")
 
     def __init__(self, tensor: torch.Tensor, role: str, data: Any) -> None:
         self.tensor = tensor
         self.outputs = (Output(space_of(data), role, None, True),)
-        self.crossings, self.leaves = _walk(tensor)
+        self.crossings, self.leaves, self.written = _walk(tensor)
         super().__init__("TorchBackward", [node.entry.edge for node in self.crossings])
 
     def pull(
@@ -352,17 +356,42 @@ class TorchNode(Node):
             for each, entry in zip(pulled, entries, strict=False)
         ]
 
+    def push(self, tangents: Any) -> None:
+        """Let it be derived from `pull`: torch's own rules are linear, those of others are tried.
 
-def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor]]:
-    """What torch's graph of a tensor begins with: values of the tape, and torch's own leaves."""
+        That they add up for two gradients is seen in this call, in the dtype at hand.
+        """
+        if not self.written:
+            return
+        draw = torch.Generator().manual_seed(0)
+        a, b = (torch.randn(self.tensor.shape, dtype=torch.float64, generator=draw) for _ in "ab")
+        rows = zip(*[self.pull([wrap(c)], None, False, []) for c in (a, b, a + b)], strict=True)
+        near = 8 * torch.finfo(self.tensor.dtype).eps ** 0.5
+        for row in rows:
+            first, last, both = (to_torch(each) for each in row if each is not None)
+            if not torch.allclose(first + last, both, near, near, equal_nan=True):
+                raise UnsupportedError(
+                    f"The backward of {self.written[0]} of torch is not linear, so no tangent can "
+                    "be derived from it.",
+                    mend="Put it into a Function of the tape that has a jvp.",
+                )
+
+
+def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor], list[str]]:
+    """What torch's graph of a tensor begins with: values of the tape, and torch's own leaves.
+
+    And the names of the Functions in it whose rules somebody wrote.
+    """
     if tensor.grad_fn is None:
-        return [], [tensor]
+        return [], [tensor], []
 
     def crosses(node: Any) -> bool:
         return isinstance(getattr(node, "entry", None), _Entry)
 
     below = lambda node: () if crosses(node) else node.next_functions  # noqa: E731
-    nodes = list(_reached(tensor.grad_fn, below))
+    nodes: list[Any] = list(_reached(tensor.grad_fn, below))
     ends = [getattr(node, "variable", None) for node in nodes if not node.next_functions]
     leaves = [leaf for leaf in ends if isinstance(leaf, torch.Tensor)]
-    return [node for node in nodes if crosses(node)], leaves
+    crossings = [node for node in nodes if crosses(node)]
+    by_others = [node for node in nodes if issubclass(type(node), BackwardCFunction)]
+    return crossings, leaves, [node.name() for node in by_others if not crosses(node)]
