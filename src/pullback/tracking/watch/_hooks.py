@@ -38,9 +38,22 @@ from pullback.tracking.watch._measures import factor_keys
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = ["ROOT", "Attachment", "FunctionWatch", "Names", "Sightings", "choose_by"]
+__all__ = [
+    "ROOT",
+    "Attachment",
+    "FunctionWatch",
+    "Names",
+    "Sightings",
+    "choose_by",
+    "without_wrapper",
+]
 
 ROOT = "(root)"
+
+
+def without_wrapper(model: nn.Module) -> nn.Module:
+    """The model that torch.compile has wrapped, or the model itself."""
+    return dict(model.named_children()).get("_orig_mod", model)
 
 
 class _GradientHook:

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from pullback.tracking.run._log import Run
-from pullback.tracking.watch._hooks import Attachment, choose_by
+from pullback.tracking.watch._hooks import Attachment, choose_by, without_wrapper
 from pullback.tracking.watch._steps import StepWatch
 from pullback.tracking.watch._track import Recorder
 
@@ -69,7 +69,7 @@ class ProgramTracker(Recorder):
             return
         if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
             return  # the first runs outside Python; the second is what a compiler made of a root
-        root = dict(module.named_children()).get("_orig_mod", module)  # of what torch.compile gave
+        root = without_wrapper(module)
         prefix = self._prefix(root)
         known = self._known
         fresh = {part for part in root.modules() if part not in known}
