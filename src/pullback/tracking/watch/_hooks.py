@@ -38,22 +38,9 @@ from pullback.tracking.watch._measures import factor_keys
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = [
-    "ROOT",
-    "Attachment",
-    "FunctionWatch",
-    "Names",
-    "Sightings",
-    "choose_by",
-    "without_wrapper",
-]
+__all__ = ["ROOT", "Attachment", "FunctionWatch", "Names", "Sightings", "choose_by"]
 
 ROOT = "(root)"
-
-
-def without_wrapper(model: nn.Module) -> nn.Module:
-    """The model that torch.compile has wrapped, or the model itself."""
-    return dict(model.named_children()).get("_orig_mod", model)
 
 
 class _GradientHook:

@@ -11,6 +11,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
+from pullback.internal.torch import uncompiled
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
@@ -23,14 +24,7 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._hooks import (
-    ROOT,
-    Attachment,
-    FunctionWatch,
-    Names,
-    choose_by,
-    without_wrapper,
-)
+from pullback.tracking.watch._hooks import ROOT, Attachment, FunctionWatch, Names, choose_by
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
@@ -115,7 +109,7 @@ class Tracker(Recorder):
         sinks: Sequence[Sink] = (),
         blocks: str | int | ScaledFormat | None = None,
     ) -> None:
-        model = without_wrapper(model)
+        model = uncompiled(model)
         title = type(model).__name__
         super().__init__(title, every, history, backend)
         self._model: nn.Module | None = model
