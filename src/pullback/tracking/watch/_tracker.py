@@ -232,7 +232,7 @@ class Tracker(Recorder):
             ArgumentError: no such tensor was measured.
         """
         return self._find(
-            name, direction, call, order, recomputed=recomputed, visit=visit, phase=phase
+            name, direction, order, phase, call=call, recomputed=recomputed, visit=visit
         )
 
     def measured(
