@@ -98,11 +98,24 @@ def test_a_failing_enter_leaves_nothing(tmp_path: Any) -> None:
             raise ValueError(name)
         return True
 
+    earlier = tmp_path / "run.jsonl"
+    earlier.write_text("an earlier run")
     for names, error in ((choose, ValueError), ("nothing", ArgumentError)):
-        with pytest.raises(error), Tracker(model, names=names, jsonl=tmp_path / "run.jsonl"):
+        with pytest.raises(error), Tracker(model, names=names, jsonl=earlier):
             pass
+        assert earlier.read_text() == "an earlier run"
         assert not hooks_of(model)
         assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Any) -> None:
+    model, scaler = sequential(), torch.amp.GradScaler("cpu")
+    tracker = Tracker(model, jsonl=tmp_path / "no" / "a.jsonl", functions="relu", scaler=scaler)
+    with pytest.raises(RecordingError), tracker:
+        pass
+    assert not hooks_of(model)
+    assert not any("forward" in vars(part) for part in model.modules())
+    assert "update" not in vars(scaler)
 
 
 def test_evaluation_without_an_optimizer_stays_small() -> None:

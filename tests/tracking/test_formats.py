@@ -239,6 +239,10 @@ def test_overflow_by_cast():
 def test_finding_a_format():
     assert find_format("E4M3 FNUZ") is find_format("e4m3_fnuz") is E4M3_FNUZ
     assert find_format(torch.float8_e4m3fn) is E4M3
+    assert find_format(torch.float32) is find_format("fp32")
+    assert find_format("MXFP6").element is find_format("E2M3")
+    assert find_format("MXFP6 E3M2").element is find_format("e3m2")
+    assert find_format("int8").per == "channel"  # not its elements, which are of use under a scale
     assert find_format(E2M1) is E2M1
     with pytest.raises(ArgumentError, match="no number format"):
         find_format("fp7")

@@ -215,6 +215,15 @@ def test_a_tangent_has_a_row_of_its_own() -> None:
     assert [row["name"] for row in rows] == ["x", "x · tangent"]
 
 
+def test_a_tangent_is_no_value_in_the_table_and_has_no_gradient() -> None:
+    record, x = Record("x"), torch.ones(3, requires_grad=True)
+    track(x, record).square().sum().backward()
+    _ = torch.func.jvp(lambda x: track(x, record), (torch.ones(3),), (torch.full((3,), 2.0),))
+    lines = [re.split(r"\s{2,}", line.rstrip()) for line in record.table().splitlines()[2:]]
+    assert [line[0] for line in lines] == ["x", "x · call 1", "x · call 1 · tangent"]
+    assert [len(line) for line in lines] == [9, 5, 5]
+
+
 def test_empty_runs_have_reports(tmp_path: Path) -> None:
     with Tracker(nn.Identity()) as tracker:
         pass

@@ -54,6 +54,18 @@ def test_nothing_remains_and_the_model_is_freed_without_gc(make: Any) -> None:
     assert tracker.table()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace`", "ignore:.*is deprecated:DeprecationWarning")
+def test_what_torch_traces_is_no_pass() -> None:
+    model, x = sequential(), torch.randn(2, 5)
+    with Tracker(model, functions="linear", blocks="mxfp8", names=["0", "2"]) as tracker:
+        traced = torch.jit.trace(model, x, check_trace=False)
+        assert not tracker.totals()
+        model(x)
+    assert torch.equal(traced(2 * x), model(2 * x))
+    assert "pullback_tracking::" not in str(traced.inlined_graph)
+    assert tracker.total("0").count == model[0](x).numel()
+
+
 def test_outputs_are_the_very_objects() -> None:
     model, seen = sequential(), []
     model[0].register_forward_hook(lambda m, i, o: seen.append(o))

@@ -58,7 +58,7 @@ __all__ = [
     "pytree", "recording", "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly",
     "saved_tensors_are_hooked", "schema_of", "sequence_number", "set_deterministic",
     "set_forward_mode", "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack",
-    "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
+    "uncompiled", "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
     "without_forward_hooks", "wrap_functional_tensor", "wrap_recomputation",
 ]  # fmt: skip
 
@@ -325,6 +325,11 @@ def node_class(function: type) -> Any:
 def parameters_of(module: torch.nn.Module) -> Iterable[torch.Tensor | None]:
     """What stands in the place of a module's own parameters; `functional_call` changes it."""
     return module._parameters.values()
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that torch.compile has wrapped, or the model itself."""
+    return dict(model.named_children()).get("_orig_mod", model)
 
 
 def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:

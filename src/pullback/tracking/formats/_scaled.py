@@ -11,7 +11,7 @@ from pullback.errors import ArgumentError
 from pullback.tracking.formats._table import (
     E4M3,
     FLOAT32,
-    FORMATS,
+    KNOWN,
     SCALED,
     NumberFormat,
     Overflow,
@@ -209,16 +209,15 @@ def find_format(name: Named) -> Format:
     """
     if isinstance(name, NumberFormat | ScaledFormat):
         return name
-    wanted = str(name).casefold().replace("_", " ")
-    by_dtype = {known.dtype: known for known in FORMATS if known.dtype is not None}
-    if isinstance(name, torch.dtype) and name in by_dtype:
-        return by_dtype[name]
-    for known in (*FORMATS, *SCALED_FORMATS):
-        if wanted == known.name.casefold():
-            return known
+    # The elements of int8 and int4 are no formats without a scale: the names are those with one.
+    known: dict[Any, Format] = {each.name.casefold(): each for each in (*KNOWN, *SCALED_FORMATS)}
+    known |= {each.dtype: each for each in KNOWN if each.dtype is not None}
+    wanted = name if isinstance(name, torch.dtype) else str(name).casefold().replace("_", " ")
+    if wanted in known:
+        return known[wanted]
     raise ArgumentError(
         "There is no number format of this name.",
         given=repr(name),
-        expected=", ".join(known.name for known in (*FORMATS, *SCALED_FORMATS))
+        expected=", ".join(dict.fromkeys(each.name for each in known.values()))
         + ", a NumberFormat or a ScaledFormat",
     )

@@ -24,6 +24,7 @@ __all__ = [
     "FORMATS",
     "INT4",
     "INT8",
+    "KNOWN",
     "SCALED",
     "NumberFormat",
     "Overflow",
@@ -259,6 +260,7 @@ _BEYOND: dict[torch.dtype | None, float] = {
     for known in _TABLE.values()
     if known.dtype is not None
 }
+KNOWN = tuple(_TABLE.values())
 SCALED = tuple((name, _TABLE[element], *rest) for name, element, *rest in _SCALED_ROWS)
 """What a `ScaledFormat` is made from: this file has none, as a scale is rounded by the table."""
 

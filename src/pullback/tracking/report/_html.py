@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -16,15 +17,8 @@ from pullback.internal._files import write_whole
 from pullback.internal._text import clean_within
 from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
 from pullback.tracking.formats._recipe import ROLES
-from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.report._rows import (
-    GROUPS,
-    aliases_of,
-    count_groups,
-    row_name,
-    row_names,
-    thin,
-)
+from pullback.tracking.report._diagnosis import diagnose
+from pullback.tracking.report._rows import GROUPS, Row, row_name, shown_rows, thin
 from pullback.tracking.run._log import Run, Series, pack_points
 
 __all__ = ["render_html", "write_html"]
@@ -57,9 +51,8 @@ def render_html(run: Run) -> str:
     """
     run = thin(run)
     findings = diagnose(run)
-    aliases = aliases_of(run)
-    names = row_names(run, aliases)
-    numbers = {name: index for index, name in enumerate(names)}
+    rows = shown_rows(run, findings)
+    numbers = {name: at for at, row in enumerate(rows) for name in (row.name, *row.also)}
     page = files("pullback.tracking.report") / "_page"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=clean_within
@@ -67,9 +60,9 @@ def render_html(run: Run) -> str:
     template = environment.from_string((page / "report.html.jinja").read_text("utf-8"))
     return template.render(
         title=run.title,
-        subtitle=_subtitle(run, names),
-        tiles=_tiles(run, names, findings),
-        noise=_noise_table(run.noise, numbers | {each: numbers[n] for each, n in aliases.items()}),
+        subtitle=_subtitle(run, rows),
+        tiles=_tiles(run, rows),
+        noise=_noise_table(run.noise, numbers),
         run=run,
         findings=[(each, numbers[row_name(each.key)]) for each in findings[:SHOWN_FINDINGS]],
         more_findings=max(0, len(findings) - SHOWN_FINDINGS),
@@ -77,21 +70,23 @@ def render_html(run: Run) -> str:
         chosen="fp16",
         style=(page / "report.css").read_text("utf-8"),
         script=(page / "report.js").read_text("utf-8"),
-        data=_embed(_data(run, names, findings, aliases)),
+        data=_embed(_data(run, rows)),
     )
 
 
-def _subtitle(run: Run, names: list[str]) -> str:
+def _subtitle(run: Run, rows: list[Row]) -> str:
     steps = {int(step) for series in run.series for step in series.points.steps}
     shown = f"steps {min(steps)} to {max(steps)}" if steps else "no steps"
     cadence = "every step" if run.every == 1 else f"every {run.every} steps"
-    return f"{_counted(run, names)}, {shown}, measured {cadence}"
+    return f"{_counted(rows)}, {shown}, measured {cadence}"
 
 
-def _counted(run: Run, names: list[str]) -> str:
-    counts = count_groups(run, names)
+def _counted(rows: list[Row]) -> str:
+    counts = Counter(row.group for row in rows)
     words = {"layers": "layers with their gradients", "states": "states of the optimizer"}
-    parts = [f"{count:,} {words.get(group, group)}" for group, count in counts.items() if count]
+    parts = [
+        f"{counts[group]:,} {words.get(group, group)}" for group in GROUPS.values() if counts[group]
+    ]
     return ", ".join(parts) or "no layers"
 
 
@@ -103,9 +98,10 @@ class _Tile(NamedTuple):
     tone: str = ""
 
 
-def _tiles(run: Run, names: list[str], findings: list[Finding]) -> list[_Tile]:
+def _tiles(run: Run, rows: list[Row]) -> list[_Tile]:
     first = run.first_nonfinite
-    layers, wrong = count_groups(run, names)["layers"], len({row_name(f.key) for f in findings})
+    layers = sum(row.group == GROUPS["module"] for row in rows)
+    wrong = sum(bool(row.problems) for row in rows)
     tiles = [
         _Tile(f"{layers:,}", "layers watched"),
         _Tile(str(wrong), "tensors look wrong", "warn" if wrong else "good"),
@@ -149,37 +145,27 @@ def _embed(data: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _data(
-    run: Run, names: list[str], findings: list[Finding], aliases: dict[str, str]
-) -> dict[str, Any]:
+def _data(run: Run, rows: list[Row]) -> dict[str, Any]:
     moments = _all_moments(run)
     column = {moment: index for index, moment in enumerate(moments)}
-    rows: dict[str, dict[str, Any]] = {
-        name: {"name": name, "problems": [], "rank": len(findings)} for name in names
-    }
+    shown: list[dict[str, Any]] = []
     blocks: list[np.ndarray] = []
     offset = 0
-    for name, first in aliases.items():
-        rows[first].setdefault("also", []).append(name)
-    for series in run.series:
-        if row_name(series.key) in aliases:
-            continue
-        side = _side(series, column, offset)
-        offset += side["count"]
-        points = series.points
-        blocks.append(pack_points(points.scale, points.peak, points.zeros, points.flags))
-        row = rows[row_name(series.key)]
-        if series.key.source != "module":  # a page says so of few
-            row["group"] = GROUPS[series.key.source]
-        row["backward" if series.key.direction == "backward" else "forward"] = side
-    for rank, finding in enumerate(findings):
-        row = rows[row_name(finding.key)]
-        row["rank"] = min(row["rank"], rank)
-        if finding.problem not in row["problems"]:
-            row["problems"].append(finding.problem)
+    for row in rows:
+        told: dict[str, Any] = {"name": row.name, "problems": row.problems, "rank": row.rank}
+        if row.also:
+            told["also"] = row.also
+        if row.group != GROUPS["module"]:  # a page says so of few
+            told["group"] = row.group
+        for direction, series in row.sides.items():
+            told[direction] = _side(series, column, offset)
+            offset += len(series.points)
+            points = series.points
+            blocks.append(pack_points(points.scale, points.peak, points.zeros, points.flags))
+        shown.append(told)
     packed = np.concatenate(blocks).tobytes() if blocks else b""
     return {
-        "rows": list(rows.values()),
+        "rows": shown,
         "moments": moments,
         "microbatches": any(batch for _, batch in moments),
         "points": base64.b64encode(packed).decode("ascii"),

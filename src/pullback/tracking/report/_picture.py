@@ -8,8 +8,8 @@ import numpy as np
 from pullback.errors import RecordingError
 from pullback.internal._extras import require
 from pullback.tracking.formats import FLOAT16
-from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.report._rows import GROUPS, aliases_of, row_name, row_names, thin
+from pullback.tracking.report._diagnosis import diagnose
+from pullback.tracking.report._rows import GROUPS, shown_rows, thin
 from pullback.tracking.run._log import BAD, Run, Series
 
 __all__ = ["write_png"]
@@ -33,28 +33,27 @@ def write_png(run: Run, path: str | Path) -> None:
     """
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
     run = thin(run)
-    findings = diagnose(run)
-    wrong = _problems(findings)
-    sides = {(row_name(one.key), one.key.direction == "backward"): one for one in run.series}
-    groups = {name: GROUPS[one.key.source] for (name, _), one in sides.items()}
-    names = row_names(run, aliases_of(run))
-    order = [name for name in wrong if name in names]  # the worst at the top
-    order += [name for name in names if name not in wrong and groups[name] == GROUPS["module"]]
-    rows = order[:ROWS]
-    height = 1.5 * max(len(rows), 1) + 1.3
+    rows = shown_rows(run, diagnose(run))
+    drawn = [row for row in rows if row.problems or row.group == GROUPS["module"]]
+    order = sorted(drawn, key=lambda row: row.rank)  # the worst at the top
+    height = 1.5 * max(len(order[:ROWS]), 1) + 1.3
     figure = figure_module.Figure(figsize=(12, height))
-    grid = figure.subplots(max(len(rows), 1), 2, squeeze=False, sharex=True)
-    for axes, row in zip(grid, rows, strict=False):
-        for column, direction in enumerate(("forward", "backward")):
-            key = row, direction == "backward"
-            alike = [one for at, one in sides.items() if _is_alike(at, key, groups)]
-            _draw(axes[column], sides.get(key), direction, _span(alike))
-        title = f"{row}: {', '.join(wrong[row])}" if row in wrong else row
-        axes[0].set_title(title, loc="left", fontsize=9, color=BAD_INK if row in wrong else "black")
+    grid = figure.subplots(max(len(order[:ROWS]), 1), 2, squeeze=False, sharex=True)
+    for axes, row in zip(grid, order, strict=False):
+        for column, direction in enumerate(INK):
+            alike = [
+                each.sides[direction]
+                for each in rows
+                if each.group == row.group and direction in each.sides
+            ]
+            _draw(axes[column], row.sides.get(direction), direction, _span(alike))
+        title = f"{row.name}: {', '.join(row.problems)}" if row.problems else row.name
+        ink = BAD_INK if row.problems else "black"
+        axes[0].set_title(title, loc="left", fontsize=9, color=ink)
     for column, direction in enumerate(("forward: values", "backward: gradients")):
         grid[0][column].set_title(direction, loc="right", fontsize=9, color="#6b7482")
         grid[-1][column].set_xlabel("step", fontsize=9)
-    left = f", {len(order) - len(rows)} layers more in the HTML report" if len(order) > ROWS else ""
+    left = f", {len(order) - ROWS} layers more in the HTML report" if len(order) > ROWS else ""
     figure.suptitle(f"{run.title}: scales over time{left}", y=1 - 0.2 / height)
     figure.legend(
         *_key(),
@@ -71,21 +70,6 @@ def write_png(run: Run, path: str | Path) -> None:
         raise RecordingError(
             "The picture cannot be written.", given=str(path), expected=str(error)
         ) from error
-
-
-def _is_alike(at: tuple[str, bool], key: tuple[str, bool], groups: dict[str, str]) -> bool:
-    """Whether two sides of rows are drawn on one axis."""
-    return at[1] == key[1] and groups[at[0]] == groups[key[0]]
-
-
-def _problems(findings: list[Finding]) -> dict[str, list[str]]:
-    """What looks wrong in each row, each kind once."""
-    wrong: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds = wrong.setdefault(row_name(finding.key), [])
-        if finding.problem not in kinds:
-            kinds.append(finding.problem)
-    return wrong
 
 
 def _key() -> tuple[list[Any], list[str]]:

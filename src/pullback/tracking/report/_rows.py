@@ -1,26 +1,16 @@
 """Which rows a report has, in which order, and which moments; and a run as text, a row a line."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pullback.tracking.formats._noise import render_noise
-from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.report._diagnosis import same_tensors
+from pullback.tracking.report._diagnosis import Finding, Problem, same_tensors
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._log import BAD, Points, Run, Series
 
-__all__ = [
-    "GROUPS",
-    "MOMENTS",
-    "aliases_of",
-    "count_groups",
-    "gradient_of",
-    "render_table",
-    "row_name",
-    "row_names",
-    "thin",
-]
+__all__ = ["GROUPS", "MOMENTS", "Row", "render_table", "row_name", "shown_rows", "thin"]
 
 GROUPS = {"module": "layers", "parameter": "parameters", "update": "updates", "state": "states"}
 """What is shown apart, by source: an optimizer's states are many, and far from layers in scale."""
@@ -29,41 +19,59 @@ MOMENTS = 400
 """How many a picture has room for."""
 
 
+@dataclass
+class Row:
+    """What a report shows as one: a value, or a tangent, and its gradient.
+
+    Arguments:
+        name: of the tensor, without a direction.
+        group: one of `GROUPS`.
+        sides: the value or tangent as ``"forward"``, and its gradient as ``"backward"``.
+        also: the names of later rows that are the same tensors.
+        problems: what looks wrong, each kind once, the worst first.
+        rank: the place of the worst among all findings, or how many these are.
+    """
+
+    name: str
+    group: str
+    sides: dict[str, Series] = field(default_factory=dict)
+    also: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    rank: int = 0
+
+
 def row_name(key: Key) -> str:
     """The row that a series is shown in: the same for a value and its gradient."""
     shown = str(key._replace(order=max(key.order, 1)))
     return f"{shown} · tangent" if key.direction == "tangent" else shown
 
 
-def count_groups(run: Run, names: list[str]) -> dict[str, int]:
-    """How many rows each group has."""
-    groups = {row_name(series.key): GROUPS[series.key.source] for series in run.series}
-    return {group: sum(groups[name] == group for name in names) for group in GROUPS.values()}
+def _all_rows(run: Run) -> dict[str, Row]:
+    """Every row by its name, in the order of execution."""
+    rows: dict[str, Row] = {}
+    for series in run.series:
+        name = row_name(series.key)
+        row = rows.setdefault(name, Row(name, GROUPS[series.key.source]))
+        row.sides["backward" if series.key.direction == "backward" else "forward"] = series
+    return rows
 
 
-def aliases_of(run: Run) -> dict[str, str]:
-    """Rows whose value and gradient are those of an earlier row, each with that row."""
-    same = same_tensors(run)
-    keys = {series.key for series in run.series}
-    aliases = {}
-    for key, first in same.items():
-        gradient, other = gradient_of(key), gradient_of(first)
-        equal = same.get(gradient, gradient) == same.get(other, other)
-        alone = gradient not in keys and other not in keys
-        if key.direction == "forward" and (equal or alone):
-            aliases[row_name(key)] = row_name(first)
-    return aliases
-
-
-def gradient_of(key: Key) -> Key:
-    """The key of a value's gradient."""
-    return key._replace(direction="backward", order=1)
-
-
-def row_names(run: Run, aliases: dict[str, str]) -> list[str]:
-    """All rows but the aliases, in the order of execution."""
-    names = dict.fromkeys(row_name(series.key) for series in run.series)
-    return [name for name in names if name not in aliases]
+def shown_rows(run: Run, findings: Sequence[Finding]) -> list[Row]:
+    """The rows with what was found, those merged of which every tensor is the same."""
+    rows, same = _all_rows(run), same_tensors(run)
+    firsts: dict[frozenset[Key], Row] = {}
+    for name, row in rows.items():
+        row.rank = len(findings)
+        tensors = frozenset(same.get(one.key, one.key) for one in row.sides.values())
+        rows[name] = firsts.setdefault(tensors, row)
+        if rows[name] is not row:
+            rows[name].also.append(name)
+    for rank, finding in enumerate(findings):
+        row = rows[row_name(finding.key)]
+        row.rank = min(row.rank, rank)
+        if finding.problem not in row.problems:
+            row.problems.append(finding.problem)
+    return list(firsts.values())
 
 
 def thin(run: Run, moments: int = MOMENTS) -> Run:
@@ -104,13 +112,11 @@ def render_table(run: Run) -> str:
     number of non-finite elements; first of the value, then of its gradient. Where formats were
     simulated and measured, the signal to quantisation noise of each layer's factors follows.
     """  # noqa: D205 - the claim is one sentence and takes two lines
-    found = {series.key: series.total for series in run.series}
-    values = [key for key in found if key.direction != "backward"]
-    paired = {gradient_of(key) for key in values}
-    alone = [key for key in found if key.direction == "backward" and key not in paired]
     header = ["tensor", *_COLUMNS, *(f"grad {name}" for name in _COLUMNS)]
-    body = [[str(key), *_cells(found[key]), *_cells(found.get(gradient_of(key)))] for key in values]
-    body += [[str(key), *_cells(None), *_cells(found[key])] for key in alone]
+    body = [
+        [name, *_cells(row.sides.get("forward")), *_cells(row.sides.get("backward"))]
+        for name, row in _all_rows(run).items()
+    ]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = [
         "  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
@@ -120,9 +126,10 @@ def render_table(run: Run) -> str:
     return "\n".join([*lines, *noise, *([run.advice] if run.advice else [])])
 
 
-def _cells(statistics: Statistics | None) -> list[str]:
-    if statistics is None:
+def _cells(series: Series | None) -> list[str]:
+    if series is None:
         return [""] * len(_COLUMNS)
+    statistics = series.total
     share = statistics.zeros / statistics.count if statistics.count else 0.0
     bad = statistics.count - statistics.finite
     return [

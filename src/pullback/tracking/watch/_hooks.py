@@ -34,7 +34,7 @@ from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
 from pullback.tracking.measure._dispatch import check_measurable
-from pullback.tracking.watch._measures import factor_keys
+from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
@@ -216,7 +216,7 @@ class FunctionWatch(FunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return func(*args, **kwargs)
         name, path = _short_name(func), self._running.names
         chosen = [pattern for pattern in self._patterns if fnmatchcase(name, pattern)]
@@ -234,7 +234,7 @@ class FunctionWatch(FunctionMode):
                 )
                 return result
             taken = self._sightings.take(result, full, (args, kwargs))
-            return result if taken is None else taken
+            result = result if taken is None else taken
         return result
 
 
@@ -363,9 +363,12 @@ class Attachment:
         """Before the forward of a model, or of a part that is called by itself: a pass begins.
 
         A Lightning module, for one, is never called; its ``training_step`` calls its parts. Parts
-        begin nothing until the forward of the ``whole`` model is over.
+        begin nothing until the forward of the ``whole`` model is over, and what torch.jit.trace
+        runs, where even sizes are tensors, is no pass.
         """
-        if not in_backward() and (whole or not self._store.inside):
+        if in_backward() or torch.jit.is_tracing():
+            return
+        if whole or not self._store.inside:
             self._store.begin(root, module.training)
             self._store.inside = whole
 
@@ -378,23 +381,15 @@ class Attachment:
 
     def _take(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:
         """After a module's forward: measure what it returned."""
+        if torch.jit.is_tracing():
+            return None
         if not self._store.active:
             self._store.touched = True
             return None
         if self._store.measures.blocks:
-            self._take_factors(name, module, inputs)
+            for key, values in factors_of(module, name, inputs):
+                self._store.observe_factor(values, key)
         return self.sightings.take(output, name, inputs)
 
     def _trace(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:
         return self.sightings.trace(output, name)
-
-    def _take_factors(self, name: str, module: nn.Module, inputs: Any) -> None:
-        """Measure what a layer multiplies: a matrix of its own, and its first input."""
-        weight = getattr(module, "weight", None)
-        values = inputs[0] if isinstance(inputs, tuple) and inputs else None
-        if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
-            return
-        if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
-            keys = factor_keys(name)
-            self._store.observe_factor(values, keys["activation"])
-            self._store.observe_factor(weight, keys["weight"])

@@ -6,11 +6,13 @@ What blocks lose is measured so; `BlockAdvice` says which factors of products th
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
@@ -30,7 +32,7 @@ __all__ = [
     "block_measures",
     "channel_maximum",
     "errors_of",
-    "factor_keys",
+    "factors_of",
 ]
 
 Measure = Callable[[torch.Tensor], torch.Tensor]
@@ -142,6 +144,18 @@ def factor_keys(module: str) -> dict[Role, Key]:
         "activation": Key(f"{module}[input]"),
         "gradient": Key(module, direction="backward", order=1),
     }
+
+
+def factors_of(module: nn.Module, name: str, inputs: Any) -> Iterator[tuple[Key, torch.Tensor]]:
+    """What a layer multiplies: its first input, and a matrix of its own."""
+    weight = getattr(module, "weight", None)
+    values = inputs[0] if isinstance(inputs, tuple) and inputs else None
+    if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
+        return
+    if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
+        keys = factor_keys(name)
+        yield keys["activation"], values
+        yield keys["weight"], weight
 
 
 def block_measures(number_format: ScaledFormat) -> dict[str, Measure]:

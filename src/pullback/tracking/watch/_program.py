@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from pullback.internal.torch import uncompiled
 from pullback.tracking.run._log import Run
 from pullback.tracking.watch._hooks import Attachment, choose_by
 from pullback.tracking.watch._steps import StepWatch
@@ -69,7 +70,7 @@ class ProgramTracker(Recorder):
             return
         if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
             return  # the first runs outside Python; the second is what a compiler made of a root
-        root = dict(module.named_children()).get("_orig_mod", module)  # of what torch.compile gave
+        root = uncompiled(module)
         prefix = self._prefix(root)
         known = self._known
         fresh = {part for part in root.modules() if part not in known}

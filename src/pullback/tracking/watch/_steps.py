@@ -1,6 +1,7 @@
 """Notice where a step of training ends, without being told."""
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
@@ -80,27 +81,20 @@ class StepWatch:
         self._began, self._stepped, self._ended = began, stepped, ended
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
-        self._update: Overlay | None = None
         self._outermost = _Outermost()
-        self._handles: list[Any] = []
+        self._undo = ExitStack()
 
     def start(self) -> None:
         """Listen from now on."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
-        ]
+        self._undo.callback(register_optimizer_step_pre_hook(self._before).remove)
+        self._undo.callback(register_optimizer_step_post_hook(self._after).remove)
         if self._scaler is not None:
-            self._update = Overlay(self._scaler, "update", lambda: self._ended(None))
+            self._undo.callback(Overlay(self._scaler, "update", lambda: self._ended(None)).remove)
 
     def stop(self) -> None:
         """Stop listening, and leave the scaler as it was."""
-        for handle in self._handles:
-            handle.remove()
-        if self._update is not None:
-            self._update.remove()
-        self._handles.clear()
-        self._update = self._scaler = self._parameters = None
+        self._undo.close()
+        self._scaler = self._parameters = None
 
     def loss_scale(self) -> torch.Tensor | None:
         """The scaler's factor as a tensor, where it lies; nothing before its first use."""

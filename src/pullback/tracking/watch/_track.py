@@ -173,26 +173,18 @@ class Recorder:
         return self._log.totals()
 
     def _find(
-        self,
-        name: str,
-        direction: str,
-        call: int,
-        order: int | None,
-        *,
-        recomputed: bool = False,
-        visit: int = 0,
-        phase: Phase | None = None,
+        self, name: str, direction: str, order: int | None, phase: Phase | None = None, **rest: Any
     ) -> Statistics:
         """The total of one tensor, in training if it was seen there and no phase is asked for."""
         totals = self.totals()
         order = int(direction != "forward") if order is None else order
-        wanted = (name, call, direction, order, recomputed, visit)
-        found = [key for key in totals if key[:6] == wanted and phase in (None, key.phase)]
+        wanted = Key(name, direction=cast("Direction", direction), order=order, **rest)
+        found = [key for key in totals if key[:6] == wanted[:6] and phase in (None, key.phase)]
         if not found:
             near = dict.fromkeys(f"{key} ({key.direction})" for key in totals)
             raise ArgumentError(
                 "No such tensor was recorded.",
-                given=f"{name!r}, {direction}, call {call}, order {order}",
+                given=f"{name!r}, {direction}, call {wanted.call}, order {order}",
                 expected=", ".join([*near][:20]) or "a step that ran before",
             )
         return totals[min(found, key=lambda key: key.phase != "training")]
@@ -339,7 +331,9 @@ class Record(Recorder):
         Raises:
             ArgumentError: no such tensor was measured; the message lists those that were.
         """
-        return self._find(self.name, direction, call, order, recomputed=recomputed, visit=visit)
+        return self._find(
+            self.name, direction, order, call=call, recomputed=recomputed, visit=visit
+        )
 
 
 @checked

@@ -11,6 +11,7 @@ from torch import nn
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
+from pullback.internal.torch import uncompiled
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
@@ -108,12 +109,12 @@ class Tracker(Recorder):
         sinks: Sequence[Sink] = (),
         blocks: str | int | ScaledFormat | None = None,
     ) -> None:
-        model = dict(model.named_children()).get("_orig_mod", model)  # of what torch.compile gave
+        model = uncompiled(model)
         title = type(model).__name__
         super().__init__(title, every, history, backend)
         self._model: nn.Module | None = model
         self._names = names
-        self._entered = False
+        self._undo: ExitStack | None = None  # takes off all that watches, within the block
         self._chosen = choose_by(names)
         self._blocks = None if blocks is None else choose_blocks(blocks)
         self._store.measures = Measures(
@@ -138,17 +139,13 @@ class Tracker(Recorder):
         self._reduced: dict[Key, Statistics] | None = None
 
     def __enter__(self) -> "Tracker":
-        if self._model is None or self._entered:
+        if self._model is None or self._undo is not None:
             raise UnsupportedError(
                 "A tracker is used once.",
                 expected="a new Tracker for each `with` block",
                 mend="Make another Tracker(model).",
             )
         with ExitStack() as undo:
-            self._entered = True
-            undo.callback(setattr, self, "_entered", False)
-            if self._jsonl is not None:
-                undo.callback(self._write_to(self._jsonl).close)
             undo.callback(self._attachment.detach)
             if not self._attachment.attach(self._model, self._chosen) and self._names is not None:
                 raise ArgumentError(
@@ -159,9 +156,12 @@ class Tracker(Recorder):
             if self._functions is not None:
                 undo.callback(self._functions.detach)
                 self._functions.attach(self._model)
+            undo.callback(self._parameters.stop)
             undo.callback(self._watch.stop)
             self._watch.start()
-            undo.pop_all()
+            if self._jsonl is not None:  # the last: what is refused before overwrites nothing
+                self._write_to(self._jsonl)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(
@@ -170,11 +170,8 @@ class Tracker(Recorder):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._functions is not None:
-            self._functions.detach()
-        self._attachment.detach()
-        self._parameters.stop()
-        self._watch.stop()
+        if self._undo is not None:
+            self._undo.close()
         self._model = None
         self._finish()
 
@@ -235,7 +232,7 @@ class Tracker(Recorder):
             ArgumentError: no such tensor was measured.
         """
         return self._find(
-            name, direction, call, order, recomputed=recomputed, visit=visit, phase=phase
+            name, direction, order, phase, call=call, recomputed=recomputed, visit=visit
         )
 
     def measured(
