@@ -150,7 +150,7 @@ def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Te
 
     Source: Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, 2009.
     """
-    norm = slopes.norm(dim=-1)
+    powers, norm = -slopes.sum(-1).clamp(-_POWERS[1], -_POWERS[0]), slopes.norm(dim=-1)
     slopes, need = slopes / norm.unsqueeze(-1), (need / norm)
     gram = size.unsqueeze(-1) * slopes @ slopes.mT
     pull = need - size * (slopes @ share.unsqueeze(-1)).squeeze(-1)
@@ -161,9 +161,9 @@ def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Te
         force = (ahead + rate * (pull - (gram @ ahead.unsqueeze(-1)).squeeze(-1))).clamp(min=0)
         ahead = force + number / (number + 3) * (force - last)
     step = -size * (share + (slopes.mT @ force.unsqueeze(-1)).squeeze(-1))
-    # What the forces leave is a stretch.
-    left = need + (slopes @ step.unsqueeze(-1)).squeeze(-1)
-    step = step + (left / -slopes.sum(-1)).amax(-1, keepdim=True).clamp(min=0)
+    # What the forces leave is a stretch; some needs, such as those of a position, grow with it.
+    left = norm * (need + (slopes @ step.unsqueeze(-1)).squeeze(-1))
+    step = step + (left / powers).amax(-1, keepdim=True).clamp(min=0)
     return step * (_STRIDE / step.abs().amax(-1, keepdim=True)).clamp(max=1)
 
 
