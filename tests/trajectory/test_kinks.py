@@ -82,12 +82,14 @@ def test_where_a_limit_is_just_met_the_slopes_are_those_without_it(kind):
 
 def test_rows_that_mirror_one_another_come_and_go_together():
     # Where one of them was still active and the other was not, the slope was that of neither side.
-    slopes = sides = [first_slope(1.4761), first_slope(1.4763)]
     low, high = 1.4761, 1.4763
-    while low < (middle := (low + high) / 2) < high:
-        first = first_slope(middle)
-        slopes = [*slopes, first]
-        low, high = (middle, high) if first == pytest.approx(sides[0]) else (low, middle)
+    sides = [first_slope(low), first_slope(high)]
     assert sides[0] != pytest.approx(sides[1])
-    for first in slopes:
+    while high - low > 1e-15:
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if first_slope(middle) == pytest.approx(sides[0]) else (low, middle)
+        )
+    for near in range(-30, 30):
+        first = first_slope(low + near * 2**-52)
         assert min(abs(first - side) for side in sides) < 1e-6 * abs(sides[0])
