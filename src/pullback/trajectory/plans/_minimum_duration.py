@@ -184,7 +184,8 @@ class DurationBounds(NamedTuple):
 
     Arguments:
         low: ``[...]`` seconds: at the proportions of ``times`` no motion is as short, which a
-            linear program proves; 0 where that was not proven.
+            linear program proves. It is a thousandth below ``high``; farther where the program
+            proves no more, and 0 where it proves nothing.
         high: ``[...]`` seconds, in which limits are kept: the duration of the motion.
         times: ``[..., count]`` seconds, at which the motion meets the points.
     """
@@ -230,8 +231,8 @@ def minimum_duration(
     are those of segments that go from rest to rest at a limit each, of their lengths, or of the
     cube roots of these, whichever is the fastest. From there others follow, by the slopes of what
     limits need, as long as one shortens the motion. At those that are found the duration is the
-    least to a thousandth, which ``bounds`` proves; that no others far away are faster is proven by
-    nothing.
+    least to a thousandth, which ``bounds`` proves, or how much of it; that no others far away are
+    faster is proven by nothing.
 
     Where ends move, or a range leaves zero out, a longer duration may break what a shorter one
     keeps. Durations are then tried upward, from a thirty-second of that from rest to rest, each 7 %
