@@ -64,6 +64,7 @@ def search(program: Program, level: np.ndarray) -> Found:
     left = those(~found & ~fixed & np.isfinite(level).all((0, 1)))
     kink[found] = _near(program, level, active, 0 * level)[found]
     whole = Found(active, kink, found, np.full((4, samples, batch), np.nan))
+    # One of 1,500 random programs is found from a motion within its limits alone.
     for start in (False, True):
         if not left.size:
             break
