@@ -21,6 +21,11 @@ def slope(limit: float) -> tuple[float, float]:
     return first.item(), torch.autograd.grad(first, v)[0].item()
 
 
+def first_slope(limit: float) -> float:
+    v = torch.tensor(limit, dtype=torch.float64, requires_grad=True)
+    return torch.autograd.grad(measured(v), v)[0].item()
+
+
 def secant(limit: float, by: float = 1e-4) -> float:
     low, high = (measured(torch.tensor(limit + side * by, dtype=torch.float64)) for side in (-1, 1))
     return float(high - low) / (2 * by)
@@ -73,3 +78,18 @@ def test_where_a_limit_is_just_met_the_slopes_are_those_without_it(kind):
         (found,) = torch.autograd.grad((motion.position * weights).sum(), points)
         torch.testing.assert_close(found, wanted)
         assert motion.violations(Limits(**{kind: limit}))[kind].item() <= 0
+
+
+def test_rows_that_mirror_one_another_come_and_go_together():
+    # Where one of them was still active and the other was not, the slope was that of neither side.
+    low, high = 1.4761, 1.4763
+    sides = [first_slope(low), first_slope(high)]
+    assert sides[0] != pytest.approx(sides[1])
+    while high - low > 1e-15:
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if first_slope(middle) == pytest.approx(sides[0]) else (low, middle)
+        )
+    for near in range(-30, 30):
+        first = first_slope(low + near * 2**-52)
+        assert min(abs(first - side) for side in sides) < 1e-6 * abs(sides[0])

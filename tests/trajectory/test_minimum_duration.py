@@ -81,6 +81,23 @@ def test_no_times_nearby_are_shorter(seed):
     assert not keep_limits(plan, motions, limits, plan.step)[1].all(-1).any()
 
 
+def test_a_need_that_grows_with_the_duration_does_not_end_the_search():
+    # As that of a position may: the search ended there, at 6.644 s.
+    generator = torch.Generator().manual_seed(20)
+    points = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    place = (points.amin(0) - 0.2, points.amax(0) + 0.2)
+    limits = Limits(velocity=1.0, acceleration=3.0, position=place)
+    assert minimum_duration(points, limits, samples=48).times[-1] < 6.5
+
+
+def test_a_bound_that_is_not_proven_near_the_duration_is_proven_farther_below():
+    # The linear program tells the least width to 4e-4 of it alone, and the bound was zero.
+    generator = torch.Generator().manual_seed(24)
+    points = torch.randn(4, 2, generator=generator, dtype=torch.float64).cumsum(0)
+    _, bounds = minimum_duration(points, Limits(velocity=1.0), samples=64, bounds=True)
+    assert 0.999 * bounds.high < bounds.low < bounds.high
+
+
 @pytest.mark.usefixtures("brief")
 def test_a_batch_is_each_by_itself_and_bounds_are_those_of_its_motions():
     points = torch.stack([THREE, 2 * THREE.flip(0)]).requires_grad_()

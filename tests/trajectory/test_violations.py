@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.trajectory.conftest import assert_within
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.trajectory import Limits, Motion, minimum_jerk, plot, read_urdf_limits
@@ -51,6 +52,14 @@ def test_a_motion_within_limits_violates_none_and_one_without_does() -> None:
     assert free["velocity"][1] < 0
     with pytest.raises(ArgumentTypeError):
         minimum_jerk(points, 1.0, samples=8).violations(1.5)  # type: ignore[arg-type]
+
+
+def test_the_check_of_every_motion_of_these_tests_sees_one_that_is_beyond() -> None:
+    points = torch.tensor([[0.0], [1.0]], **F64)
+    motion = minimum_jerk(points, 1.0, samples=32)
+    assert_within(motion, Limits(velocity=1.9))
+    with pytest.raises(AssertionError, match="velocity"):
+        assert_within(motion, Limits(velocity=1.87))
 
 
 def test_straight_and_still_pieces_have_no_root() -> None:
@@ -107,3 +116,17 @@ def test_a_picture_shows_where_a_limit_is_active() -> None:
     near = (motion.velocity[:, 0] - 1.5).abs() < 1e-4 * (high - low)
     assert bool((at == near).all())
     assert 2 <= int(at.sum()) < 40
+
+
+def test_a_limit_that_is_met_at_one_sample_or_in_one_step_alone_is_seen() -> None:
+    zero, jerk = torch.zeros(5, 1, **F64), torch.tensor([[2.0], [0.0], [0.0], [2.0], [0.0]], **F64)
+    velocity = torch.tensor([[0.0], [0.0], [1.0], [0.0], [0.0]], **F64)
+    figure = plot(Motion(zero, velocity, zero, jerk, 1.0), Limits(velocity=1.0, jerk=2.0))
+    lines = [
+        [one for one in figure.axes[panel].get_lines() if one.get_label() == "active"]
+        for panel in (1, 3)
+    ]
+    assert lines[0][0].get_markevery() == [False, False, True, False, False]
+    # A jerk is held from its sample to the next, also where it is met in one step alone.
+    assert lines[1][0].get_drawstyle() == "steps-post"
+    assert lines[0][0].get_drawstyle() == "default"

@@ -93,7 +93,7 @@ def plot(
             look = {"color": _colour(joint), "label": name, "linewidth": 1.6, "drawstyle": style}
             axes.plot(seconds, values[:, joint], **look)
         if limits is not None and kind in limits.given:
-            _shade(axes, seconds, range_of(limits, kind, motion.position), values)
+            _shade(axes, seconds, range_of(limits, kind, motion.position), values, style)
         _dress(axes, kind, float(seconds[-1]))
     if points is not None:
         _mark(panels[0], points, times)
@@ -121,7 +121,9 @@ def _dress(axes: Any, kind: str, end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tensor) -> None:
+def _shade(
+    axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tensor, style: str
+) -> None:
     lower, upper = (end.detach().cpu().double().expand(values.shape[-1]) for end in ends)
     widest = float(lower.min()), float(upper.max())
     low, high = min(widest[0], float(values.min())), max(widest[1], float(values.max()))
@@ -137,9 +139,9 @@ def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tens
                 axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
             met = (values[:, joint] - bound).abs() < _MET * (high - low)
             if bool(met.any()):
-                line = torch.where(met, bound, torch.nan)
-                axes.plot(seconds, line, color=_colour(joint), linewidth=5, alpha=0.45, zorder=1,
-                          label="active")  # fmt: skip
+                look = {"color": _colour(joint), "linewidth": 5, "alpha": 0.45, "zorder": 1,
+                        "drawstyle": style}  # fmt: skip
+                _draw_active(axes, seconds, met, bound, look)
     axes.set_ylim(low, high)
     words = "widest limit" if narrow else "limit"
     look = {"ha": "right", "va": "center_baseline", "fontsize": 7, "color": _FORBIDDEN}
@@ -149,6 +151,14 @@ def _shade(axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tens
     for end, far in named:
         place, frame = (0.995, (end + far) / 2), axes.get_yaxis_transform()
         axes.annotate(f"{words} {end:.6g}", place, xycoords=frame, **look)
+
+
+def _draw_active(axes: Any, seconds: Tensor, met: Tensor, bound: float, look: Any) -> None:
+    """A thick line along a limit where it is met, and a dot where it is at one sample alone."""
+    beside = torch.nn.functional.pad(met, (1, 1))
+    alone = (met & ~beside[:-2] & ~beside[2:]).tolist()
+    line = torch.where(met, bound, torch.nan)
+    axes.plot(seconds, line, label="active", marker="o", markersize=5, markevery=alone, **look)
 
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:

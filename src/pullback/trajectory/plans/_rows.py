@@ -48,8 +48,8 @@ _MOST = 1e-3
 LONGEST = 1024.0
 # How much narrower limits are when needs are measured, so that none is kept.
 _NARROWER = 4.0
-# How far beside where limits are just kept they are tried, as a part of the precision.
-_BESIDE, _TURNS = 0.2, 64
+# How far beside where limits are just kept they are tried, as a part of the precision, and at most.
+_BESIDE, _FARTHEST, _TURNS = 0.2, 16, 64
 # How needs fall with the duration, both as logarithms: at first, and at most and least.
 _SLOPE, _SLOPES = -2.0, (-3.2, -0.3)
 
@@ -195,18 +195,22 @@ def shorten(
     """Logarithms of factors of time: one proven too short, and one with which limits are kept.
 
     By secants through the logarithms of how wide limits need to be, to a little beside their
-    zeros, so that both sides are known soon; within known ends every third time half-way.
+    zeros, so that both sides are known soon; within known ends every third time half-way. Where the
+    linear program proves neither, it is asked farther and farther below what is known to do.
     """
-    longest, beside = math.log(LONGEST), _BESIDE * precision
+    longest = math.log(LONGEST)
+    beside = torch.full_like(low, _BESIDE * precision)
     place = torch.where(high.isinf(), 0.0, (low + high) / 2)
     move, slope, last = torch.zeros_like(place), torch.full_like(place, _SLOPE), place
     for turn in range(_TURNS):
         bounds = needs_of(plan, limits, plan.step * place.exp(), precision / 10)
         lower, need = (bound.amax(-1) for bound in bounds)
-        fits = need < 0
+        fits, unsure = need < 0, (need >= 0) & (lower <= 0)
         high = torch.where(fits, torch.minimum(high, place), high)
         low = torch.where(lower > 0, torch.maximum(low, place), low)
-        if not bool(((high - low > precision) & (low < longest) & (high > -longest)).any()):
+        beside = torch.where(unsure, 2 * beside, beside)
+        going = (low < longest) & (high > -longest) & (beside < _FARTHEST * precision)
+        if not bool((going & (high - low > precision)).any()):
             break
         slope = torch.where(move != 0, (need - last) / move, slope)
         step = -need / slope.clamp(*_SLOPES)
@@ -214,7 +218,8 @@ def shorten(
         size = torch.where(
             slope > _SLOPES[1], torch.maximum(step.abs(), 2 * move.abs()), step.abs()
         )
-        aim = place + size * step.sign() + torch.where(fits, -beside, beside)
+        below = fits | (unsure & high.isfinite())
+        aim = place + size * step.sign() + torch.where(below, -beside, beside)
         aim = (low + high) / 2 if turn % 3 == 2 else aim
         aim = torch.where((aim > low) & (aim < high), aim, (low + high) / 2)
         aim = torch.where(aim.isfinite(), aim, place + size * step.sign()).clamp(-longest, longest)

@@ -35,6 +35,8 @@ _GAPS = 1e-9, 1e-10, 1e-12
 _EXCESS = 5e-13
 _NEAR = 1e-10
 _WEAK = 1e-9
+# How many times the push of one row that of its mirror image may be.
+_ALIKE = 1.001
 # Of a limit, by what a row would leave it that does not push.
 _IDLE = 1e-8
 
@@ -62,6 +64,7 @@ def search(program: Program, level: np.ndarray) -> Found:
     left = those(~found & ~fixed & np.isfinite(level).all((0, 1)))
     kink[found] = _near(program, level, active, 0 * level)[found]
     whole = Found(active, kink, found, np.full((4, samples, batch), np.nan))
+    # One of 1,500 random programs is found from a motion within its limits alone.
     for start in (False, True):
         if not left.size:
             break
@@ -183,5 +186,10 @@ def _near(program: Program, reached: np.ndarray, sign: np.ndarray, force: np.nda
 
 
 def _idle(sign: np.ndarray, push: np.ndarray) -> np.ndarray:
-    """Which active rows push as good as nothing."""
-    return (sign != 0) & (push < _WEAK * push.max((0, 1), initial=1.0))
+    """Which active rows push as good as nothing.
+
+    Rows that mirror one another push alike but for rounding: with one the other does, or what is
+    left active would be those of neither side.
+    """
+    weak = (sign != 0) & (push < _WEAK * push.max((0, 1), initial=1.0))
+    return (sign != 0) & (push <= _ALIKE * np.where(weak, push, 0.0).max((0, 1), initial=0.0))
