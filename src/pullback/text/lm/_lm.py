@@ -70,6 +70,7 @@ def activate(run: Any) -> None:
     _active[:] = [] if run is None else [run]
 
 
+@checked
 class LM(ABC):
     """A language model, or what stands for one.
 
@@ -166,9 +167,9 @@ class LM(ABC):
     def __deepcopy__(self, memo: dict[int, Any]) -> "LM":
         return self  # a copy of a pipeline asks the same model, with its connections and account
 
-    def __call__(self, messages: Any, **options: Any) -> Completion:
+    def __call__(self, *messages: Any, **options: Any) -> Completion:
         """The same as `complete`."""
-        return self.complete(messages, **options)
+        return self.complete(*messages, **options)
 
     async def astream(self, messages: Any, **options: Any) -> AsyncIterator[Chunk]:
         """Answer bit by bit, awaited; see `stream`."""
