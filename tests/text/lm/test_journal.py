@@ -34,6 +34,7 @@ from pullback.text.lm import (
     Usage,
 )
 from pullback.text.lm import Completion as Answer
+from pullback.text.report import render_run
 
 KEY = "sk-journal-0123456789"
 
@@ -331,6 +332,51 @@ def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
             data = path.read_bytes()
             for form in (key, json.dumps(key)[1:-1], "plain-secret-1"):
                 assert form.encode() not in data, path
+
+
+NESTED = "plain words 77"
+SECRETS = {  # as Azure's and other servers take them: in a request, and deep in it
+    "data_sources": [{"parameters": {"authentication": {"type": "api_key", "key": NESTED}}}],
+    "provider": {"headers": {"X-Mine": NESTED}, "password": [NESTED], "sort_key": "price"},
+}
+
+
+def test_a_secret_deep_in_a_request_is_sent_and_written_nowhere(tmp_path):
+    path, said = tmp_path / "run.sqlite", []
+
+    def fails(call):
+        with pytest.raises((RecordingError, ArgumentError, ModelError)) as caught:
+            call()
+        said.append(str(caught.value))
+
+    with Server(lambda body: "plain words, price") as server:
+        lm = OpenAI("m", base_url=server.url, api_key=KEY)
+        with Run(path) as run:
+            assert lm("x", **SECRETS).text == "plain words, price"
+            assert run.journal.calls()[0].request["options"]["provider"]["headers"]
+        assert {**server.bodies[0], **SECRETS} == server.bodies[0]
+        with Run(path) as run:  # it is known again, and another secret is another request
+            lm("x", **SECRETS), lm("x", **{**SECRETS, "provider": {"password": "another"}})
+            assert (run.recorded, run.paid) == (1, 1)
+            page = render_run(run.journal)
+        with Run(path, replay=True):
+            fails(lambda: lm("y", **SECRETS))
+            fails(lambda: lm("x", **{**SECRETS, "provider": {"password": "a third"}}))
+            assert "password" in said[-1] or "not written" in said[-1]
+        fails(lambda: lm("x", provider={**SECRETS["provider"], "extra": object()}))
+        cached = Cached(lm, tmp_path / "cache.sqlite")
+        cached("x", **SECRETS), cached.close()
+    written = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert NESTED.encode() not in written
+    assert NESTED not in page + "".join(said)
+    assert "price" in page
+
+
+@pytest.mark.parametrize("fault", [faults.status(400, "no tool takes sk-deep-0123456789abc")])
+def test_a_token_deep_in_a_request_is_in_no_error(fault):
+    with Server(faults=[fault]) as server, pytest.raises(ModelError) as caught:
+        OpenAI("m", base_url=server.url)("x", mcp={"authorization": "sk-deep-0123456789abc"})
+    assert "sk-deep" not in str(caught.value)
 
 
 def test_equal_requests_under_a_cache_are_sent_once_over_threads_and_processes(tmp_path):

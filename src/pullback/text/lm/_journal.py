@@ -386,5 +386,5 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _call(request: Request, model: str) -> Call:
-    asked = request.digest(model), "", 0, model, request.to_dict(), uuid.uuid4().hex
+    asked = request.digest(model), "", 0, model, request.written(), uuid.uuid4().hex
     return Call(0, *asked, time.time())
