@@ -231,6 +231,24 @@ def test_one_flipped_bit_costs_one_row(tmp_path):
     assert {each.stat().st_mode & 0o077 for each in tmp_path.iterdir()} == {0}
 
 
+def test_a_byte_of_what_says_where_the_rows_are_costs_none(tmp_path):
+    """The first page, with the tables, and the root of the calls; all of them hung on these."""
+    path = tmp_path / "run.sqlite"
+    with Run(path) as run:
+        for number in range(40):
+            Scripted(lambda request: "word " * 300)(f"{number}")
+        run.note("program", ["a.py"])
+    data, dice, page = path.read_bytes(), random.Random(0), 4096
+    places = [place for place in range(2 * page) if data[place] and not 68 <= place < 72]
+    for place in [0, *dice.choices(places, k=examples(20))]:
+        hurt = bytearray(data)
+        hurt[place] ^= 1 << dice.randrange(8)
+        path.write_bytes(hurt)
+        with Journal(path) as journal:
+            assert len(journal.calls()) == 40, place
+            assert journal.notes()["program"] == ["a.py"], place
+
+
 @pytest.mark.parametrize("text", [b"word word", b'"role":"user"', b"scripted", b"program"])
 def test_a_byte_that_is_no_text_costs_one_row(tmp_path, text):
     path = tmp_path / "run.sqlite"
