@@ -129,7 +129,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._connection.executescript(_SCHEMA.format(mark=self._mark))
             if not self._shared:
                 execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._refuse_another_kind(self._connection)
+            self._refuse_another_kind(execute("PRAGMA application_id").fetchone()[0])
             # With FULL, which WAL does not need to stay whole, a commit is on the disk when it
             # returns: an answer that a power cut takes back after the program has seen it would be
             # paid twice.
@@ -146,8 +146,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._connection.close()
             raise
 
-    def _refuse_another_kind(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA application_id").fetchone()[0] != self._mark:
+    def _refuse_another_kind(self, mark: int) -> None:
+        if mark != self._mark:
             raise RecordingError(f"This is no {self._what}.", given=str(self.path))
 
     def _salvage(self) -> int:
@@ -158,8 +158,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         with contextlib.suppress(*BROKEN), contextlib.closing(connect(self.path)) as old:
             old.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed process left beside it
         data = self.path.read_bytes()
-        if data[68:72] != self._mark.to_bytes(4):
-            raise RecordingError(f"This is no {self._what}.", given=str(self.path))
+        if not data.startswith(b"SQLite") and data[68:72] != self._mark.to_bytes(4):
+            raise sqlite3.DatabaseError("file is not a database")
+        self._refuse_another_kind(int.from_bytes(data[68:72]))
         os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
         for more in ("-wal", "-shm"):
             self.path.with_name(self.path.name + more).unlink(missing_ok=True)
