@@ -150,11 +150,12 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not kinds:
             read()
-        for name in kwargs.keys() & placed[unnamed : len(args)] if kwargs else ():
-            raise ArgumentTypeError(
-                f"{_name_of(function)} was given {name} twice.", given="by its place and its name",
-                expected="once",
-            )  # fmt: skip
+        for name in placed[unnamed : len(args)] if kwargs else ():
+            if name in kwargs:
+                raise ArgumentTypeError(
+                    f"{_name_of(function)} was given {name} twice.",
+                    given="by its place and by its name", expected="once",
+                )  # fmt: skip
         names = placed + many * (len(args) - len(placed))
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more)
