@@ -151,6 +151,22 @@ def test_a_program_that_fails_keeps_what_it_paid_for_and_shows_no_key(place, her
             assert KEY.encode() not in path.read_bytes()
 
 
+def test_a_step_that_fails_shows_where_in_the_program_it_did(place, here):
+    (place / "pipeline.py").write_text(
+        "from pullback.text import map_python\n"
+        "def look_up(text):\n"
+        "    return {}[text]\n"
+        "map_python(look_up, 'a', purpose='look up')\n"
+    )
+    with Server() as server:
+        status, _, err = here(server, "run", "pipeline.py")
+    assert status == 1
+    assert "line 3, in look_up" in err
+    assert "line 4, in <module>" in err
+    assert "pullback/text" not in err
+    assert len(err.splitlines()) < 30
+
+
 def test_an_answer_that_ended_a_program_is_asked_again(place, here):
     (place / "pipeline.py").write_text(
         "import os\n"

@@ -132,14 +132,13 @@ def _status(leave: SystemExit, console: Console) -> int:
 
 def _print_traceback(error: Exception, console: Console) -> None:
     """Where in the program it happened: the lines of others, ours among them, help nobody there."""
-    told = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in told.stack if not frame.filename.startswith(_OTHERS)]
-    told.stack = traceback.StackSummary.from_list(own[-FRAMES:])
-    # Without a frame of its own the program has not begun: Python cannot read it.
-    text = "".join(told.format(chain=False) if own else told.format_exception_only())
-    cause = error.__cause__
-    if cause is not None:
-        text += f"caused by {type(cause).__name__}: {cause}\n"
+    told = each = traceback.TracebackException.from_exception(error)
+    while each is not None:  # of a step that failed the cause says where
+        own = [frame for frame in each.stack if not frame.filename.startswith(_OTHERS)]
+        # Without a frame of its own the program has not begun: Python cannot read it.
+        each.stack = traceback.StackSummary.from_list(own[-FRAMES:]) if own else None  # type: ignore[bad-assignment]
+        each = each.__cause__ or each.__context__
+    text = "".join(told.format())
     console.print(_plain(text), highlight=False, soft_wrap=True)
 
 

@@ -135,6 +135,7 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
     """What refuses the arguments of a call that are not what the annotations name."""
     parameters = inspect.signature(function).parameters.values()
     placed = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+    unnamed = sum(p.kind is p.POSITIONAL_ONLY for p in parameters)
     many = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
     more = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     kinds: dict[str, _Kind] = {}
@@ -149,6 +150,12 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not kinds:
             read()
+        for name in placed[unnamed : len(args)] if kwargs else ():
+            if name in kwargs:
+                raise ArgumentTypeError(
+                    f"{_name_of(function)} was given {name} twice.",
+                    given="by its place and by its name", expected="once",
+                )  # fmt: skip
         names = placed + many * (len(args) - len(placed))
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more)

@@ -260,7 +260,7 @@ class Criticise(Operation):
             said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
-        told = await ask(critic.lm, messages, read, critic.retries, **critic.options)
+        told = await ask(critic.lm, messages, read, critic.retries, critic.options)
         return tuple(
             Variable(text, f"feedback to {part.role or 'an input'}")
             for text, part in zip(told, parts, strict=True)

@@ -15,7 +15,7 @@ from pullback.tape import Variable, is_grad_enabled, vmap
 from pullback.text._failure import attempted, failure_in
 from pullback.text._joining import Operation, Quote, as_variable, join, written
 from pullback.text._prompts import ask, fill_prompt, prompt, shorten
-from pullback.text.lm import LM
+from pullback.text.lm import LM, Request
 from pullback.text.lm._json import parse_object
 
 __all__ = ["Evaluation", "deterministic", "exact_match", "judge"]
@@ -260,7 +260,7 @@ async def ask_judge(
         return 0.0, f"Nothing was judged: {failure}"
     sent = messages(variables)
     with attempted() as failed:
-        return await ask(lm, sent, read_verdict, retries, **options)
+        return await ask(lm, sent, read_verdict, retries, options)
     return 0.0, failed[0]
 
 
@@ -301,6 +301,7 @@ def judge(
         >>> judge(lm, "Is it Italian?", Variable("Ciao", role="translation")).score.data
         1.0
     """
+    Request.of("", **options)  # refuses what is no option before anything is paid for
     rule, expected = as_variable(criterion), "none" if target is None else target
     parts = prompt("judge")
 

@@ -95,10 +95,8 @@ class Join(Operation):
     forward, backward = staticmethod(_made), staticmethod(_told)
 
 
-class Format(Operation):
+class Format(Join):
     """The same, of a template and the values of its fields."""
-
-    forward, backward = staticmethod(_made), staticmethod(_told)
 
 
 class Quote(Operation):

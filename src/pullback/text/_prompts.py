@@ -217,8 +217,8 @@ async def ask(
     lm: Any,
     messages: list[dict[str, str]],
     read: Callable[[str], T],
-    retries: int = 2,
-    **options: Any,
+    retries: int,
+    options: Mapping[str, Any],
 ) -> T:
     """Ask until the answer can be read, and say what was wrong each time; or raise the last."""
     asked = messages

@@ -34,6 +34,7 @@ from pullback.text.lm import (
     Usage,
 )
 from pullback.text.lm import Completion as Answer
+from pullback.text.report import render_run
 
 KEY = "sk-journal-0123456789"
 
@@ -230,6 +231,24 @@ def test_one_flipped_bit_costs_one_row(tmp_path):
     assert {each.stat().st_mode & 0o077 for each in tmp_path.iterdir()} == {0}
 
 
+def test_a_byte_of_what_says_where_the_rows_are_costs_none(tmp_path):
+    """The first page, with the tables, and the root of the calls; all of them hung on these."""
+    path = tmp_path / "run.sqlite"
+    with Run(path) as run:
+        for number in range(40):
+            Scripted(lambda request: "word " * 300)(f"{number}")
+        run.note("program", ["a.py"])
+    data, dice, page = path.read_bytes(), random.Random(0), 4096
+    places = [place for place in range(2 * page) if data[place] and not 68 <= place < 72]
+    for place in [0, *dice.choices(places, k=examples(20))]:
+        hurt = bytearray(data)
+        hurt[place] ^= 1 << dice.randrange(8)
+        path.write_bytes(hurt)
+        with Journal(path) as journal:
+            assert len(journal.calls()) == 40, place
+            assert journal.notes()["program"] == ["a.py"], place
+
+
 @pytest.mark.parametrize("text", [b"word word", b'"role":"user"', b"scripted", b"program"])
 def test_a_byte_that_is_no_text_costs_one_row(tmp_path, text):
     path = tmp_path / "run.sqlite"
@@ -331,6 +350,51 @@ def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
             data = path.read_bytes()
             for form in (key, json.dumps(key)[1:-1], "plain-secret-1"):
                 assert form.encode() not in data, path
+
+
+NESTED = "plain words 77"
+SECRETS = {  # as Azure's and other servers take them: in a request, and deep in it
+    "data_sources": [{"parameters": {"authentication": {"type": "api_key", "key": NESTED}}}],
+    "provider": {"headers": {"X-Mine": NESTED}, "password": [NESTED], "sort_key": "price"},
+}
+
+
+def test_a_secret_deep_in_a_request_is_sent_and_written_nowhere(tmp_path):
+    path, said = tmp_path / "run.sqlite", []
+
+    def fails(call):
+        with pytest.raises((RecordingError, ArgumentError, ModelError)) as caught:
+            call()
+        said.append(str(caught.value))
+
+    with Server(lambda body: "plain words, price") as server:
+        lm = OpenAI("m", base_url=server.url, api_key=KEY)
+        with Run(path) as run:
+            assert lm("x", **SECRETS).text == "plain words, price"
+            assert run.journal.calls()[0].request["options"]["provider"]["headers"]
+        assert {**server.bodies[0], **SECRETS} == server.bodies[0]
+        with Run(path) as run:  # it is known again, and another secret is another request
+            lm("x", **SECRETS), lm("x", **{**SECRETS, "provider": {"password": "another"}})
+            assert (run.recorded, run.paid) == (1, 1)
+            page = render_run(run.journal)
+        with Run(path, replay=True):
+            fails(lambda: lm("y", **SECRETS))
+            fails(lambda: lm("x", **{**SECRETS, "provider": {"password": "a third"}}))
+            assert "password" in said[-1] or "not written" in said[-1]
+        fails(lambda: lm("x", provider={**SECRETS["provider"], "extra": object()}))
+        cached = Cached(lm, tmp_path / "cache.sqlite")
+        cached("x", **SECRETS), cached.close()
+    written = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert NESTED.encode() not in written
+    assert NESTED not in page + "".join(said)
+    assert "price" in page
+
+
+@pytest.mark.parametrize("fault", [faults.status(400, "no tool takes sk-deep-0123456789abc")])
+def test_a_token_deep_in_a_request_is_in_no_error(fault):
+    with Server(faults=[fault]) as server, pytest.raises(ModelError) as caught:
+        OpenAI("m", base_url=server.url)("x", mcp={"authorization": "sk-deep-0123456789abc"})
+    assert "sk-deep" not in str(caught.value)
 
 
 def test_equal_requests_under_a_cache_are_sent_once_over_threads_and_processes(tmp_path):

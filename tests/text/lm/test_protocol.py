@@ -10,6 +10,8 @@ import pydantic
 import pytest
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
+from pullback.tape import Variable
+from pullback.text import ModelCritic, Parameter, chat, judge
 from pullback.text.lm import (
     LM,
     Budget,
@@ -33,6 +35,7 @@ from pullback.text.lm import (
     Usage,
     Wrapper,
 )
+from pullback.text.optim import TGD
 
 CALL = ToolCall("c1", "weather", '{"city": "Rome"}')
 MESSAGES = [
@@ -102,6 +105,37 @@ def test_bad_arguments_are_refused_before_anything_is_asked(messages, options, w
         with pytest.raises(ArgumentError, match=what):
             ask(messages, **options)
     assert asked == []
+
+
+TWICE = {
+    "call": lambda lm, **more: lm("x", **more),
+    "complete": lambda lm, **more: lm.complete("x", **more),
+    "acomplete": lambda lm, **more: asyncio.run(lm.acomplete("x", **more)),
+    "stream": lambda lm, **more: lm.stream("x", **more),
+    "astream": lambda lm, **more: lm.astream("x", **more),
+    "Request": lambda lm, **more: Request.of("x", **more),
+    "chat": lambda lm, **more: chat(lm, "x", **more),
+    "judge": lambda lm, **more: judge(lm, "?", Variable("x"), **more),
+    "critic": ModelCritic,
+    "writer": lambda lm, **more: TGD([Parameter("x")], lm, **{"messages": None, **more}),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_messages_that_are_given_twice_are_refused_by_name(name):
+    asked = []
+    lm = Scripted(lambda request: asked.append(request) or "x")
+    with pytest.raises(ArgumentError, match="messages"):
+        TWICE[name](lm, messages="y")
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["read", "request", "self", "lm"])
+def test_an_option_may_have_any_other_name(name):
+    lm = Scripted(lambda request: '{"score": 1, "explanation": "so"}')
+    assert lm("x", **{name: 1} if name != "self" else {}).text
+    if name in {"read", "request"}:
+        assert judge(lm, "?", Variable("x"), **{name: 1}).score.data == 1.0
 
 
 def test_other_bad_values_are_refused():

@@ -19,6 +19,7 @@ from pullback.tape import place
 from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
+from pullback.text.lm._salvage import BROKEN, connect, rows_of
 from pullback.text.lm._secrets import scrub
 
 __all__ = ["MEMORY", "Journal"]
@@ -27,19 +28,17 @@ __all__ = ["MEMORY", "Journal"]
 MEMORY = ":memory:"  # a file for SQLite that is none
 _JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_SCHEMA = """
-PRAGMA application_id={mark};
-BEGIN;
-CREATE TABLE calls (
+_CALLS = """CREATE TABLE calls (
     id INTEGER PRIMARY KEY,
     digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
     model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
     begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
     UNIQUE (place, digest, occurrence)
-) STRICT;
-CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT;
-COMMIT
-"""
+) STRICT"""
+_NOTES = (
+    "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
+)
+_SCHEMA = f"PRAGMA application_id={{mark}};BEGIN;{_CALLS};{_NOTES};COMMIT"
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
@@ -90,7 +89,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         with self._errors():
             try:
                 self._open()
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            except BROKEN as error:
                 if shared or _is_busy(error):
                     raise
                 salvaged = self._salvage()
@@ -123,14 +122,14 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
-        self._connection = _connect(self.path, wait)
+        self._connection = connect(self.path, wait)
         execute = self._connection.execute
         try:
             if self._in_memory:
                 self._connection.executescript(_SCHEMA.format(mark=self._mark))
             if not self._shared:
                 execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._refuse_another_kind(self._connection)
+            self._refuse_another_kind(execute("PRAGMA application_id").fetchone()[0])
             # With FULL, which WAL does not need to stay whole, a commit is on the disk when it
             # returns: an answer that a power cut takes back after the program has seen it would be
             # paid twice.
@@ -140,14 +139,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 execute("BEGIN EXCLUSIVE")
                 execute("COMMIT")
             faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
-            if faults != ["ok"]:
+            tables = [row[0] for row in execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
+            if faults != ["ok"] or tables != [_CALLS, _NOTES]:
                 raise sqlite3.DatabaseError("; ".join(map(str, faults)))
         except BaseException:
             self._connection.close()
             raise
 
-    def _refuse_another_kind(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA application_id").fetchone()[0] != self._mark:
+    def _refuse_another_kind(self, mark: int) -> None:
+        if mark != self._mark:
             raise RecordingError(f"This is no {self._what}.", given=str(self.path))
 
     def _salvage(self) -> int:
@@ -155,19 +155,22 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
         Gives how many rows were read that are none any more.
         """
-        with contextlib.closing(_connect(self.path)) as old:
-            old.execute("PRAGMA writable_schema=ON")  # a file that was cut off is read as it is
-            self._refuse_another_kind(old)
-            found = [
-                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-                for table in ("calls", "notes") for row in _readable(old, table, self.path)
-            ]  # fmt: skip
+        with contextlib.suppress(*BROKEN), contextlib.closing(connect(self.path)) as old:
+            old.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed process left beside it
+        data = self.path.read_bytes()
+        if not data.startswith(b"SQLite") and data[68:72] != self._mark.to_bytes(4):
+            raise sqlite3.DatabaseError("file is not a database")
+        self._refuse_another_kind(int.from_bytes(data[68:72]))
         os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
         for more in ("-wal", "-shm"):
             self.path.with_name(self.path.name + more).unlink(missing_ok=True)
         self._make()
+        found = [
+            (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+            for table in ("calls", "notes") for row in rows_of(data, table, self.path)
+        ]  # fmt: skip
         lost = len(found)
-        with contextlib.closing(_connect(self.path)) as new:
+        with contextlib.closing(connect(self.path)) as new:
             new.execute("BEGIN")
             for statement, row in found:
                 with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
@@ -199,13 +202,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """Turn SQLite's errors inside into ours."""
         try:
             yield
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        except (*BROKEN, OSError) as error:
             if _is_busy(error):
                 raise RecordingError(
                     f"The {self._what} is in use by another run.", given=str(self.path),
                     mend="Wait until that has ended, or use another file.",
                 ) from None  # fmt: skip
-            if isinstance(error, sqlite3.OperationalError):
+            if isinstance(error, sqlite3.OperationalError | OSError):
                 raise RecordingError(
                     f"The {self._what} cannot be used.", given=f"{self.path}: {error}"
                 ) from None
@@ -361,21 +364,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise self._corrupt(f"call {number}: {error}") from None
 
 
-def _readable(connection: sqlite3.Connection, table: str, path: Path) -> Iterator[tuple[Any, ...]]:
-    """Each row that can be read, asked for by its number: a broken page hides only its own."""
-    statement = f"SELECT * FROM {table} NOT INDEXED WHERE rowid=?"  # noqa: S608  # a name of ours
-    for number in range(1, path.stat().st_size // 32 + 2):  # no row is smaller
-        with contextlib.suppress(sqlite3.DatabaseError, UnicodeDecodeError):
-            yield from connection.execute(statement, (number,))
-
-
-def _connect(path: Path, wait: float = 0) -> sqlite3.Connection:
-    """A connection that reads a text with a damaged byte too: its checksum then tells."""
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=wait)
-    connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-    return connection
-
-
 def _is_whole(name: str, text: str, checksum: str) -> bool:
     """Whether a note is as it was written."""
     return checksum == digest_of([name, text])
@@ -386,5 +374,5 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _call(request: Request, model: str) -> Call:
-    asked = request.digest(model), "", 0, model, request.to_dict(), uuid.uuid4().hex
+    asked = request.digest(model), "", 0, model, request.written(), uuid.uuid4().hex
     return Call(0, *asked, time.time())

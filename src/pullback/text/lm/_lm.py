@@ -70,6 +70,7 @@ def activate(run: Any) -> None:
     _active[:] = [] if run is None else [run]
 
 
+@checked
 class LM(ABC):
     """A language model, or what stands for one.
 
@@ -106,16 +107,17 @@ class LM(ABC):
 
     async def ask(self, request: Request) -> Completion:
         """Answer a request through the run that is under way, if there is one."""
-        answer = _whole(self._way(request, partial(in_one, self.answer, price=self.price)))
+        answer = _last(self._way(request, partial(in_one, self.answer)))
         run = None if self.wraps else active()
         return await (answer if run is None else run.keep(answer))
 
     def ask_stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The same, bit by bit."""
-        return self._way(request, self._pieces)
+        return self._way(request, self.stream_answer)
 
-    def _way(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
+    def _way(self, request: Request, answer: Ask) -> AsyncIterator[Chunk]:
         """Through the steps that are in force here, those of a run around that of a budget."""
+        ask: Ask = partial(self._pieces, answer)
         if not self.wraps:
             hold, run, began = bound.get(None), active(), entered.get()
             if began is not None and began is not run:
@@ -130,15 +132,15 @@ class LM(ABC):
                 ask = partial(_through, step, ask)
         return ask(request)
 
-    async def _pieces(self, request: Request) -> AsyncIterator[Chunk]:
+    async def _pieces(self, answer: Ask, request: Request) -> AsyncIterator[Chunk]:
         """The chunks of an answer, refused where they are none, the whole with what it cost."""
-        chunks, whole = self.stream_answer(request), None
+        chunks, whole = answer(request), None
         async with _closed(chunks):
             async for chunk in chunks:
-                whole = _completion_of(chunk)
-                yield (
-                    chunk if whole is None else replace(chunk, completion=priced(whole, self.price))
-                )
+                if not isinstance(chunk, Chunk):
+                    raise _no_answer(chunk)
+                whole = chunk.completion and priced(chunk.completion, self.price)
+                yield chunk if whole is None else replace(chunk, completion=whole)
         if whole is None:
             raise _no_answer(chunks)
 
@@ -166,9 +168,9 @@ class LM(ABC):
     def __deepcopy__(self, memo: dict[int, Any]) -> "LM":
         return self  # a copy of a pipeline asks the same model, with its connections and account
 
-    def __call__(self, messages: Any, **options: Any) -> Completion:
+    def __call__(self, *messages: Any, **options: Any) -> Completion:
         """The same as `complete`."""
-        return self.complete(messages, **options)
+        return self.complete(*messages, **options)
 
     async def astream(self, messages: Any, **options: Any) -> AsyncIterator[Chunk]:
         """Answer bit by bit, awaited; see `stream`."""
@@ -224,14 +226,14 @@ def _parsed(completion: Completion, request: Request) -> Completion:
 
 
 async def in_one(
-    answer: Callable[[Request], Awaitable[Completion]], request: Request, price: Price | None = None
+    answer: Callable[[Request], Awaitable[Completion]], request: Request
 ) -> AsyncIterator[Chunk]:
     """An answer as a stream of one chunk, so that a step is written once for both."""
     given = answer(request)
     completion = await given if inspect.isawaitable(given) else None
     if not isinstance(completion, Completion):
         raise _no_answer(given if completion is None else completion)
-    yield Chunk(completion.text, priced(completion, price))
+    yield Chunk(completion.text, completion)
 
 
 async def _through(step: Step, ask: Ask, request: Request) -> AsyncIterator[Chunk]:
@@ -261,18 +263,11 @@ def _closed(chunks: Any) -> Any:
     return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext()  # type: ignore[bad-argument-type]
 
 
-async def _whole(chunks: AsyncIterator[Chunk]) -> Completion:
+async def _last(chunks: AsyncIterator[Chunk]) -> Completion:
+    """The whole of an answer whose chunks were looked at."""
     async with _closed(chunks):
-        found = [_completion_of(chunk) async for chunk in chunks]
-    if not found or found[-1] is None:
-        raise _no_answer(chunks)
-    return found[-1]
-
-
-def _completion_of(chunk: Any) -> Completion | None:
-    if not isinstance(chunk, Chunk):
-        raise _no_answer(chunk)
-    return chunk.completion
+        found = [chunk.completion async for chunk in chunks]
+    return found[-1]  # type: ignore[bad-return]
 
 
 def _no_answer(given: Any) -> ArgumentTypeError:
@@ -318,7 +313,8 @@ class Wrapper(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask for the whole answer."""
-        return await _whole(_through(self.step, partial(in_one, self.inner.ask), request))
+        step = partial(_through, self.step, partial(in_one, self.inner.ask))
+        return await _last(self._pieces(step, request))
 
     def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Ask bit by bit."""

@@ -126,7 +126,7 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
             "The request is in the journal, but was asked more often than there.",
             given=f"once more than {equal} times", expected=f"{journal.path}",
         )  # fmt: skip
-    asked = _lines({"model": model, "request": request.to_dict()})
+    asked = _lines({"model": model, "request": request.written()})
     recorded = [_lines({"model": call.model, "request": call.request}) for call in calls]
     if not recorded:
         return RecordingError("The journal is empty.", given=str(journal.path))
@@ -138,7 +138,7 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
 
     nearest = max(recorded, key=likeness)
     difference = list(difflib.unified_diff(nearest, asked, "recorded", "asked", n=2, lineterm=""))
-    text = "\n    ".join(line[:300] for line in difference[:40])
+    text = "\n    ".join(line[:300] for line in difference[:40]) or "a secret, which is not written"
     return RecordingError(
         "The journal does not hold this request.", given=f"the difference to call "
         f"{calls[recorded.index(nearest)].id} of {journal.path}:\n    {text}",

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
-from pullback.internal._secrets import names_secret
 from pullback.internal._text import shown
 from pullback.text.lm._json import canonical, check_schema, digest_of, json_schema, parse_json
+from pullback.text.lm._secrets import is_secret, masked
 
 __all__ = ["Content", "Image", "Message", "Request", "Text", "Tool", "ToolCall"]
 
@@ -298,7 +298,6 @@ _REFUSED = {
     "stream_options": "Call stream or astream.",
     "timeout": "The time belongs to the client: OpenAI(timeout=...).",
 }
-_PLAIN = {"prompt_cache_key"}  # which sounds like a secret, and is none
 
 
 @checked
@@ -346,15 +345,15 @@ class Request:
         named = [tool.to_dict() for tool in asked.tools]
         form = None if schema is None else json_schema(schema)
         for name, value in {**options, "schema": form, "tools": named}.items():
-            secret = _HEADERS if names_secret(name) and name not in _PLAIN else None
-            mend = _REFUSED.get(name, secret)
+            mend = _REFUSED.get(name, _HEADERS if is_secret(name) else None)
             if mend is not None:
                 raise ArgumentError("This option cannot be passed.", given=name, mend=mend)
             try:
                 canonical(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, RecursionError) as error:  # which name no value
                 raise ArgumentError("The options, tools and schema of a request are plain JSON.",
-                                    given=f"{name}={repr(value)[:100]}") from None  # fmt: skip
+                                    given=f"{name}: {error}") from None  # fmt: skip
+            masked(value)  # what looks like a key in it is a secret from now on
         return asked
 
     def to_dict(self) -> dict[str, Any]:
@@ -368,6 +367,11 @@ class Request:
         if self.tools:
             whole["tools"] = [tool.to_dict() for tool in self.tools]
         return whole
+
+    def written(self) -> dict[str, Any]:
+        """The request as JSON that may be kept and shown: no secret of its options is in it."""
+        whole = self.to_dict()
+        return {**whole, "options": masked(whole["options"])}
 
     def digest(self, model: str) -> str:
         """SHA-256 of the request and the model's name: the same in any process."""

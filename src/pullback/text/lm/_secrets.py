@@ -1,10 +1,13 @@
 """Keys that must not be written anywhere: a provider tells them, every writer scrubs them."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from pullback.internal._arguments import checked
+from pullback.internal._secrets import mask_secrets, names_secret
 
-__all__ = ["keep_secret", "scrub"]
+__all__ = ["is_secret", "keep_secret", "masked", "scrub"]
 
 _MARK = "[key]"
 _PUBLIC = {  # what the pages of local servers tell everybody to pass; words that answers may hold
@@ -12,6 +15,7 @@ _PUBLIC = {  # what the pages of local servers tell everybody to pass; words tha
     "sk-no-key-required", "dummy-key", "placeholder", "api-key", "api_key", "your-api-key", "vllm",
     "localai", "llama.cpp",
 }  # fmt: skip
+_PLAIN = {"prompt_cache_key"}  # which sounds like a secret, and is none
 _secrets: set[str] = set()
 
 
@@ -34,3 +38,27 @@ def scrub(text: str) -> str:
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, _MARK)
     return text
+
+
+def is_secret(name: str) -> bool:
+    """Whether what an option of this name holds must not be written."""
+    return names_secret(name) and name not in _PLAIN
+
+
+def masked(value: Any, within: bool = False) -> Any:
+    """JSON with a mark for all that stands below a name which tells a secret, at any depth.
+
+    What looks like a key there, as providers make them, is kept secret wherever it turns up. Other
+    words are not: an answer may hold them.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: masked(below, within or is_secret(str(name))) for name, below in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked(each, within) for each in value]
+    if not within or isinstance(value, bool | None):
+        return value
+    if isinstance(value, str) and mask_secrets([value]) != [value]:
+        keep_secret(value)
+    return _MARK

@@ -249,7 +249,7 @@ class TGD(Optimizer):
             return value
 
         with at("proposal", self.steps, number):
-            return await ask(self.lm, messages, read, self.retries, **self.options)
+            return await ask(self.lm, messages, read, self.retries, self.options)
 
     def _kept(self, parameter: Variable) -> Constraint | None:
         """A template keeps its fields; any other text has none, whatever braces are in it."""
