@@ -147,7 +147,7 @@ class Watch(FunctionMode):
         detaches: bool = True,
     ) -> None:
         super().__init__()
-        self.in_forward = self.paused = self.doubtful = False
+        self.in_forward = self.paused = self.doubtful = self.outputs_left = False
         self._off = 0  # how often forward has switched gradients off
         self._private = False  # forward makes a graph of its own
         self._stopping = False  # in which it stops a gradient now
@@ -156,7 +156,6 @@ class Watch(FunctionMode):
         self.answers: dict[int, bool] = {}
         self.left: str | None = None
         self.left_in_forward: str | None = None
-        self.outputs_left = False
         self._origins = _NO_ORIGINS if born is None else Origins()
         self.outside: list[torch.Tensor] = []
         self._born = born
@@ -183,8 +182,8 @@ class Watch(FunctionMode):
         self._forward_mode = forward_level() >= 0
         self._in_reverse = torch.is_grad_enabled()
         # Nothing is at work but autograd, on rules that run once.
-        self._plainly = born is None and self._in_reverse and not self._forward_mode
-        self._plainly = self._plainly and not are_functorch_transforms_active()
+        alone = self._in_reverse and not self._forward_mode
+        self._plainly = born is None and alone and not are_functorch_transforms_active()
         self._start = next_sequence_number()
         self.give(given)
 
