@@ -208,14 +208,16 @@ try:
 
     # The engine of autograd.
     METADATA = "_input_metadata"
-    _find(dir(_c._FunctionBase), METADATA)
+    _SEQUENCE = (
+        "_sequence_nr"  # of a node among those that a thread has made: the later, the larger
+    )
+    _find(dir(_c._FunctionBase), METADATA, _SEQUENCE)
     _find(dir(torch.autograd.Function), "_backward_cls")
     graph_is_kept: Callable[[], bool] = _c._autograd._get_current_graph_task_keep_graph
     _allow_saved_hooks: Callable[[], None] = _c._autograd._saved_tensors_hooks_enable
     _saved_hooks = getattr(_c._autograd, "_top_saved_tensors_default_hooks", None)  # 2.7: none
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
-    # Of the nodes of a graph that a thread has made: the later, the larger.
-    sequence_number: Any = operator.methodcaller(torch.autograd.graph.Node._sequence_nr.__name__)
+    sequence_number: Callable[[Any], int] = operator.methodcaller(_SEQUENCE)
     next_sequence_number: Callable[[], int] = _c._autograd._get_sequence_nr
     _Frame: Any = _checkpoint._CheckpointFrame
     _region: Any = _checkpoint._checkpoint_without_reentrant_generator
