@@ -298,7 +298,8 @@ class Watch(FunctionMode):
             first = self._unread(leaves, given)
             result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
             self._instead[id(args[0])] = result
-            self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
+            name = "index_put" if name == "__setitem__" else name.rstrip("_")
+            self._follow(name, Done(func, args, kwargs, given, result))
             self._supersede(leaves[0], args[0])
             return leaves[0]
         self._read.update(map(id, given))
@@ -333,8 +334,9 @@ class Watch(FunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
+        items = name == "__setitem__" and self._may_be_saved(args[0])
         kept = not copies and (name in OVERWRITING or name in RESHAPING)
-        writes = ends_in_place(name) and not kept
+        writes = items or (ends_in_place(name) and not kept)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
         tensor = args[0]
@@ -343,7 +345,13 @@ class Watch(FunctionMode):
             return None
         if id(tensor) not in self._known or not is_differentiable(tensor):
             return None
+        if items:
+            return _with_items
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
+
+    def _may_be_saved(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd may have saved a tensor: as what a function read, or as its result."""
+        return id(tensor) in self._read or any(hasattr(n, "_saved_result") for n in nodes(tensor))
 
     def _unread(
         self, leaves: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
@@ -351,7 +359,7 @@ class Watch(FunctionMode):
         """What is read in the place of a tensor that is changed; autograd may save it."""
         first, *others = given
         alone = first is leaves[0] and not any(first is other for other in others)
-        if first.requires_grad or not alone or id(first) in self._read:
+        if _levels(first) or not alone or id(first) in self._read:
             return first
         self._unwritten.append(first)
         return first.clone()
@@ -553,9 +561,10 @@ class Watch(FunctionMode):
     def _keep_made(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._keep(tensor, given)
         memory = memory_of(tensor)
+        is_given = any(other is tensor for other in given)  # by what changes it, and makes no view
         if is_viewing(tensor):
             self._viewed.add(memory)
-        elif any(other is not tensor and memory_of(other) == memory for other in given):
+        elif not is_given and any(memory_of(other) == memory for other in given):
             self._keep_apart(tensor)
 
     def _keep_met(self, tensor: torch.Tensor) -> None:
@@ -730,6 +739,12 @@ def _is_whole(result: Any) -> bool:
 
 def _copy(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return source.to(tensor).expand(tensor.shape).clone()
+
+
+def _with_items(tensor: torch.Tensor, index: Any, values: Any) -> torch.Tensor:
+    result = tensor.clone()
+    result[index] = values
+    return result
 
 
 def _holds_bits(tensor: torch.Tensor, name: str, given: Sequence[torch.Tensor]) -> bool:
