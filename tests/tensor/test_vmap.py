@@ -240,3 +240,42 @@ def test_items_with_shapes_of_their_own_are_refused_by_name(batching):
     with pytest.raises(UnsupportedError, match="another shape for another item") as caught:
         torch.vmap(pullback.complete(Positive, batching=batching).apply)(given)
     assert caught.value.given == "shapes [(1,), (2,)]"
+
+
+class Looped(torch.autograd.Function):
+    """x ** 2, with a decision of Python, so that items run one after the other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(2 * x if int(x.argmax()) >= 0 else x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (slope,) = ctx.saved_tensors
+        return slope * g
+
+
+def _tangents(f):
+    return func.vmap(lambda x: func.jvp(f, (x,), (torch.ones_like(x),))[1])
+
+
+AROUND_TANGENTS = {
+    "jvp": lambda f, x: func.jvp(_tangents(f), (x,), (x,))[1],
+    "grad": lambda f, x: func.grad(lambda x: _tangents(f)(x).square().sum())(x),
+    "jacfwd": lambda f, x: func.jacfwd(_tangents(f))(x),
+    "jacrev": lambda f, x: func.jacrev(_tangents(f))(x),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_TANGENTS)
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+def test_tangents_of_items_are_differentiated_or_refused(name, batching):
+    ask, x = AROUND_TANGENTS[name], torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
+    function = pullback.complete(Looped, batching=batching).apply
+    try:
+        got = ask(function, x)
+    except UnsupportedError:
+        assert batching == "loop"
+        return
+    agree(got, ask(torch.square, x))

@@ -31,6 +31,7 @@ from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
+from pullback.tensor._batching import batched
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._context import Context
@@ -81,13 +82,20 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
             mend="Write jvp(ctx, *tangents), or keep the memory.",
         )
     # torch runs jvp with forward gradients switched off, which makes nested forward mode silently
-    # zero. They are on here, so this level's own tangents are taken off first.
-    with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
-        application = Application(call, {place: primal(tensor) for place, tensor in saved.items()})
-        given = [*application.kept.values(), *tangents]
-        if are_differentiated_below(given):
-            return with_gradients(lambda: _push_beyond(application, tangents))
-        return _push_once(application, tangents)
+    # zero. They are on here, so this level's own tangents are taken off first: item by item, the
+    # rules run below this level, where the innermost tangents are another one's.
+    with set_forward_mode(True):
+        saved = {place: primal(tensor) for place, tensor in saved.items()}
+        beyond = are_differentiated_below([*saved.values(), *tangents])
+
+    def run(kept: dict[int, Any], tangents: Tangents) -> list[torch.Tensor | None]:
+        application = Application(call, kept)
+        with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
+            if beyond:
+                return with_gradients(lambda: _push_beyond(application, tangents))
+            return _push_once(application, tangents)
+
+    return list(batched(run, call)(saved, tangents))
 
 
 def _push_once(application: Application, tangents: Tangents) -> list[torch.Tensor | None]:
@@ -119,6 +127,8 @@ def _push_beyond(application: Application, tangents: Tangents) -> list[torch.Ten
                 return _compute(application, context, tangents, watch)
         return _push_again(application, tangents, detaches=call.definition.detaches)
     except UnsupportedError as error:
+        if call.tentative and isinstance(error, Raised):
+            raise
         count = len(application.kept)
 
         def compute(tensors: Sequence[Any]) -> Sequence[Any]:
