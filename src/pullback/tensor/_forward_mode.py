@@ -34,6 +34,7 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._batching import batched
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
+from pullback.tensor._compare import inner, size_of
 from pullback.tensor._context import Context
 from pullback.tensor._errors import Raised, named
 from pullback.tensor._levels import (
@@ -298,7 +299,7 @@ def _fit(gradient: torch.Tensor | None, meta: Meta) -> torch.Tensor:
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
     if gradient.shape != shape:
-        gradient = gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient
+        gradient = gradient.sum_tosize_of(shape) if gradient.dim() >= len(shape) else gradient
         gradient = gradient.expand(shape)
     if gradient.dtype is not dtype:
         gradient = gradient.real if not dtype.is_complex and gradient.is_complex() else gradient
@@ -372,36 +373,13 @@ def _is_transpose(
     limits: Sequence[torch.finfo],
 ) -> bool:
     """Check ``<w, J v> = <b(w), v>`` to the precision of the dtypes, beside what is subnormal."""
-    left, left_scale = _inner(cotangents, pushed)
-    right, right_scale = _inner(gradients, tangents)
+    left, left_scale = inner(cotangents, pushed)
+    right, right_scale = inner(gradients, tangents)
     eps = max(each.eps for each in limits)
     floor = 8 * max(each.smallest_normal * each.eps for each in limits)
     allowed = min(256 * eps, 0.1) * (left_scale + right_scale)
-    allowed = allowed + floor * (_size(cotangents) + _size(tangents))
+    allowed = allowed + floor * (size_of(cotangents) + size_of(tangents))
     difference, bound = concrete(left - right), concrete(allowed)
     if difference is None or bound is None or difference.shape != bound.shape:
         return True
     return not bool((difference.abs() > bound).any())
-
-
-def _size(tensors: Sequence[Any]) -> torch.Tensor:
-    """The sum of all magnitudes."""
-    total = torch.zeros((), dtype=torch.float64)
-    for tensor in tensors:
-        size = tensor.detach().abs().sum(dtype=torch.float64)
-        total = total.to(size.device) + size
-    return total
-
-
-def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inner product, and the product of the lengths, which bounds what may cancel in it."""
-    total, lengths = torch.zeros((), dtype=torch.float64), []
-    for a, b in zip(first, second, strict=True):
-        product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
-        total = total.to(product.device) + product.sum()
-    for tensors in (first, second):
-        squares = torch.zeros((), dtype=torch.float64, device=total.device)
-        for tensor in tensors:
-            squares = squares + tensor.detach().abs().to(torch.float64).square().sum()
-        lengths.append(squares.sqrt())
-    return total, lengths[0] * lengths[1]

@@ -31,6 +31,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     get_unwrapped,
+    has_saved_result,
     is_functorch_wrapped_tensor,
     is_view,
     lacks_gradient,
@@ -295,12 +296,10 @@ class Watch(FunctionMode):
             return self._leave(func, args, kwargs, given)
         pure = self._pure(name, args) if changes else None
         if pure is not None:
+            name = "index_put" if name == "__setitem__" else name.rstrip("_")
             first = self._unread(leaves, given)
             result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
-            self._instead[id(args[0])] = result
-            name = "index_put" if name == "__setitem__" else name.rstrip("_")
-            self._follow(name, Done(func, args, kwargs, given, result))
-            self._supersede(leaves[0], args[0])
+            self._put(result, leaves[0], args[0], name, Done(func, args, kwargs, given, result))
             return leaves[0]
         self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
@@ -349,9 +348,17 @@ class Watch(FunctionMode):
             return _with_items
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
 
+    def _put(
+        self, result: torch.Tensor, leaf: torch.Tensor, tensor: torch.Tensor, name: str, done: Done
+    ) -> None:
+        """Let a result take the place of a tensor, as which a rule knows it from here on."""
+        self._instead[id(tensor)] = result
+        self._follow(name, done)
+        self._supersede(leaf, tensor)
+
     def _may_be_saved(self, tensor: torch.Tensor) -> bool:
         """Whether autograd may have saved a tensor: as what a function read, or as its result."""
-        return id(tensor) in self._read or any(hasattr(n, "_saved_result") for n in nodes(tensor))
+        return id(tensor) in self._read or any(map(has_saved_result, nodes(tensor)))
 
     def _unread(
         self, leaves: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
