@@ -334,12 +334,21 @@ def _added(e, g):
     return e * g
 
 
+def _given_out(e, g):
+    made, again = torch.empty_like(e), torch.empty(5, dtype=e.dtype)
+    torch.mul(e, e, out=made)
+    made.sqrt_()
+    torch.mul(made, g, out=again)
+    return torch.add(again, 0, out=again)
+
+
 # What is computed of x, and its gradient of exp(x), which is changed in place.
 WRITTEN = {
     "moved": (lambda x: x.exp().unfold(0, 3, 1).sum(-1), _moved),
     "items": (lambda x: x.exp() - ENDS * x, _items),
     "overwritten": (lambda x: x.exp() * (1 - ENDS), _overwritten),
     "added": (lambda x: x.exp() + ENDS * x, _added),
+    "given out": (torch.exp, _given_out),
 }
 
 

@@ -299,7 +299,7 @@ def _fit(gradient: torch.Tensor | None, meta: Meta) -> torch.Tensor:
     if gradient is None:
         return torch.zeros(shape, dtype=dtype, device=device)
     if gradient.shape != shape:
-        gradient = gradient.sum_tosize_of(shape) if gradient.dim() >= len(shape) else gradient
+        gradient = gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient
         gradient = gradient.expand(shape)
     if gradient.dtype is not dtype:
         gradient = gradient.real if not dtype.is_complex and gradient.is_complex() else gradient

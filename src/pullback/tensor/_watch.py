@@ -294,13 +294,10 @@ class Watch(FunctionMode):
             args, kwargs = _swap(args, swapped), _swap(kwargs, swapped)
         if func in LEAVING:
             return self._leave(func, args, kwargs, given)
-        pure = self._pure(name, args) if changes else None
-        if pure is not None:
-            name = "index_put" if name == "__setitem__" else name.rstrip("_")
-            first = self._unread(leaves, given)
-            result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
-            self._put(result, leaves[0], args[0], name, Done(func, args, kwargs, given, result))
-            return leaves[0]
+        pairs = list(zip(leaves, given, strict=True)) if changes or "out" in kwargs else ()
+        written = self._replace(func, args, kwargs, pairs) if pairs else None
+        if written is not None:
+            return written
         self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
@@ -338,23 +335,57 @@ class Watch(FunctionMode):
         writes = items or (ends_in_place(name) and not kept)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
-        tensor = args[0]
-        _ = tensor.grad_fn  # else torch takes a view whose base has changed for a leaf
-        if is_viewing(tensor) or memory_of(tensor) in self._viewed:
-            return None
-        if id(tensor) not in self._known or not is_differentiable(tensor):
+        if not self._is_alone(args[0]):
             return None
         if items:
             return _with_items
         return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
 
-    def _put(
-        self, result: torch.Tensor, leaf: torch.Tensor, tensor: torch.Tensor, name: str, done: Done
-    ) -> None:
-        """Let a result take the place of a tensor, as which a rule knows it from here on."""
-        self._instead[id(tensor)] = result
-        self._follow(name, done)
-        self._supersede(leaf, tensor)
+    def _is_alone(self, tensor: torch.Tensor) -> bool:
+        """Whether another tensor may take the place of one: no view shares its memory."""
+        _ = tensor.grad_fn  # else torch takes a view whose base has changed for a leaf
+        if is_viewing(tensor) or memory_of(tensor) in self._viewed:
+            return False
+        return id(tensor) in self._known and is_differentiable(tensor)
+
+    def _replace(
+        self, func: Any, args: Any, kwargs: Any, leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor | None:
+        """Let what a function writes take the place of what it writes to, which is returned.
+
+        Arguments:
+            func: the function.
+            args: its arguments.
+            kwargs: those by name.
+            leaves: the tensors that a rule has given, each with what stands for it now.
+        """
+        name, changes, _, _ = facts(func)
+        pure = self._pure(name, args) if changes else None
+        if pure is not None:
+            target, given = args[0], [now for _, now in leaves]
+            name = "index_put" if name == "__setitem__" else name.rstrip("_")
+            first = self._unread([leaf for leaf, _ in leaves], given)
+            result = pure(first, *args[1:], **kwargs)
+        else:
+            target, kwargs = kwargs.get("out"), {k: v for k, v in kwargs.items() if k != "out"}
+            given = tensors_in(*args, *kwargs.values())
+            if not self._is_replaced(target, given):
+                return None
+            result = func(*args, **kwargs)
+            if not isinstance(result, torch.Tensor) or result.shape != target.shape:
+                return None  # torch gives another shape to the tensor itself
+            self._read.update(map(id, given))
+        result = result.to(target.dtype)
+        self._instead[id(target)] = result
+        self._follow(name, Done(func, args, kwargs, given, result))
+        leaf = next(leaf for leaf, now in leaves if now is target)
+        self._supersede(leaf, target)
+        return leaf
+
+    def _is_replaced(self, out: Any, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a result takes the place of ``out``, where autograd writes no history."""
+        known = isinstance(out, torch.Tensor) and self._is_alone(out)
+        return known and any(map(self._tracks, given))
 
     def _may_be_saved(self, tensor: torch.Tensor) -> bool:
         """Whether autograd may have saved a tensor: as what a function read, or as its result."""
