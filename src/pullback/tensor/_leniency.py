@@ -7,7 +7,6 @@ computed.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,6 @@ from pullback.internal.torch import (
     current_interpreter,
     drops_writes,
     from_functional_tensor,
-    get_interpreter_stack,
     is_functional_tensor,
     is_legacy_batchedtensor,
     is_of_an_operator,
@@ -35,8 +33,8 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._errors import Raised
 from pullback.tensor._functions import DECIDING, LEAVING
+from pullback.tensor._levels import indexed
 from pullback.tensor._operations import name_of, tensors_in, writes_into_a_view
-from pullback.tensor._structure import replaced
 from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
@@ -61,8 +59,9 @@ class _Leniency(FunctionMode):
             return args[0]  # for .data torch would end the process
         if func == _DATA:
             return args[0].detach()
-        if func in _BY_INDEX and len(_vmaps()) > 1:
-            args = (args[0], replaced(args[1], functools.partial(_in_all, args[0])), *args[2:])
+        written = indexed(*args, **(kwargs or {})) if func in _BY_INDEX else None
+        if written is not None:
+            return args[0].copy_(written)
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         if func in _PRIVATE and any(map(self._is_no_leaf, _asked(func, args, kwargs or {}))):
@@ -97,22 +96,6 @@ class _Leniency(FunctionMode):
 
 
 _BY_INDEX = {_tensor.__setitem__, _tensor.index_put_, torch.index_put_}
-
-
-def _vmaps() -> list[Any]:
-    return [it for it in get_interpreter_stack() or () if it.key() == TransformType.Vmap]
-
-
-def _in_all(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """An index that is batched wherever a tensor is that is written to by it.
-
-    Where it is batched by an outer level of vmap and not by an inner one, torch (2.13) writes the
-    values of other items, or raises.
-    """
-    if index.dtype is torch.bool or index.dtype is torch.uint8:
-        return index
-    return index + tensor.new_zeros((), dtype=index.dtype, device=index.device)
-
 
 # What asks for a private derivative, and how many of its arguments need a graph.
 _PRIVATE: dict[Any, int] = {torch.autograd.grad: 2, torch.autograd.backward: 1, _tensor.backward: 1}

@@ -53,6 +53,7 @@ from pullback.tensor._functions import (
 )
 from pullback.tensor._levels import (
     alive,
+    indexed,
     is_differentiable,
     is_viewing,
     memory_of,
@@ -780,8 +781,10 @@ def _copy(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> tor
 
 
 def _with_items(tensor: torch.Tensor, index: Any, values: Any) -> torch.Tensor:
-    result = tensor.clone()
-    result[index] = values
+    result = indexed(tensor, index, values)
+    if result is None:
+        result = tensor.clone()
+        result[index] = values
     return result
 
 
