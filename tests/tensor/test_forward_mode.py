@@ -181,3 +181,23 @@ def test_a_tangent_that_is_differentiated_reads_what_was_saved_for_forward():
     torch.testing.assert_close(
         slope(SavedInAnotherOrder.apply), slope(lambda x, y: x.exp() * y.sin())
     )
+
+
+class Unsummed(torch.autograd.Function):
+    """x + y, whose backward leaves it to autograd to sum over what was broadcast."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return x + y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+
+def test_a_gradient_that_autograd_sums_is_transposed():
+    x, y = torch.ones(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+    agree(
+        torch.func.jvp(pullback.complete(Unsummed).apply, (x, y), (x, 2 * y))[1],
+        torch.full((2, 3), 3.0, dtype=torch.float64),
+    )

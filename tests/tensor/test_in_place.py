@@ -307,3 +307,76 @@ def test_a_change_of_shape_in_place_is_followed_or_refused(name):
         assert name == "after mul_" and "changes the shape" in str(error)  # noqa: PT017, PT018
         return
     torch.testing.assert_close(got, want)
+
+
+ENDS = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+
+
+def _moved(e, g):
+    wide = torch.zeros_like(e)
+    for j in range(3):  # each piece is read, and written again
+        wide[j : j + g.shape[0]] += g
+    return e * wide
+
+
+def _items(e, g):
+    e[torch.tensor([0, 2])] -= 1
+    return e * g
+
+
+def _overwritten(e, g):
+    e[torch.tensor([0, 2])] = 0.0
+    return e * g
+
+
+def _added(e, g):
+    e.scatter_add_(0, torch.tensor([0, 2]), torch.ones(2, dtype=e.dtype))
+    return e * g
+
+
+def _given_out(e, g):
+    made, again = torch.empty_like(e), torch.empty(5, dtype=e.dtype)
+    torch.mul(e, e, out=made)
+    made.sqrt_()
+    torch.mul(made, g, out=again)
+    return torch.add(again, 0, out=again)
+
+
+# What is computed of x, and its gradient of exp(x), which is changed in place.
+WRITTEN = {
+    "moved": (lambda x: x.exp().unfold(0, 3, 1).sum(-1), _moved),
+    "items": (lambda x: x.exp() - ENDS * x, _items),
+    "overwritten": (lambda x: x.exp() * (1 - ENDS), _overwritten),
+    "added": (lambda x: x.exp() + ENDS * x, _added),
+    "given out": (torch.exp, _given_out),
+}
+
+
+def _twice(f, x):
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad((f(x) ** 2).sum(), x, create_graph=True)
+    return torch.autograd.grad((slope**3).sum(), x)[0]
+
+
+def _slope_of_tangent(f, x):
+    return func.grad(lambda x: (func.jvp(f, (x,), (x.detach() + 1,))[1] ** 2).sum())(x)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("kept", ["an input", "a residual"])
+@pytest.mark.parametrize("ask", [_twice, _slope_of_tangent])
+def test_backward_writes_into_what_it_has_made(name, kept, ask):
+    formula, rule = WRITTEN[name]
+
+    class Written(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x if kept == "an input" else x + 0)
+            return formula(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return rule(ctx.saved_tensors[0].exp(), g)
+
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    agree(ask(pullback.complete(Written).apply, x), ask(formula, x))

@@ -240,3 +240,130 @@ def test_items_with_shapes_of_their_own_are_refused_by_name(batching):
     with pytest.raises(UnsupportedError, match="another shape for another item") as caught:
         torch.vmap(pullback.complete(Positive, batching=batching).apply)(given)
     assert caught.value.given == "shapes [(1,), (2,)]"
+
+
+class Looped(torch.autograd.Function):
+    """x ** 2, with a decision of Python, so that items run one after the other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(2 * x if int(x.argmax()) >= 0 else x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (slope,) = ctx.saved_tensors
+        return slope * g
+
+
+def _tangents(f):
+    return func.vmap(lambda x: func.jvp(f, (x,), (torch.ones_like(x),))[1])
+
+
+AROUND_TANGENTS = {
+    "jvp": lambda f, x: func.jvp(_tangents(f), (x,), (x,))[1],
+    "grad": lambda f, x: func.grad(lambda x: _tangents(f)(x).square().sum())(x),
+    "jacfwd": lambda f, x: func.jacfwd(_tangents(f))(x),
+    "jacrev": lambda f, x: func.jacrev(_tangents(f))(x),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_TANGENTS)
+@pytest.mark.parametrize("batching", ["auto", "loop"])
+def test_tangents_of_items_are_differentiated_or_refused(name, batching):
+    ask, x = AROUND_TANGENTS[name], torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
+    function = pullback.complete(Looped, batching=batching).apply
+    try:
+        got = ask(function, x)
+    except UnsupportedError:
+        assert batching == "loop"
+        return
+    agree(got, ask(torch.square, x))
+
+
+def _scattered(kept, g):
+    (index,) = kept
+    return torch.zeros(5, dtype=g.dtype).scatter_add_(0, index, g)
+
+
+def _by_index(kept, g):
+    slope = torch.zeros(5, dtype=g.dtype)
+    slope[kept[0]] = g
+    return slope
+
+
+def _of_the_cotangent(kept, g):
+    slope = g.new_zeros(5)
+    slope[kept[0]] = g
+    return slope
+
+
+def _put(kept, g):
+    return torch.zeros(5, dtype=g.dtype).index_put_((kept[0],), g, accumulate=True)
+
+
+def _of_a_piece(kept, g):
+    wide = torch.zeros(5, 1, dtype=g.dtype)
+    wide.view(-1).index_add_(0, kept[0], g)
+    return wide[:, 0]
+
+
+def _makes_slopes(rule):
+    class Chosen(torch.autograd.Function):
+        """The three largest of five numbers; backward writes into zeros that it makes."""
+
+        @staticmethod
+        def forward(ctx, x):
+            _, index = x.topk(3)
+            ctx.save_for_backward(index)
+            return x.gather(0, index)
+
+        @staticmethod
+        def backward(ctx, g):
+            return rule(ctx.saved_tensors, g)
+
+    return Chosen
+
+
+def _largest(x):
+    return x.sort(descending=True).values[:3]
+
+
+ROWS = torch.tensor([[0.1, 0.7, 0.3, 0.9, 0.2], [0.8, 0.4, 0.6, 0.1, 0.5]], dtype=torch.float64)
+BATCHES = {
+    "jacrev": lambda f: func.jacrev(f)(ROWS[0]),
+    "hessian": lambda f: func.hessian(lambda x: f(x).prod())(ROWS[0]),
+    "vmap of grad": lambda f: func.vmap(func.grad(lambda x: f(x).prod()))(ROWS),
+    "grad of vmap": lambda f: func.grad(lambda x: func.vmap(f)(x).prod(1).sum())(ROWS),
+    "vmap of jacrev": lambda f: func.vmap(func.jacrev(lambda x: f(x).cumsum(0)))(ROWS),
+    "vmap of hessian": lambda f: func.vmap(func.hessian(lambda x: f(x).prod()))(ROWS),
+}
+
+
+@pytest.mark.parametrize("rule", [_scattered, _by_index, _of_the_cotangent, _put, _of_a_piece])
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("batching", ["derived", "auto"])
+def test_a_batch_is_written_into_what_a_rule_makes(rule, name, batching):
+    function = pullback.complete(_makes_slopes(rule), batching=batching).apply
+    agree(BATCHES[name](function), BATCHES[name](_largest))
+
+
+def test_what_a_rule_keeps_for_other_calls_is_no_batch():
+    masks = {}
+
+    class Masked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            total = torch.zeros(3, dtype=x.dtype)
+            total += x
+            if "mask" not in masks:
+                masks["mask"] = torch.ones(3, 3, dtype=x.dtype).tril()
+            return masks["mask"] @ total
+
+        @staticmethod
+        def backward(ctx, g):
+            return masks["mask"].mT @ g
+
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    agree(func.vmap(pullback.complete(Masked).apply)(torch.stack([x, x])), x.cumsum(0).expand(2, 3))
+    agree(pullback.complete(Masked).apply(x), x.cumsum(0))

@@ -46,7 +46,8 @@ __all__ = [
     "disable_torch_function", "drops_writes", "end_what_a_graph_began", "forward_hooks_of",
     "forward_level", "free_symbols", "from_functional_tensor", "function_behind", "function_of",
     "fused_function", "get_interpreter_stack", "get_unwrapped", "graph_break", "graph_is_kept",
-    "has_kernel", "has_own_fake", "hint_of", "innermost", "is_any_autocast_enabled",
+    "has_kernel", "has_own_fake", "has_saved_result", "hint_of", "innermost",
+    "is_any_autocast_enabled",
     "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
     "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
@@ -312,6 +313,11 @@ def function_of(node: object) -> Any:
 def answer_by(ctx: object, function: type) -> None:
     """Let the methods of another Function answer where the node of a context is asked."""
     object.__setattr__(ctx, "_forward_cls", function)
+
+
+def has_saved_result(node: Any) -> bool:
+    """Whether a node of the graph has saved what its function gave, as that of exp has."""
+    return hasattr(node, "_saved_result")
 
 
 def metadata_of(node: Any) -> tuple[Any, ...]:

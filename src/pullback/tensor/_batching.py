@@ -1,7 +1,8 @@
 """Batching where torch's generated rule does not serve: the author's rule, or item by item."""
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Never
 
 import torch
@@ -25,12 +26,15 @@ from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._errors import Raised, named
+from pullback.tensor._fresh import Fresh
+from pullback.tensor._operations import tensors_in
 from pullback.tensor._structure import flatten, unflatten, without_values
 
 __all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
 
 _MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
 
+_WRITTEN = 16  # tensors that a rule makes and writes to, found by one more run each
 _MANY = 100  # items of a batch that are not run one by one without a word
 
 
@@ -87,6 +91,9 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
 def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
     """Make author code run under vmap as its Function declares.
 
+    It runs as it is; where torch cannot batch that, with tensors that it makes and writes to
+    batched; and where it may, item by item.
+
     Arguments:
         run: takes trees of tensors; gives a sequence of tensors.
         call: the application. Where its forward has run item by item, so does its backward.
@@ -101,21 +108,39 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
         call.looped = call.looped or definition.batching == "loop"
         if call.looped:
             return looped(*arguments)
-        if definition.batching == "derived":
-            with named(f"Batching of {definition.name} cannot be derived", _MEND):
-                return run(*arguments)
-        try:
+        with _attempt(call):
             return run(*arguments)
-        except Exception as error:
-            if isinstance(error, PullbackError) and not isinstance(error, Raised):
-                raise
-            if is_raised_by_tracing(error):
-                raise
+        tensors, places = tensors_in(*arguments), set[int]()
+        while len(places) <= _WRITTEN:
+            fresh = Fresh(tensors, places)
+            with _attempt(call), fresh:
+                return run(*arguments)
+            if fresh.refused <= places:
+                break
+            places |= fresh.refused
+        with named(f"Batching of {definition.name} cannot be derived", _MEND):
+            if definition.batching == "derived":
+                with Fresh(tensors, places):
+                    return run(*arguments)
             call.looped = True
-            with named(f"Batching of {definition.name} cannot be derived", _MEND):
-                return looped(*arguments)
+            return looped(*arguments)
 
     return either
+
+
+@contextlib.contextmanager
+def _attempt(call: Call) -> Iterator[None]:
+    """Go on where rules raise: another way to batch them is left."""
+    before, call.tentative = call.tentative, True
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PullbackError) and not isinstance(error, Raised):
+            raise
+        if is_raised_by_tracing(error):
+            raise
+    finally:
+        call.tentative = before
 
 
 def share_batch(

@@ -77,6 +77,7 @@ class Call:
     saved_for_forward: list[Place]
     single: bool = True
     slots: dict[str, Any]  # attributes that hold tensors, with places instead
+    tentative: bool = False  # another way to batch the rules is left
     transformed: bool = False  # by torch.func or dual numbers, at some level
 
     def __init__(self, definition: Definition, template: Template) -> None:

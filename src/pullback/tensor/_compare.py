@@ -8,12 +8,13 @@ would be a quarter of the number itself.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from pullback.tensor._levels import concrete
 
-__all__ = ["agree", "equals_one_of"]
+__all__ = ["agree", "equals_one_of", "inner", "size_of"]
 
 
 def agree(
@@ -71,3 +72,26 @@ def equals_one_of(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor
         for one in plain
         for other in made
     )
+
+
+def size_of(tensors: Sequence[Any]) -> torch.Tensor:
+    """The sum of all magnitudes."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in tensors:
+        size = tensor.detach().abs().sum(dtype=torch.float64)
+        total = total.to(size.device) + size
+    return total
+
+
+def inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The inner product, and the product of the lengths, which bounds what may cancel in it."""
+    total, lengths = torch.zeros((), dtype=torch.float64), []
+    for a, b in zip(first, second, strict=True):
+        product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
+        total = total.to(product.device) + product.sum()
+    for tensors in (first, second):
+        squares = torch.zeros((), dtype=torch.float64, device=total.device)
+        for tensor in tensors:
+            squares = squares + tensor.detach().abs().to(torch.float64).square().sum()
+        lengths.append(squares.sqrt())
+    return total, lengths[0] * lengths[1]

@@ -204,13 +204,7 @@ class _Engine(torch.autograd.Function):
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Any, ...]:
         call: Call = ctx.call
         saved = dict(zip(call.needed, ctx.saved_tensors, strict=True))
-
-        def run(kept: Any, tangents: Any) -> Any:
-            return push(call, kept, tangents)
-
-        if call.looped:
-            run = batched(run, call)
-        results = list(run(saved, grad_inputs[1:]))
+        results = push(call, saved, grad_inputs[1:])
         for i in getattr(ctx, "unmarked", ()):
             results[i] = zeros(call.outputs[i])
         first = len(call.needs) + call.count

@@ -31,8 +31,10 @@ from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
+from pullback.tensor._batching import batched
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
+from pullback.tensor._compare import inner, size_of
 from pullback.tensor._context import Context
 from pullback.tensor._errors import Raised, named
 from pullback.tensor._levels import (
@@ -81,13 +83,20 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
             mend="Write jvp(ctx, *tangents), or keep the memory.",
         )
     # torch runs jvp with forward gradients switched off, which makes nested forward mode silently
-    # zero. They are on here, so this level's own tangents are taken off first.
-    with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
-        application = Application(call, {place: primal(tensor) for place, tensor in saved.items()})
-        given = [*application.kept.values(), *tangents]
-        if are_differentiated_below(given):
-            return with_gradients(lambda: _push_beyond(application, tangents))
-        return _push_once(application, tangents)
+    # zero. They are on here, so this level's own tangents are taken off first: item by item, the
+    # rules run below this level, where the innermost tangents are another one's.
+    with set_forward_mode(True):
+        saved = {place: primal(tensor) for place, tensor in saved.items()}
+        beyond = are_differentiated_below([*saved.values(), *tangents])
+
+    def run(kept: dict[int, Any], tangents: Tangents) -> list[torch.Tensor | None]:
+        application = Application(call, kept)
+        with set_forward_mode(True), torch.set_grad_enabled(call.grad_enabled):
+            if beyond:
+                return with_gradients(lambda: _push_beyond(application, tangents))
+            return _push_once(application, tangents)
+
+    return list(batched(run, call)(saved, tangents))
 
 
 def _push_once(application: Application, tangents: Tangents) -> list[torch.Tensor | None]:
@@ -119,6 +128,8 @@ def _push_beyond(application: Application, tangents: Tangents) -> list[torch.Ten
                 return _compute(application, context, tangents, watch)
         return _push_again(application, tangents, detaches=call.definition.detaches)
     except UnsupportedError as error:
+        if call.tentative and isinstance(error, Raised):
+            raise
         count = len(application.kept)
 
         def compute(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -362,36 +373,13 @@ def _is_transpose(
     limits: Sequence[torch.finfo],
 ) -> bool:
     """Check ``<w, J v> = <b(w), v>`` to the precision of the dtypes, beside what is subnormal."""
-    left, left_scale = _inner(cotangents, pushed)
-    right, right_scale = _inner(gradients, tangents)
+    left, left_scale = inner(cotangents, pushed)
+    right, right_scale = inner(gradients, tangents)
     eps = max(each.eps for each in limits)
     floor = 8 * max(each.smallest_normal * each.eps for each in limits)
     allowed = min(256 * eps, 0.1) * (left_scale + right_scale)
-    allowed = allowed + floor * (_size(cotangents) + _size(tangents))
+    allowed = allowed + floor * (size_of(cotangents) + size_of(tangents))
     difference, bound = concrete(left - right), concrete(allowed)
     if difference is None or bound is None or difference.shape != bound.shape:
         return True
     return not bool((difference.abs() > bound).any())
-
-
-def _size(tensors: Sequence[Any]) -> torch.Tensor:
-    """The sum of all magnitudes."""
-    total = torch.zeros((), dtype=torch.float64)
-    for tensor in tensors:
-        size = tensor.detach().abs().sum(dtype=torch.float64)
-        total = total.to(size.device) + size
-    return total
-
-
-def _inner(first: Sequence[Any], second: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inner product, and the product of the lengths, which bounds what may cancel in it."""
-    total, lengths = torch.zeros((), dtype=torch.float64), []
-    for a, b in zip(first, second, strict=True):
-        product = (torch.conj(a.detach()) * b.detach()).real.to(torch.float64)
-        total = total.to(product.device) + product.sum()
-    for tensors in (first, second):
-        squares = torch.zeros((), dtype=torch.float64, device=total.device)
-        for tensor in tensors:
-            squares = squares + tensor.detach().abs().to(torch.float64).square().sum()
-        lengths.append(squares.sqrt())
-    return total, lengths[0] * lengths[1]

@@ -33,6 +33,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._errors import Raised
 from pullback.tensor._functions import DECIDING, LEAVING
+from pullback.tensor._levels import indexed
 from pullback.tensor._operations import name_of, tensors_in, writes_into_a_view
 from pullback.tensor._watch import watching
 
@@ -58,6 +59,9 @@ class _Leniency(FunctionMode):
             return args[0]  # for .data torch would end the process
         if func == _DATA:
             return args[0].detach()
+        written = indexed(*args, **(kwargs or {})) if func in _BY_INDEX else None
+        if written is not None:
+            return args[0].copy_(written)
         if func == _REQUIRES_GRAD and id(args[0]) in self._needs:
             return self._needs[id(args[0])]
         if func in _PRIVATE and any(map(self._is_no_leaf, _asked(func, args, kwargs or {}))):
@@ -90,6 +94,8 @@ class _Leniency(FunctionMode):
             node = tensor.view_as(tensor).grad_fn
         return node is None or node.next_functions[0][0] is None
 
+
+_BY_INDEX = {_tensor.__setitem__, _tensor.index_put_, torch.index_put_}
 
 # What asks for a private derivative, and how many of its arguments need a graph.
 _PRIVATE: dict[Any, int] = {torch.autograd.grad: 2, torch.autograd.backward: 1, _tensor.backward: 1}

@@ -31,6 +31,7 @@ __all__ = [
     "apart",
     "are_differentiated_below",
     "concrete",
+    "indexed",
     "is_differentiable",
     "is_differentiated",
     "is_freed",
@@ -210,3 +211,25 @@ def memory_of(tensor: torch.Tensor) -> int:
     inside = innermost(tensor)
     known = inside.layout is torch.strided and not is_legacy_batchedtensor(inside)
     return storage_of(inside) if known else id(tensor)
+
+
+def indexed(
+    tensor: torch.Tensor, indices: Any, values: Any, accumulate: bool = False
+) -> torch.Tensor | None:
+    """What a tensor is with values at an index, out of place; ``None`` where torch may write them.
+
+    Below several levels of vmap, torch (2.13) writes the values of other items, or raises, where
+    what is written is batched by a level that does not batch the index.
+    """
+    levels = get_interpreter_stack() or ()
+    parts = tuple(indices) if isinstance(indices, (tuple, list)) else (indices,)
+    tensors = [isinstance(part, torch.Tensor) for part in parts]
+    whole = [isinstance(part, slice) and part == slice(None) for part in parts]
+    plain = all(map(max, tensors, whole))
+    if sum(level.key() == TransformType.Vmap for level in levels) < 2 or not plain:
+        return None
+    one = values if isinstance(values, torch.Tensor) else tensor.new_full((), values)
+    while one.dim() and one.shape[0] == 1:  # as an assignment takes it
+        one = one[0]
+    places = [part if isinstance(part, torch.Tensor) else None for part in parts]
+    return torch.ops.aten.index_put(tensor, places, one.to(tensor.dtype), accumulate)

@@ -50,7 +50,9 @@ _ALL = frozenset(
     """.split()
 )
 _ZEROS = frozenset(("new_zeros", "zero_", "zeros", "zeros_like"))
-_WRITES = frozenset(("__setitem__", "index_add", "index_add_", "scatter_add", "scatter_add_"))
+_WRITES = frozenset(
+    ("__setitem__", "index_add", "index_add_", "index_put", "scatter_add", "scatter_add_")
+)
 
 
 class Linearity:

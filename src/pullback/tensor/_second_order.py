@@ -157,7 +157,7 @@ def _named(call: Call, watch: Watch | None = None) -> Iterator[list[UnsupportedE
     except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        if is_raised_by_tracing(error):
+        if is_raised_by_tracing(error) or call.tentative:
             raise
         first = str(error).strip().split("\n")[0][:200]
         why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"

@@ -31,6 +31,7 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     get_unwrapped,
+    has_saved_result,
     is_functorch_wrapped_tensor,
     is_view,
     lacks_gradient,
@@ -54,6 +55,7 @@ from pullback.tensor._functions import (
 )
 from pullback.tensor._levels import (
     alive,
+    indexed,
     is_differentiable,
     is_viewing,
     memory_of,
@@ -295,14 +297,10 @@ class Watch(FunctionMode):
             args, kwargs = _swap(args, swapped), _swap(kwargs, swapped)
         if func in LEAVING:
             return self._leave(func, args, kwargs, given)
-        pure = self._pure(name, args) if changes else None
-        if pure is not None:
-            first = self._unread(leaves, given)
-            result = pure(first, *args[1:], **kwargs).to(args[0].dtype)
-            self._instead[id(args[0])] = result
-            self._follow(name.rstrip("_"), Done(func, args, kwargs, given, result))
-            self._supersede(leaves[0], args[0])
-            return leaves[0]
+        pairs = list(zip(leaves, given, strict=True)) if changes or "out" in kwargs else ()
+        written = self._replace(func, args, kwargs, pairs) if pairs else None
+        if written is not None:
+            return written
         self._read.update(map(id, given))
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
@@ -335,17 +333,66 @@ class Watch(FunctionMode):
         new value is another tensor, which takes its place from here on.
         """
         copies = name == "copy_" and len(args) > 1 and isinstance(args[1], torch.Tensor)
+        items = name == "__setitem__" and self._may_be_saved(args[0])
         kept = not copies and (name in OVERWRITING or name in RESHAPING)
-        writes = ends_in_place(name) and not kept
+        writes = items or (ends_in_place(name) and not kept)
         if not writes or not isinstance(args[0], torch.Tensor):
             return None
-        tensor = args[0]
+        if not self._is_alone(args[0]):
+            return None
+        if items:
+            return _with_items
+        return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
+
+    def _is_alone(self, tensor: torch.Tensor) -> bool:
+        """Whether another tensor may take the place of one: no view shares its memory."""
         _ = tensor.grad_fn  # else torch takes a view whose base has changed for a leaf
         if is_viewing(tensor) or memory_of(tensor) in self._viewed:
-            return None
-        if id(tensor) not in self._known or not is_differentiable(tensor):
-            return None
-        return _copy if copies else getattr(_tensor, name.rstrip("_"), None)
+            return False
+        return id(tensor) in self._known and is_differentiable(tensor)
+
+    def _replace(
+        self, func: Any, args: Any, kwargs: Any, leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor | None:
+        """Let what a function writes take the place of what it writes to, which is returned.
+
+        Arguments:
+            func: the function.
+            args: its arguments.
+            kwargs: those by name.
+            leaves: the tensors that a rule has given, each with what stands for it now.
+        """
+        name, changes, _, _ = facts(func)
+        pure = self._pure(name, args) if changes else None
+        if pure is not None:
+            target, given = args[0], [now for _, now in leaves]
+            name = "index_put" if name == "__setitem__" else name.rstrip("_")
+            first = self._unread([leaf for leaf, _ in leaves], given)
+            result = pure(first, *args[1:], **kwargs)
+        else:
+            target, kwargs = kwargs.get("out"), {k: v for k, v in kwargs.items() if k != "out"}
+            given = tensors_in(*args, *kwargs.values())
+            if not self._is_replaced(target, given):
+                return None
+            result = func(*args, **kwargs)
+            if not isinstance(result, torch.Tensor) or result.shape != target.shape:
+                return None  # torch gives another shape to the tensor itself
+            self._read.update(map(id, given))
+        result = result.to(target.dtype)
+        self._instead[id(target)] = result
+        self._follow(name, Done(func, args, kwargs, given, result))
+        leaf = next(leaf for leaf, now in leaves if now is target)
+        self._supersede(leaf, target)
+        return leaf
+
+    def _is_replaced(self, out: Any, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a result takes the place of ``out``, where autograd writes no history."""
+        known = isinstance(out, torch.Tensor) and self._is_alone(out)
+        return known and any(map(self._tracks, given))
+
+    def _may_be_saved(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd may have saved a tensor: as what a function read, or as its result."""
+        return id(tensor) in self._read or any(map(has_saved_result, nodes(tensor)))
 
     def _unread(
         self, leaves: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
@@ -353,7 +400,7 @@ class Watch(FunctionMode):
         """What is read in the place of a tensor that is changed; autograd may save it."""
         first, *others = given
         alone = first is leaves[0] and not any(first is other for other in others)
-        if first.requires_grad or not alone or id(first) in self._read:
+        if _levels(first) or not alone or id(first) in self._read:
             return first
         self._unwritten.append(first)
         return first.clone()
@@ -563,9 +610,10 @@ class Watch(FunctionMode):
     def _keep_made(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._keep(tensor, given)
         memory = memory_of(tensor)
+        is_given = any(other is tensor for other in given)  # by what changes it, and makes no view
         if is_viewing(tensor):
             self._viewed.add(memory)
-        elif any(other is not tensor and memory_of(other) == memory for other in given):
+        elif not is_given and any(memory_of(other) == memory for other in given):
             self._keep_apart(tensor)
 
     def _keep_met(self, tensor: torch.Tensor) -> None:
@@ -740,6 +788,14 @@ def _is_whole(result: Any) -> bool:
 
 def _copy(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return source.to(tensor).expand(tensor.shape).clone()
+
+
+def _with_items(tensor: torch.Tensor, index: Any, values: Any) -> torch.Tensor:
+    result = indexed(tensor, index, values)
+    if result is None:
+        result = tensor.clone()
+        result[index] = values
+    return result
 
 
 def _holds_bits(tensor: torch.Tensor, name: str, given: Sequence[torch.Tensor]) -> bool:
