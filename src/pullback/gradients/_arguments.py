@@ -32,13 +32,6 @@ Dimensions = int | Sequence[int] | None
 
 def check_positive(number: Any, x: Tensor | None, function: str, name: str) -> float:
     """Return a plain positive number, or refuse what is none."""
-    if isinstance(number, Tensor):
-        raise ArgumentTypeError(
-            f"{function}: {name} is a tensor.",
-            given=f"{name} of shape {tuple(number.shape)}",
-            expected="a number",
-            mend=f"Pass {name}.item().",
-        )
     plain = check_number(number, function, name)
     if isinstance(plain, complex) or not plain > 0:
         raise ArgumentError(

@@ -66,7 +66,7 @@ class GradFactor(Function):
         """
         given = ctx.f if hasattr(ctx, "f") else ctx.saved_tensors[0]
         factor = _numeric(given)
-        of_x = multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
+        of_x = multiply(grad_y, factor)
         # Of a context of one's own nothing is asked but the factor, as there.
         learned = isinstance(given, Tensor) and any(getattr(ctx, "needs_input_grad", ())[1:])
         return of_x, torch.zeros_like(given) if learned else None
@@ -76,4 +76,6 @@ def _numeric(f: Any) -> Any:
     """A factor as torch multiplies by it: booleans, fractions and decimals as numbers."""
     if isinstance(f, bool | Fraction | Decimal):
         return float(f)
-    return f.float() if isinstance(f, Tensor) and f.dtype == torch.bool else f
+    if isinstance(f, Tensor) and f.dtype == torch.bool:
+        return f.float()
+    return widen(f) if isinstance(f, Tensor) and f.is_floating_point() else f
