@@ -144,6 +144,13 @@ def test_analyse_module(perceptron, name, keywords):
     assert "\x1b[" in coloured
 
 
+@pytest.mark.parametrize("gather", [tuple, list])
+def test_inputs_in_a_tuple_or_a_list(perceptron, gather):
+    model, x, g = perceptron
+    text = us.analyse_module(model, gather([x]), g, syntax_highlight=False)
+    assert text == RECORDED["analyse"]
+
+
 def test_scale_tracker(perceptron):
     _, x, _ = perceptron
     pair = us.ScalePair()

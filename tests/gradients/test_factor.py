@@ -142,11 +142,11 @@ def test_a_whole_threshold_keeps_its_digits():
     ("call", "named"),
     [
         (lambda f: room.scale_gradient(torch.ones(3), f), True),
-        (lambda f: room.ScaleGradient(f), True),
+        (room.ScaleGradient, True),
         (lambda f: room.clip_gradient(torch.ones(3), f), False),
         (lambda f: room.noise_gradient(torch.ones(3), f), False),
         (lambda f: room.straight_through_threshold(torch.ones(3), torch.tensor(f)), False),
-        (lambda f: room.NoiseGradient(f), False),
+        (room.NoiseGradient, False),
     ],
     ids=range(6),
 )

@@ -124,9 +124,9 @@ class FPFormat:
             return None
         shape = (*x.shape, 2) if x.is_complex() else x.shape
         kept = torch.randint(0, 2**self.srbits, shape, dtype=torch.int32, device=x.device)
-        # With fewer random bits than bits to round away, the middle of each step is unbiased.
-        middle = 0.5 if self.srbits < _SINGLE - self.mantissa_bits else 0.0
-        return (kept + middle).to(torch.float64) / 2**self.srbits
+        # The middle of each step is unbiased where there are more bits to round away than random
+        # ones, as float64 has, and subnormal numbers; of others no bit is below the random ones.
+        return (kept.to(torch.float64) + 0.5) / 2**self.srbits
 
 
 @checked

@@ -198,7 +198,7 @@ def analyse_module(
     traced = trace_deeply(
         module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
     )
-    values = inputs if isinstance(inputs, tuple) else (inputs,)
+    values = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     code = annotate_graph(traced, std_of, values, backward, every_input=False)
     for long, short in _SHORT.items():
         code = code.replace(long, short)
