@@ -93,12 +93,12 @@ CENTRAL = Differences(
 class Held:
     """Accelerations, each held over its step; sample 0 is the start, the last action is not used.
 
-    With a step dt, ``v' = v + dt a`` and ``q' = q + dt v + weight dt^2 a``, with the velocity
-    before the step: 1/2 for the exact integral, 1 for semi-implicit Euler.
+    With a step dt, ``v' = v + dt a`` and, with the velocity before the step,
+    ``q' = q + dt v + dt^2 a / 2`` by the exact integral or ``q' = q + dt v + dt^2 a`` by
+    semi-implicit Euler.
     """
 
     method: Method
-    weight: float
 
     def move(self, u: Tensor, starts: Starts, traj_dt: Tensor) -> Four:
         """Return position, velocity, acceleration and jerk."""
@@ -112,8 +112,8 @@ class Held:
         return motion.position, motion.velocity, acceleration, pad(jerk, (0, 0, 1, 0))
 
 
-EXACT = Held("exact", 0.5)
-EULER = Held("semi_implicit_euler", 1.0)
+EXACT = Held("exact")
+EULER = Held("semi_implicit_euler")
 
 
 def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:
