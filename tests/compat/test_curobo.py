@@ -489,6 +489,23 @@ def test_a_rate_that_is_none_is_refused(name, wrong):
     assert all(torch.isfinite(part).all() for part in run(*given[:4], torch.tensor([1, 0])))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Clique")])
+def test_a_rate_is_held_with_its_powers_or_refused(name, dtype):
+    run, given = differentiable(name, 6)
+    tensors = [x.detach().to(dtype) for x in given[:4]]
+    for power in range(-320, 310, 3):
+        rate = torch.tensor([10.0**power], **F64)
+        try:
+            parts = run(*tensors, rate)
+        except ArgumentError:
+            assert not -15 <= power <= 9, power
+            continue
+        # What half precision is computed in holds more than it does.
+        assert not any(part.isnan().any() for part in parts), power
+        assert dtype == torch.float16 or all(part.isfinite().all() for part in parts), power
+
+
 @pytest.mark.parametrize("name", INDEXED)
 def test_indices_are_integers_and_tables_have_rows(name):
     u, table = torch.ones(2, 5, 3), torch.zeros(2, 3)
