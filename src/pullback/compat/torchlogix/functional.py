@@ -7,8 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import Factor, check_factor, check_tensor, multiply, widen
+from pullback.gradients._check import (
+    Factor,
+    check_factor,
+    check_strided,
+    check_tensor,
+    multiply,
+    widen,
+)
 from pullback.tensor import Function
 
 __all__ = ["GradFactor"]
@@ -40,13 +46,9 @@ class GradFactor(Function):
         Raises:
             ArgumentTypeError: ``x`` is no tensor, or ``f`` neither a number nor a tensor.
             ArgumentError: ``f`` does not broadcast to ``x``.
+            UnsupportedError: a sparse or nested ``x``.
         """
-        if not isinstance(x, Tensor):
-            raise ArgumentTypeError(
-                "GradFactor: x is not a tensor.",
-                given=f"x of type {type(x).__name__}",
-                expected="a torch.Tensor",
-            )
+        check_strided(x, "GradFactor")
         if isinstance(f, Tensor):
             ctx.save_for_backward(f)  # which notices where it is changed before backward
         else:
