@@ -285,6 +285,14 @@ def tensor_step_pos_clique(
 ) -> Any:
     """Set position, velocity, acceleration and jerk of a sequence and return it."""
     (position,) = _read(state, "position")
-    values = jit_tensor_step_pos_clique(act, position, *mask_matrix[:2], *fd_matrix[:3])
+    try:
+        matrices = [mask_matrix[0], mask_matrix[1], fd_matrix[0], fd_matrix[1], fd_matrix[2]]
+    except (TypeError, LookupError) as error:
+        raise ArgumentTypeError(
+            "mask_matrix or fd_matrix is not several matrices.",
+            given=f"a {type(mask_matrix).__name__} and a {type(fd_matrix).__name__}: {error}",
+            expected="two and three, as build_start_state_mask and build_fd_matrix make them",
+        ) from None
+    values = jit_tensor_step_pos_clique(act, position, *matrices)
     names = ("position", "velocity", "acceleration", "jerk")
     return _set(state_seq, **dict(zip(names, values, strict=True)))
