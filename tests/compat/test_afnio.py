@@ -361,6 +361,13 @@ def test_the_registry_of_models():
     assert get_model("another") is None
 
 
+@pytest.mark.parametrize("state", [{1: "a"}, {"a": [({None: "b"},)]}, [{True: 1}]])
+def test_keys_that_json_would_turn_into_texts_are_refused(tmp_path, state):
+    with pytest.raises(ArgumentTypeError, match="keys are no texts"):
+        hf.save(state, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
 def test_state_is_saved_as_json(tmp_path):
     module = cog.Module()
     module.prompt = cog.Parameter("a", role="p")

@@ -47,13 +47,11 @@ CALLS = {
         free="horizon device",
     ),
     "build_start_state_mask": call(curobo.build_start_state_mask, horizon=3, tensor_args=ARGS),
-    "format_to_tuple": call(us.format_to_tuple, format=us.FPFormat(4, 3)),
     "interpolate_kernel": call(curobo.interpolate_kernel, h=3, int_steps=8, tensor_args=ARGS),
     "sum_matrix": call(curobo.sum_matrix, h=3, int_steps=8, tensor_args=ARGS),
     "tensor_linspace": call(
         curobo.tensor_linspace, start_tensor=ARGS, end_tensor=2 * ARGS, steps=3
     ),
-    "tuple_to_format": call(us.tuple_to_format, t=(4, 3)),
 }
 
 
@@ -74,12 +72,6 @@ def test_a_wrong_argument_is_refused_by_its_name(name):
 def test_a_format_that_is_none(arguments):
     with pytest.raises(ArgumentError):
         us.FPFormat(*arguments)
-
-
-@pytest.mark.parametrize("pair", ["e5m2", (5,), (5, 2, 1), 5])
-def test_what_is_no_pair_of_numbers(pair):
-    with pytest.raises(ArgumentTypeError, match="as t"):
-        us.tuple_to_format(pair)
 
 
 @pytest.mark.parametrize("exponent_bits", range(2, 12))

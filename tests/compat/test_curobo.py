@@ -489,6 +489,23 @@ def test_a_rate_that_is_none_is_refused(name, wrong):
     assert all(torch.isfinite(part).all() for part in run(*given[:4], torch.tensor([1, 0])))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Clique")])
+def test_a_rate_is_held_with_its_powers_or_refused(name, dtype):
+    run, given = differentiable(name, 6)
+    tensors = [x.detach().to(dtype) for x in given[:4]]
+    for power in range(-320, 310, 3):
+        rate = torch.tensor([10.0**power], **F64)
+        try:
+            parts = run(*tensors, rate)
+        except ArgumentError:
+            assert not -15 <= power <= 9, power
+            continue
+        # What half precision is computed in holds more than it does.
+        assert not any(part.isnan().any() for part in parts), power
+        assert dtype == torch.float16 or all(part.isfinite().all() for part in parts), power
+
+
 @pytest.mark.parametrize("name", INDEXED)
 def test_indices_are_integers_and_tables_have_rows(name):
     u, table = torch.ones(2, 5, 3), torch.zeros(2, 3)
@@ -499,6 +516,27 @@ def test_indices_are_integers_and_tables_have_rows(name):
     for wrong in (table[0, 0], table[0], table[None]):
         with pytest.raises(ArgumentError, match="start_value does not fit"):
             apply(u, wrong, table, table, torch.tensor([0, 1]), *rest)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_rates_are_no_whole_numbers(dtype):
+    with pytest.raises(ArgumentTypeError, match="no whole numbers"):
+        curobo.build_clique_matrix(4, torch.full((4,), 0.3), dtype=dtype)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 4)], ids=str)
+def test_a_step_takes_any_batch(batch):
+    fd, sums = curobo.build_fd_matrix(5, dtype=torch.float64), torch.ones(5, 5, **F64).tril()
+    state, act = torch.randn(*batch, 1, 9, **F64), torch.randn(*batch, 5, 3, **F64)
+    for step in (curobo.tensor_step_vel, curobo.tensor_step_acc, curobo.tensor_step_jerk):
+        given = [torch.ones(5, **F64), 3, sums, fd]
+        got = step(state, act, torch.zeros(*batch, 5, 9, **F64), *given)
+        flat = (
+            state.reshape(-1, 9),
+            act.reshape(-1, 5, 3),
+            torch.zeros(act.numel() // 15, 5, 9, **F64),
+        )
+        torch.testing.assert_close(got.reshape(-1, 5, 9), step(*flat, *given))
 
 
 MATRIX, STATES = torch.eye(6), torch.zeros(2, 9)
@@ -516,9 +554,20 @@ WRONG_SHAPES = [
     lambda u: curobo.tensor_step_acc(STATES[:, :4], u, torch.zeros(2, 6, 9), None, 3, MATRIX),
     lambda u: curobo.step_acc_semi_euler(STATES, u, None, 2, MATRIX),
     lambda u: curobo.euler_integrate(u[:, :1], u, None, MATRIX[:5]),
+    lambda u: curobo.euler_integrate(torch.zeros(3, 1, 3), u, None, MATRIX),
+    lambda u: curobo.tensor_step_acc(STATES, u, torch.zeros(3, 6, 9), None, 3, MATRIX),
+    lambda u: curobo.tensor_step_acc(STATES, u, torch.zeros(1, 6, 9), None, 3, MATRIX),
+    lambda u: curobo.step_acc_semi_euler(torch.zeros(3, 9), u, None, 3, MATRIX),
+    lambda u: curobo.jit_tensor_step_pos_clique(u, torch.zeros(7, 3), MATRIX[:, :1], *[MATRIX] * 4),
+    lambda u: curobo.tensor_step_pos(
+        SimpleNamespace(**dict.fromkeys(("position", "velocity", "acceleration"), u[:1, 0])),
+        u, SimpleNamespace(), MATRIX,
+    ),
+    lambda u: curobo.tensor_linspace(torch.zeros(3), torch.ones(3), 10),
+    lambda u: curobo.tensor_linspace(torch.zeros(2, 1), torch.ones(3, 1), 10),
     lambda u: curobo.jit_tensor_step_pos_clique(u, ZERO[0], MATRIX[:, :1], *[MATRIX] * 4),
     lambda u: curobo.jit_backward_pos_clique(u, u, u, u[:1], *[MATRIX] * 4),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("place", range(len(WRONG_SHAPES)))

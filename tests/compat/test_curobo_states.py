@@ -33,3 +33,11 @@ def test_what_is_no_joint_state_is_refused(name):
         for wrong in (None, SimpleNamespace(position=None)):
             with pytest.raises(ArgumentTypeError, match="state is not a joint state"):
                 STEPS[name](wrong, SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    "matrices", [(None, [SQUARE] * 3), ([COLUMN], [SQUARE] * 3), ([COLUMN, SQUARE], [SQUARE])]
+)
+def test_what_is_not_several_matrices_is_refused(matrices):
+    with pytest.raises(ArgumentTypeError, match="not several matrices"):
+        curobo.tensor_step_pos_clique(STATE, ACT, SimpleNamespace(), *matrices)

@@ -79,3 +79,9 @@ def test_a_tensor_factor_that_is_changed_before_backward_is_noticed():
     f.mul_(3.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_a_whole_number_keeps_its_digits():
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    GradFactor.apply(x, torch.tensor(2**24 + 1)).sum().backward()
+    assert x.grad.tolist() == [2**24 + 1] * 2

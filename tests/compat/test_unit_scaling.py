@@ -144,6 +144,13 @@ def test_analyse_module(perceptron, name, keywords):
     assert "\x1b[" in coloured
 
 
+@pytest.mark.parametrize("gather", [tuple, list])
+def test_inputs_in_a_tuple_or_a_list(perceptron, gather):
+    model, x, g = perceptron
+    text = us.analyse_module(model, gather([x]), g, syntax_highlight=False)
+    assert text == RECORDED["analyse"]
+
+
 def test_scale_tracker(perceptron):
     _, x, _ = perceptron
     pair = us.ScalePair()
@@ -297,8 +304,6 @@ def test_metrics():
     }  # fmt: skip
     assert metrics.fwd.mean_abs == pytest.approx(4 / 3)
     assert metrics.fwd.std == pytest.approx(float(torch.tensor([1.0, -3.0, 0.0]).std()))
-    assert us.Metrics.names() == ["mean_abs", "abs_mean", "std", "abs_max", "abs_min", "numel"]
-    assert us.Metrics.full_names()[0] == us.Metrics.get_full_name("mean_abs")
     empty = us.Metrics(torch.zeros(0)).fwd
     assert empty.numel == 0
     assert math.isnan(empty.abs_max)

@@ -20,7 +20,6 @@ def test_the_numbers_of_a_format(bits):
         known.bits, known.max_absolute_value, known.min_absolute_normal,
         known.min_absolute_subnormal, str(known),
     ] == expected  # fmt: skip
-    assert us.tuple_to_format(us.format_to_tuple(known)) == us.FPFormat(*bits)
     assert str(us.FPFormat(*bits)).endswith("-SR")
 
 
@@ -128,3 +127,34 @@ def test_fp8_changes_every_gradient():
     assert not torch.equal(other.grad, x.grad)
     assert not torch.equal(simulated.linear.weight.grad, model.linear.weight.grad)
     assert float((output - expected).detach().abs().max()) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("bits", "dtype", "unit"),
+    [
+        ((8, 23), torch.float64, 2.0**-23),
+        ((8, 22), torch.float64, 2.0**-22),
+        ((5, 22), torch.float32, 2.0**-37),  # subnormal there
+    ],
+    ids=str,
+)
+def test_more_bits_to_round_away_than_random_ones_leave_no_bias(bits, dtype, unit):
+    torch.manual_seed(0)
+    start = 1.0 if dtype == torch.float64 else 2.0**-20
+    steps = torch.linspace(0, 1, 10_001, dtype=dtype)[:-1]
+    got = us.FPFormat(*bits).quantise(start + steps * unit)
+    assert abs(float(((got.double() - start) / unit - steps.double()).mean())) < 0.02
+
+
+def test_random_bits_do_not_follow_the_default_dtype():
+    x = torch.randn(1000)
+    torch.manual_seed(0)
+    expected = us.FPFormat(4, 3).quantise(x)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        torch.manual_seed(0)
+        got = us.FPFormat(4, 3).quantise(x)
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(got, expected)

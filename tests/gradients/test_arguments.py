@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy
 import pytest
 import torch
 from tests.arguments import Call, public_calls, wrong_answers
@@ -70,6 +71,24 @@ def test_a_wrong_argument_is_refused_by_its_name(name):
     right = CALLS[name]()
     right.function(**right.given)  # it is right otherwise
     assert list(wrong_answers(CALLS[name])) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, dim: room.clip_gradient(x, norm=1.0, dim=dim),
+        lambda x, dim: room.normalise_gradient(x, dim=(dim,)),
+        lambda x, dim: room.straight_through_one_hot(x, dim=dim),
+    ],
+    ids=range(3),
+)
+def test_a_dimension_may_be_a_whole_number_of_numpy(call):
+    results = []
+    for dim in (1, numpy.int64(1)):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        y = call(x, dim)
+        results.append((y.detach(), *torch.autograd.grad(y, x, torch.ones_like(x))))
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.parametrize("function", [room.clip_gradient, room.normalise_gradient])

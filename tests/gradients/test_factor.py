@@ -120,3 +120,44 @@ def test_reversing_twice_is_the_identity():
     weight = torch.randn(5)
     (got,) = torch.autograd.grad(room.reverse_gradient(room.reverse_gradient(x)), x, weight)
     assert torch.equal(got, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,)])
+@each_scaling
+def test_a_whole_number_keeps_its_digits(scale, shape, dtype):
+    factor = torch.full(shape, 2**24 + 1)  # which float32 does not have
+    x = torch.ones(3, dtype=dtype, requires_grad=True)
+    y = scale(x, factor)
+    (got,) = torch.autograd.grad(y, x, torch.ones_like(x))
+    assert 2**24 + 1 in {abs(complex(number)) for number in (y.detach()[0], got[0])}
+
+
+def test_a_whole_threshold_keeps_its_digits():
+    x = torch.tensor([2**24 + 0.5, 2**24 + 1.5], dtype=torch.float64)
+    assert room.straight_through_threshold(x, torch.tensor(2**24 + 1)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda f: room.scale_gradient(torch.ones(3), f), True),
+        (room.ScaleGradient, True),
+        (lambda f: room.clip_gradient(torch.ones(3), f), False),
+        (lambda f: room.noise_gradient(torch.ones(3), f), False),
+        (lambda f: room.straight_through_threshold(torch.ones(3), torch.tensor(f)), False),
+        (room.NoiseGradient, False),
+    ],
+    ids=range(6),
+)
+def test_only_who_takes_nan_names_the_way(call, named):
+    with pytest.raises(ArgumentError) as caught:
+        call(math.nan)
+    assert ("allow_nan=True" in str(caught.value)) is named
+
+
+@pytest.mark.parametrize("bound", ["1", torch.tensor(1.0)], ids=["text", "tensor"])
+def test_a_bound_is_a_number_and_no_tensor(bound):
+    with pytest.raises(ArgumentTypeError) as caught:
+        room.clip_gradient(torch.ones(3), bound)
+    assert caught.value.expected == "a number"

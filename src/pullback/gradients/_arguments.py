@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import Factor, can_look_into, check_factor, check_fits, check_number
+from pullback.internal._arguments import is_whole
 from pullback.internal._dtypes import PACKED
 from pullback.internal.torch import graph_break
 
@@ -32,13 +33,6 @@ Dimensions = int | Sequence[int] | None
 
 def check_positive(number: Any, x: Tensor | None, function: str, name: str) -> float:
     """Return a plain positive number, or refuse what is none."""
-    if isinstance(number, Tensor):
-        raise ArgumentTypeError(
-            f"{function}: {name} is a tensor.",
-            given=f"{name} of shape {tuple(number.shape)}",
-            expected="a number",
-            mend=f"Pass {name}.item().",
-        )
     plain = check_number(number, function, name)
     if isinstance(plain, complex) or not plain > 0:
         raise ArgumentError(
@@ -56,10 +50,11 @@ def check_dimensions(
     if dim is None:
         return None
     axes = tuple(dim) if isinstance(dim, Iterable) else (dim,)
-    if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes):
+    if not all(is_whole(axis) for axis in axes):
         raise ArgumentTypeError(
             f"{function}: {name} is not an integer or several.", given=f"{name}={dim!r}"
         )
+    axes = tuple(int(axis) for axis in axes)
     if not axes:
         raise ArgumentError(f"{function}: {name} names no dimension.", given=f"{name}={dim!r}")
     if x is None:

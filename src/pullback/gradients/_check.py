@@ -1,6 +1,7 @@
 """What every function asks of its tensors and factors, and how factors lose no small ones."""
 
 import numbers
+from types import EllipsisType
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
 def check_floating(tensor: Tensor, function: str, name: str = "x") -> None:
     """Refuse by name what holds no real or complex numbers, each an element."""
     check_strided(tensor, function, name)
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    if not _is_inexact(tensor):
         raise ArgumentTypeError(
             f"{function}: {name} is not floating or complex.",
             given=f"{name} of dtype {tensor.dtype}",
@@ -61,6 +62,10 @@ def check_floating(tensor: Tensor, function: str, name: str = "x") -> None:
             given=f"{name} of dtype {tensor.dtype}",
             mend="Unpack it to a floating dtype first.",
         )
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def check_tensor(tensor: Tensor, function: str, name: str = "x") -> None:
@@ -122,44 +127,53 @@ _SYMBOLIC = (torch.SymFloat, torch.SymInt)
 Factor = float | complex | Tensor
 """A factor: a number, or a tensor that broadcasts to the scaled one."""
 
+AllowNan = bool | EllipsisType
+"""Whether NaN and infinity are taken; ``...`` where a function does not take this argument."""
+
 
 def check_factor(
     factor: Factor,
     x: Tensor | None,
     function: str,
     name: str = "factor",
-    allow_nan: bool = False,
+    allow_nan: AllowNan = ...,
 ) -> Factor:
     """Return a factor that is fit to be multiplied, in float32 or wider.
 
     There is no ``x`` yet while a module is constructed. Whether a tensor's values are finite is
     looked at only where that waits for nothing: on the CPU, outside of tracing and of torch.func.
     """
-    if not isinstance(allow_nan, bool):
+    if not isinstance(allow_nan, (bool, EllipsisType)):
         raise ArgumentTypeError(
             f"{function}: allow_nan is not True or False.", given=f"allow_nan={allow_nan!r}"
         )
     if type(factor) is float and x is not None:  # the common case, kept short
-        if not allow_nan and factor - factor != 0.0:
-            _refuse_non_finite(factor, function, name)
+        if allow_nan is not True and factor - factor != 0.0:
+            _refuse_non_finite(factor, function, name, allow_nan)
         return factor
     if isinstance(factor, Tensor):
         return _check_tensor_factor(factor, x, function, name, allow_nan)
-    number = check_number(factor, function, name, allow_nan)
+    expected = "a number, or a tensor that broadcasts to x"
+    number = check_number(factor, function, name, allow_nan, expected)
     if isinstance(number, complex) and x is not None and not x.is_complex():
         _refuse_complex(factor, function, name)
     return number
 
 
 def check_number(
-    number: object, function: str, name: str, allow_nan: bool = False
+    number: object,
+    function: str,
+    name: str,
+    allow_nan: AllowNan = ...,
+    expected: str = "a number",
 ) -> float | complex:
     """Return a plain number, or refuse what is none, NaN or infinite."""
     if isinstance(number, bool) or not isinstance(number, (numbers.Number, *_SYMBOLIC)):
         raise ArgumentTypeError(
-            f"{function}: {name} is neither a number nor a tensor.",
+            f"{function}: {name} is of no type that can be used.",
             given=f"{name}={number!r}",
-            expected="a number, or a tensor that broadcasts to x",
+            expected=expected,
+            mend=f"Pass {name}.item()." if isinstance(number, Tensor) else None,
         )
     if isinstance(number, _SYMBOLIC):
         return number  # type: ignore[return-value]  # traced numbers act as numbers
@@ -170,13 +184,13 @@ def check_number(
             f"{function}: {name} is larger than any floating number.",
             given=f"{name} of type {type(number).__name__}, beyond 1.8e308",
         ) from error
-    if not allow_nan and plain - plain != 0.0:
-        _refuse_non_finite(number, function, name)
+    if allow_nan is not True and plain - plain != 0.0:
+        _refuse_non_finite(number, function, name, allow_nan)
     return plain
 
 
 def _check_tensor_factor(
-    factor: Tensor, x: Tensor | None, function: str, name: str, allow_nan: bool
+    factor: Tensor, x: Tensor | None, function: str, name: str, allow_nan: AllowNan
 ) -> Tensor:
     check_strided(factor, function, name)
     if factor.dtype == torch.bool or factor.is_quantized:
@@ -192,8 +206,10 @@ def _check_tensor_factor(
         check_broadcast(factor.shape, x.shape, function, name)
         if factor.ndim or factor.device.type != "cpu":
             check_device(factor, x, function, name)
-    if not allow_nan and can_look_into(factor) and not bool(torch.isfinite(factor).all()):
-        _refuse_non_finite("a tensor with NaN or infinite values", function, name)
+    if allow_nan is not True and can_look_into(factor) and not bool(torch.isfinite(factor).all()):
+        _refuse_non_finite("a tensor with NaN or infinite values", function, name, allow_nan)
+    if x is not None and x.dtype in (torch.float64, torch.complex128) and not _is_inexact(factor):
+        return factor.to(torch.float64)  # float32 has no 16,777,217
     return widen(factor)
 
 
@@ -207,12 +223,12 @@ def can_look_into(tensor: Tensor) -> bool:
     )
 
 
-def _refuse_non_finite(factor: object, function: str, name: str) -> None:
+def _refuse_non_finite(factor: object, function: str, name: str, allow_nan: AllowNan) -> None:
     raise ArgumentError(
         f"{function}: {name} is NaN or infinite.",
         given=f"{name}={factor!r}",
         expected="finite values",
-        mend="Pass allow_nan=True if that is meant.",
+        mend=None if allow_nan is ... else "Pass allow_nan=True if that is meant.",
     )
 
 

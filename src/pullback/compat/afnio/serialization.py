@@ -22,8 +22,9 @@ def save(obj: object, f: Any, pickle_protocol: int = 2) -> None:
     ``pickle_protocol`` is taken and not used: what is read back runs no code.
 
     Raises:
-        TypeError: something in it is none of these.
+        TypeError: something in it is none of these, or the key of a dict is no text.
     """
+    _check_keys(obj)
     try:
         if hasattr(f, "write"):
             f.write(json_of(obj, _written).encode())
@@ -42,6 +43,19 @@ def load(f: Any) -> Any:
     with reading("file of save", f):
         text = f.read() if hasattr(f, "read") else Path(f).read_bytes()
         return json.loads(text, object_hook=lambda v: Variable(*v[_MARK]) if _MARK in v else v)
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that are no texts: JSON has none, and they would be read back as texts."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ArgumentTypeError(
+                    "A dict whose keys are no texts cannot be saved as JSON.", given=shown(key)
+                )
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_keys(each)
 
 
 def _written(value: Any) -> Any:

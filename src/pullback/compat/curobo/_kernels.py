@@ -3,7 +3,7 @@
 Each has its published arguments.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,8 +41,68 @@ _HALF = (torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-class CliqueTensorStep(Function):
+class _NoContext:
+    """The context of a forward whose backward is torch's own."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep nothing."""
+
+
+class _Step(Function):
+    """A published Function whose forward is made of operations that torch differentiates itself."""
+
+    _arguments: tuple[str, ...]
+
+    @classmethod
+    def _saved(cls) -> list[str]:
+        return [name for name in cls._arguments if name not in (*_BUFFERS, "out_grad_position")]
+
+    @classmethod
+    def _move(cls, given: dict[str, Tensor]) -> Four:
+        """What forward computes of the tensors that it saved, by their names."""
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return position, velocity, acceleration and jerk of the arguments of ``forward``.
+
+        Torch differentiates the operations in less time than ``backward`` takes, which is for
+        compiled code, classes with rules of their own and who calls it.
+        """
+        if cls.__module__ == __name__ and not torch.compiler.is_compiling():
+            return cls.forward(_NoContext(), *args, **kwargs)
+        return super().apply(*args, **kwargs)
+
+    @classmethod
+    def backward(
+        cls,
+        ctx: Any,
+        grad_out_p: Tensor,
+        grad_out_v: Tensor,
+        grad_out_a: Tensor,
+        grad_out_j: Tensor,
+    ) -> tuple[Any, ...]:
+        """Return a gradient for each argument that needs one."""
+        given = dict(zip(cls._saved(), ctx.saved_tensors, strict=True))
+        # A context of one's own may say of fewer whether they need one.
+        needs = dict(zip(cls._arguments, ctx.needs_input_grad, strict=False))
+        wanted = [name for name in given if needs.get(name)]
+        found: dict[str, Tensor] = {}
+        if wanted:
+
+            def move(*some: Tensor) -> Four:
+                return cls._move(given | dict(zip(wanted, some, strict=True)))
+
+            pull = torch.func.vjp(move, *(given[name] for name in wanted))[1]
+            pulled = pull((grad_out_p, grad_out_v, grad_out_a, grad_out_j))
+            found = dict(zip(wanted, pulled, strict=True))
+        return tuple(found.get(name) for name in cls._arguments)
+
+
+class CliqueTensorStep(_Step):
     """Positions and their differences by dense matrices, the start gradient included."""
+
+    _arguments = ("u_act", "start_position", "mask", "n_mask", "fd_1", "fd_2", "fd_3")
 
     @staticmethod
     def forward(
@@ -59,39 +119,12 @@ class CliqueTensorStep(Function):
         ctx.save_for_backward(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
         return jit_tensor_step_pos_clique(u_act, start_position, mask, n_mask, fd_1, fd_2, fd_3)
 
-    @staticmethod
-    def backward(
-        ctx: Any, grad_out_p: Tensor, grad_out_v: Tensor, grad_out_a: Tensor, grad_out_j: Tensor
-    ) -> tuple[Any, ...]:
-        """Return a gradient for each argument that needs one."""
-        u_act, start_position, mask, n_mask, *differences = ctx.saved_tensors
-        start, position = start_position.unsqueeze(1), n_mask @ u_act
-        position = position + mask @ start
-        cotangents = (grad_out_v, grad_out_a, grad_out_j)
-        joint = grad_out_p
-        for difference, cotangent in zip(differences, cotangents, strict=True):
-            joint = joint + difference.mT @ cotangent
-        needs = _needs(ctx, 7)
-        return (
-            n_mask.mT @ joint if needs[0] else None,
-            (mask.mT @ joint).squeeze(1) if needs[1] else None,
-            (joint @ start.mT).sum(0) if needs[2] else None,
-            (joint @ u_act.mT).sum(0) if needs[3] else None,
-            *(
-                (cotangent @ position.mT).sum(0) if need else None
-                for need, cotangent in zip(needs[4:], cotangents, strict=True)
-            ),
-        )
+    @classmethod
+    def _move(cls, given: dict[str, Tensor]) -> Four:
+        return jit_tensor_step_pos_clique(*given.values())
 
 
-class _NoContext:
-    """The context of a forward whose backward is torch's own."""
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep nothing."""
-
-
-class CliqueTensorStepKernel(Function):
+class CliqueTensorStepKernel(_Step):
     """Backward differences of positions; ``traj_dt[0]`` is 1/dt.
 
     Example:
@@ -107,18 +140,8 @@ class CliqueTensorStepKernel(Function):
     """
 
     mutates = _BUFFERS
+    _arguments = ("u_act", *_STARTS, *_BUFFERS, "traj_dt", "out_grad_position")
     _scheme: Differences | Held = BACKWARD
-
-    @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return position, velocity, acceleration and jerk of the arguments of ``forward``.
-
-        That is made of operations that torch differentiates itself, in less time than ``backward``
-        takes, which is for compiled code, classes with rules of their own and who calls it.
-        """
-        if cls.__module__ == __name__ and not torch.compiler.is_compiling():
-            return cls.forward(_NoContext(), *args, **kwargs)
-        return super().apply(*args, **kwargs)
 
     @classmethod
     def forward(
@@ -150,59 +173,29 @@ class CliqueTensorStepKernel(Function):
             traj_dt: its first element is 1/dt, in 1/seconds.
             out_grad_position: not used; gradients are fresh tensors.
         """
-        starts = (start_position, start_velocity, start_acceleration)
-        ctx.save_for_backward(u_act, *starts, traj_dt)
-        inputs = {"u_act": u_act, **dict(zip(_STARTS, starts, strict=True)), "traj_dt": traj_dt}
-        return cls._move(inputs, starts, (out_position, out_velocity, out_acceleration, out_jerk))
+        given = (u_act, start_position, start_velocity, start_acceleration, traj_dt)
+        return cls._run(ctx, given, (out_position, out_velocity, out_acceleration, out_jerk))
 
     @classmethod
-    def _move(
-        cls, inputs: Mapping[str, Tensor], starts: Sequence[Tensor], buffers: Sequence[Any]
-    ) -> Four:
-        u_act = inputs["u_act"]
-        u, dt, p, v, a = map(_wide, (u_act, inputs["traj_dt"], *starts))
+    def _run(cls, ctx: Any, tensors: Sequence[Tensor], buffers: Sequence[Tensor | None]) -> Four:
+        ctx.save_for_backward(*tensors)
+        given = dict(zip(cls._saved(), tensors, strict=True))
+        values = cls._move(given)
+        fill(dict(zip(_BUFFERS, buffers, strict=True)), values, given)
+        return values
+
+    @classmethod
+    def _move(cls, given: dict[str, Tensor]) -> Four:
+        u_act, starts = given["u_act"], [given[name] for name in _STARTS]
+        if "start_idx" in given:
+            starts = [_gather(start, given["start_idx"]) for start in starts]
+        u, dt, p, v, a = map(_wide, (u_act, given["traj_dt"], *starts))
         values = cls._scheme.move(u, (p, v, a), dt)
         dtype = torch.promote_types(u_act.dtype, starts[0].dtype)
         if dtype in _HALF:
             p, v, a, j = values
             values = p.to(dtype), v.to(dtype), a.to(dtype), j.to(dtype)
-        fill(dict(zip(_BUFFERS, buffers, strict=True)), values, inputs)
         return values
-
-    @classmethod
-    def backward(
-        cls,
-        ctx: Any,
-        grad_out_p: Tensor,
-        grad_out_v: Tensor,
-        grad_out_a: Tensor,
-        grad_out_j: Tensor,
-    ) -> tuple[Any, ...]:
-        """Return a gradient for each argument that needs one."""
-        index = ("start_idx",) * (len(ctx.saved_tensors) - 2 - len(_STARTS))
-        places = ("u_act", *_STARTS, *index, *_BUFFERS, "traj_dt", "out_grad_position")
-        names = [name for name in places[:-1] if name not in _BUFFERS]
-        given = dict(zip(names, ctx.saved_tensors, strict=True))
-        needs = dict(zip(places, _needs(ctx, len(places)), strict=True))
-        wanted = [name for name in given if needs[name]]
-
-        def move(*some: Tensor) -> Four:
-            every = given | dict(zip(wanted, some, strict=True))
-            starts = [every[name] for name in _STARTS]
-            starts = [_gather(start, every[name]) for start in starts for name in index] or starts
-            return cls._move(every, starts, (None,) * 4)
-
-        if not wanted:
-            return (None,) * len(places)
-        pull = torch.func.vjp(move, *(given[name] for name in wanted))[1]
-        pulled = pull((grad_out_p, grad_out_v, grad_out_a, grad_out_j))
-        found = dict(zip(wanted, pulled, strict=True))
-        return tuple(found.get(name) for name in places)
-
-
-def _needs(ctx: Any, count: int) -> tuple[bool, ...]:
-    """Which arguments need a gradient: none of those that a context of one's own leaves out."""
-    return (*ctx.needs_input_grad, *(False,) * count)[:count]
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -237,6 +230,8 @@ class AccelerationTensorStepKernel(CliqueTensorStepKernel):
 class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
     """Backward differences; each trajectory takes a row of the start values."""
 
+    _arguments = ("u_act", *_STARTS, "start_idx", *_BUFFERS, "traj_dt", "out_grad_position")
+
     @classmethod
     # The published arguments: the index stands before the buffers.
     def forward(  # pyrefly: ignore[bad-override]
@@ -255,14 +250,9 @@ class CliqueTensorStepIdxKernel(CliqueTensorStepKernel):
         out_grad_position: Tensor | None,
     ) -> Four:
         """As without an index, with starts ``[states, dof]`` and ``start_idx [batch]``."""
-        tables = (start_position, start_velocity, start_acceleration)
-        ctx.save_for_backward(u_act, *tables, start_idx, traj_dt)
-        inputs = {"u_act": u_act, **dict(zip(_STARTS, tables, strict=True))}
-        return cls._move(
-            {**inputs, "start_idx": start_idx, "traj_dt": traj_dt},
-            [_gather(table, start_idx) for table in tables],
-            (out_position, out_velocity, out_acceleration, out_jerk),
-        )
+        starts = (start_position, start_velocity, start_acceleration)
+        buffers = (out_position, out_velocity, out_acceleration, out_jerk)
+        return cls._run(ctx, (u_act, *starts, start_idx, traj_dt), buffers)
 
 
 def _gather(start: Tensor, start_idx: Tensor) -> Tensor:

@@ -54,6 +54,10 @@ def build_clique_matrix(
     """
     check_named_device(device)
     check_shapes({"horizon": horizon}, dt=(dt, "horizon"))
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise ArgumentTypeError(
+            "Rates are no whole numbers.", given=f"dtype={dtype}", expected="a floating dtype"
+        )
     shift = _shift(horizon, device, dtype)
     rate = (1 / dt).to(device=device, dtype=dtype)[:, None]
     difference = torch.eye(horizon, device=device, dtype=dtype) - shift
@@ -148,8 +152,10 @@ def tensor_linspace(start_tensor: Tensor, end_tensor: Tensor, steps: Count = 10)
 
     Both broadcast against ``[steps]``.
     """
-    check_shapes(start_tensor=(start_tensor, "..."), end_tensor=(end_tensor, "..."))
+    given = {"start_tensor": (start_tensor, "..."), "end_tensor": (end_tensor, "...")}
+    check_shapes(**given)
     part = torch.arange(1, steps + 1, device=start_tensor.device, dtype=start_tensor.dtype) / steps
+    check_shapes(**given, steps=(part, "..."))
     return start_tensor + part * (end_tensor - start_tensor)
 
 

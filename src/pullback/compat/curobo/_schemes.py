@@ -45,7 +45,7 @@ class Differences:
     def move(self, u: Tensor, starts: Starts, traj_dt: Tensor) -> Four:
         """Return position, velocity, acceleration and jerk."""
         _check(u, starts, traj_dt, 1)
-        rate = _read_rate(traj_dt)
+        rate = _read_rate(traj_dt, u.dtype)
         ago = _ago(u, rate)
         position, velocity, acceleration = (start[:, None] for start in starts)
         past = position - ago * velocity + ago**2 / 2 * acceleration
@@ -93,12 +93,12 @@ CENTRAL = Differences(
 class Held:
     """Accelerations, each held over its step; sample 0 is the start, the last action is not used.
 
-    With a step dt, ``v' = v + dt a`` and ``q' = q + dt v + weight dt^2 a``, with the velocity
-    before the step: 1/2 for the exact integral, 1 for semi-implicit Euler.
+    With a step dt, ``v' = v + dt a`` and, with the velocity before the step,
+    ``q' = q + dt v + dt^2 a / 2`` by the exact integral or ``q' = q + dt v + dt^2 a`` by
+    semi-implicit Euler.
     """
 
     method: Method
-    weight: float
 
     def move(self, u: Tensor, starts: Starts, traj_dt: Tensor) -> Four:
         """Return position, velocity, acceleration and jerk."""
@@ -112,8 +112,8 @@ class Held:
         return motion.position, motion.velocity, acceleration, pad(jerk, (0, 0, 1, 0))
 
 
-EXACT = Held("exact", 0.5)
-EULER = Held("semi_implicit_euler", 1.0)
+EXACT = Held("exact")
+EULER = Held("semi_implicit_euler")
 
 
 def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:
@@ -129,11 +129,14 @@ def _read_steps(u: Tensor, traj_dt: Tensor) -> Tensor:
     return dt.expand(horizon - 1) if dt.numel() == 1 else dt[1:horizon]
 
 
-def _read_rate(traj_dt: Tensor) -> Tensor:
+def _read_rate(traj_dt: Tensor, dtype: torch.dtype) -> Tensor:
     """The first element of ``traj_dt``, 1/dt."""
-    rate = traj_dt.flatten()[0]
-    most = torch.finfo(rate.dtype if rate.is_floating_point() else torch.float64).max
-    check_range("traj_dt[0]", rate, 1 / most, most, "1/dt > 0, in 1/seconds, finite as dt is")
+    rate, most = traj_dt.flatten()[0], torch.finfo(dtype).max
+    # The past lies three steps before the start, whose square is taken; jerk is some 100 times the
+    # cube of the rate.
+    low, high = 10 / most**0.5, (most / 1000) ** (1 / 3)
+    expected = f"1/dt > 0, in 1/seconds, that {dtype} can hold with its powers"
+    check_range("traj_dt[0]", rate, low, high, f"{expected}: {low:.2g} to {high:.2g}")
     return rate
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._checks import concrete
 
 __all__ = ["check_shapes", "fill"]
@@ -18,11 +19,11 @@ _KNOWN = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.boo
 def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str]) -> None:
     """Refuse by name what is no tensor of real numbers, or not shaped as is said.
 
-    Each stands beside its form, as in ``"batch horizon dof"``; after ``"..."`` there may be any
-    first dimensions. Sizes are what letters stand for that is known; the others stand for what
-    comes first.
+    Each stands beside its form, as in ``"batch horizon dof"``; for ``"..."`` there may be any
+    first dimensions, which broadcast with each other's. Sizes are what letters stand for that is
+    known; the others stand for what comes first.
     """
-    known = {"1": 1, **(sizes or {})}
+    known, batch = {"1": 1, **(sizes or {})}, torch.Size()
     for name, (value, form) in given.items():
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(
@@ -33,17 +34,23 @@ def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str
                 f"{name} is not a dense tensor of numbers.", given=f"{value.dtype}, {value.layout}"
             )
         letters = form.replace("...", "").split()
-        shape = value.shape[value.ndim - len(letters) :] if "..." in form else value.shape
+        first = max(value.ndim - len(letters), 0) if "..." in form else 0
+        more, shape = value.shape[:first], value.shape[first:]
         fits = len(shape) == len(letters)
-        if not fits or any(
-            known.setdefault(k, n) != n for k, n in zip(letters, shape, strict=True)
-        ):
-            where = ", ".join(f"{k} = {known[k]}" for k in letters if k in known and k != "1")
+        fits = fits and all(
+            known.setdefault(k, n) == n for k, n in zip(letters, shape, strict=True)
+        )
+        pairs = zip(reversed(more), reversed(batch), strict=False)
+        if not fits or any(n != other and 1 not in (n, other) for n, other in pairs):
+            named = {"...": tuple(batch)} if batch and first else {}
+            named |= {k: known[k] for k in letters if k in known and k != "1"}
+            where = ", ".join(f"{k} = {size}" for k, size in named.items())
             raise ArgumentError(
                 f"{name} does not fit the other arguments.",
                 given=f"shape {tuple(value.shape)}",
                 expected=f"[{form}]" + (f" with {where}" if where else ""),
             )
+        batch = broadcast_shapes(batch, more) if batch and more else batch or more
 
 
 def fill(

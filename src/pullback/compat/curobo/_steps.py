@@ -33,6 +33,7 @@ from pullback.compat.curobo._schemes import Four
 from pullback.compat.curobo._shapes import check_shapes, fill
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import check_counts
+from pullback.internal.kernels._shapes import broadcast_shapes
 
 __all__ = [
     "euler_integrate",
@@ -61,14 +62,16 @@ def _start_parts(
 ) -> list[Tensor]:
     """The first parts of a start, ``[..., 1, n]`` each; refused if they do not fit the actions."""
     check_counts(n_dofs=n_dofs)
-    check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(state, "... m"))
+    check_shapes(act=(act, "... h n"))
+    check_shapes(state=(state, "... m"))
+    row = _start_row(state, act)
+    check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(row, "... 1 m"))
     if state.shape[-1] < count * n_dofs:
         raise ArgumentError(
             f"The start holds too little for {count} parts of {n_dofs} joints.",
             given=f"shape {tuple(state.shape)}",
         )
     _check_square(act.shape[-2], **matrices)
-    row = _start_row(state, act)
     return [row[..., part * n_dofs : (part + 1) * n_dofs] for part in range(count)]
 
 
@@ -77,11 +80,11 @@ def _check_square(horizon: int, **matrices: Tensor) -> None:
 
 
 def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tensor:
-    check_shapes({"h": parts[0].shape[-2]}, state_seq=(state_seq, "... h m"))
+    check_shapes(parts=(parts[0], "... h n"), state_seq=(state_seq, "... h m"))
     used = sum(part.shape[-1] for part in parts)
-    rows = state_seq.shape[:-1]
     kept = state_seq.detach()[..., used:].clone()
-    fresh = torch.cat([*(part.expand(*rows, part.shape[-1]) for part in parts), kept], dim=-1)
+    rows = broadcast_shapes(*(part.shape[:-1] for part in (*parts, kept)))
+    fresh = torch.cat([part.expand(*rows, part.shape[-1]) for part in (*parts, kept)], dim=-1)
     fill({"state_seq": state_seq}, [fresh], inputs)
     return fresh
 
@@ -196,10 +199,10 @@ def tensor_step_vel(
         3, n_dofs, state, act, integrate_matrix=integrate_matrix, fd_matrix=fd_matrix
     )
     check_shapes({"h": act.shape[-2]}, dt_h=(dt_h, "h"))
-    velocity = torch.cat([velocity, act[:, :-1]], dim=1)
+    velocity = torch.cat([velocity, act[..., :-1, :]], dim=-2)
     position = euler_integrate(position, velocity, None, integrate_matrix)
     change = (1 / dt_h)[:, None] * (fd_matrix @ velocity)
-    acceleration = torch.cat([acceleration, change[:, :-1]], dim=1)
+    acceleration = torch.cat([acceleration, change[..., :-1, :]], dim=-2)
     return _join(state_seq, [position, velocity, acceleration], state=state, act=act)
 
 
@@ -214,7 +217,9 @@ def tensor_step_pos(state: Any, act: Tensor, state_seq: Any, fd_matrix: Tensor) 
     starts = dict(zip(names, _read(state, *names), strict=True))
     found = {}
     for name, start in starts.items():
-        found[name] = torch.cat([_start_row(start, act), inner], dim=1)
+        row = _start_row(start, act)
+        check_shapes(act=(act, "batch h n"), **{f"state.{name}": (row, "batch 1 n")})
+        found[name] = torch.cat([row, inner], dim=1)
         inner = (fd_matrix @ found[name])[:, :-1]
     buffers = {f"state_seq.{name}": getattr(state_seq, name, None) for name in found}
     inputs = {f"state.{name}": start for name, start in starts.items()}
@@ -240,8 +245,10 @@ def jit_tensor_step_pos_clique(
     """Return positions ``mask q0 + n_mask u`` and their differences by three matrices."""
     given = {"pos_act": (pos_act, "... h n"), "start_position": (start_position, "starts n")}
     check_shapes(**given, mask=(mask, "h 1"))
+    start = start_position.unsqueeze(1)
+    check_shapes(pos_act=given["pos_act"], start_position=(start, "... 1 n"))
     _check_square(pos_act.shape[-2], n_mask=n_mask, fd_1=fd_1, fd_2=fd_2, fd_3=fd_3)
-    position = mask @ start_position.unsqueeze(1) + n_mask @ pos_act
+    position = mask @ start + n_mask @ pos_act
     return position, fd_1 @ position, fd_2 @ position, fd_3 @ position
 
 
@@ -278,6 +285,14 @@ def tensor_step_pos_clique(
 ) -> Any:
     """Set position, velocity, acceleration and jerk of a sequence and return it."""
     (position,) = _read(state, "position")
-    values = jit_tensor_step_pos_clique(act, position, *mask_matrix[:2], *fd_matrix[:3])
+    try:
+        matrices = [mask_matrix[0], mask_matrix[1], fd_matrix[0], fd_matrix[1], fd_matrix[2]]
+    except (TypeError, LookupError) as error:
+        raise ArgumentTypeError(
+            "mask_matrix or fd_matrix is not several matrices.",
+            given=f"a {type(mask_matrix).__name__} and a {type(fd_matrix).__name__}: {error}",
+            expected="two and three, as build_start_state_mask and build_fd_matrix make them",
+        ) from None
+    values = jit_tensor_step_pos_clique(act, position, *matrices)
     names = ("position", "velocity", "acceleration", "jerk")
     return _set(state_seq, **dict(zip(names, values, strict=True)))

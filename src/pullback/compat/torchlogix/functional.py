@@ -7,8 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import Factor, check_factor, check_tensor, multiply, widen
+from pullback.gradients._check import (
+    Factor,
+    check_factor,
+    check_strided,
+    check_tensor,
+    multiply,
+    widen,
+)
 from pullback.tensor import Function
 
 __all__ = ["GradFactor"]
@@ -40,13 +46,9 @@ class GradFactor(Function):
         Raises:
             ArgumentTypeError: ``x`` is no tensor, or ``f`` neither a number nor a tensor.
             ArgumentError: ``f`` does not broadcast to ``x``.
+            UnsupportedError: a sparse or nested ``x``.
         """
-        if not isinstance(x, Tensor):
-            raise ArgumentTypeError(
-                "GradFactor: x is not a tensor.",
-                given=f"x of type {type(x).__name__}",
-                expected="a torch.Tensor",
-            )
+        check_strided(x, "GradFactor")
         if isinstance(f, Tensor):
             ctx.save_for_backward(f)  # which notices where it is changed before backward
         else:
@@ -66,7 +68,7 @@ class GradFactor(Function):
         """
         given = ctx.f if hasattr(ctx, "f") else ctx.saved_tensors[0]
         factor = _numeric(given)
-        of_x = multiply(grad_y, widen(factor) if isinstance(factor, Tensor) else factor)
+        of_x = multiply(grad_y, factor)
         # Of a context of one's own nothing is asked but the factor, as there.
         learned = isinstance(given, Tensor) and any(getattr(ctx, "needs_input_grad", ())[1:])
         return of_x, torch.zeros_like(given) if learned else None
@@ -76,4 +78,6 @@ def _numeric(f: Any) -> Any:
     """A factor as torch multiplies by it: booleans, fractions and decimals as numbers."""
     if isinstance(f, bool | Fraction | Decimal):
         return float(f)
-    return f.float() if isinstance(f, Tensor) and f.dtype == torch.bool else f
+    if isinstance(f, Tensor) and f.dtype == torch.bool:
+        return f.float()
+    return widen(f) if isinstance(f, Tensor) and f.is_floating_point() else f

@@ -7,9 +7,10 @@ is `pullback.tracking.simulate_format`, which rounds every product, where
 
 Left out: what scales a model (``unit_scale``, ``functional``, layers, parameters, optimisers);
 ``example_batch`` and ``visualiser``, which download a text data set; ``graph_to_dataframe``, as
-``node.meta["metrics"]`` of ``scales_graph().nodes`` has the numbers; and
-``ScaleTrackingInterpreter``, which `analyse_module` does not need here. unit_scaling's own
-``unit_scale`` chains with the transforms here.
+``node.meta["metrics"]`` of ``scales_graph().nodes`` has the numbers; the names of these in words
+(``Metrics.full_names``), which `plot` has; ``format_to_tuple`` and ``tuple_to_format``, as a format
+is a dataclass; and ``ScaleTrackingInterpreter``, which `analyse_module` does not need here.
+unit_scaling's own ``unit_scale`` chains with the transforms here.
 
 What is not listed gives the same results:
 

@@ -7,15 +7,23 @@ from typing import Any
 from torch import fx
 
 from pullback.compat.unit_scaling.transforms import (
-    Metrics,
     prune_non_float_tensors,
     prune_same_scale_tensors,
 )
+from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 
 __all__ = ["plot"]
 
+_WORDS = {
+    "mean_abs": "mean absolute value",
+    "abs_mean": "absolute mean value",
+    "std": "standard deviation",
+    "abs_max": "absolute maximum",
+    "abs_min": "absolute minimum",
+    "numel": "number of elements",
+}
 # Of a direction: the attribute of Metrics, its words, and a colour.
 _DIRECTIONS = (("fwd", "forward", "#0173b2"), ("bwd", "backward", "#de8f05"))
 _LIMITS = {
@@ -40,7 +48,7 @@ def plot(
     Arguments:
         g: from ``scales_graph()``.
         title: the title.
-        metric: a metric's short name or its name in words.
+        metric: an attribute of `Metrics.Data`, or its name in words.
         prune_same_scale: leave out what has the scale of its argument, like reshapes.
         xmin: the left end of the axis.
         xmax: the right end of the axis.
@@ -52,8 +60,11 @@ def plot(
         ArgumentError: an unknown metric, or a graph that was not tracked.
         MissingExtraError: matplotlib is not installed.
     """
-    short = dict(zip(Metrics.full_names(), Metrics.names(), strict=True)).get(metric, metric)
-    words = Metrics.get_full_name(short)
+    short = next((name for name, words in _WORDS.items() if metric in (name, words)), None)
+    if short is None:
+        raise ArgumentError(
+            "There is no such metric.", given=repr(metric), expected=", ".join(_WORDS)
+        )
     pyplot = require("matplotlib.pyplot", extra="plot", purpose="plot")
     g = prune_non_float_tensors(g)
     g = prune_same_scale_tensors(g) if prune_same_scale else g
@@ -78,7 +89,7 @@ def plot(
         axes.text(x, len(nodes) + 0.2, text, ha="center", va="top", size=9)
     low, high = axes.get_xlim()
     axes.set_xlim(low if xmin is None else xmin, high if xmax is None else xmax)
-    axes.set(ylim=(len(nodes), -1), ylabel="layer", xlabel=words)
+    axes.set(ylim=(len(nodes), -1), ylabel="layer", xlabel=_WORDS[short])
     axes.set_title(title)
     axes.set_yticks(range(len(nodes)), [_short_name(node.meta["clean_name"]) for node in nodes])
     axes.xaxis.tick_top()

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_floating
-from pullback.internal._arguments import checked
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
 from pullback.tracking.formats._table import check_fields
 
-__all__ = ["FPFormat", "format_to_tuple", "tuple_to_format"]
+__all__ = ["FPFormat"]
 
 _SINGLE = 23  # mantissa bits of float32
 
@@ -124,26 +123,6 @@ class FPFormat:
             return None
         shape = (*x.shape, 2) if x.is_complex() else x.shape
         kept = torch.randint(0, 2**self.srbits, shape, dtype=torch.int32, device=x.device)
-        # With fewer random bits than bits to round away, the middle of each step is unbiased.
-        middle = 0.5 if self.srbits < _SINGLE - self.mantissa_bits else 0.0
-        return (kept + middle).to(torch.float64) / 2**self.srbits
-
-
-@checked
-def format_to_tuple(format: FPFormat) -> tuple[int, int]:  # noqa: A002 - the name callers use
-    """Return ``(exponent_bits, mantissa_bits)``.
-
-    Arguments:
-        format: the format.
-    """
-    return format.exponent_bits, format.mantissa_bits
-
-
-@checked
-def tuple_to_format(t: tuple[int, int]) -> FPFormat:
-    """Return the format of ``(exponent_bits, mantissa_bits)``, rounding stochastically.
-
-    Arguments:
-        t: the two numbers of bits.
-    """
-    return FPFormat(*t)
+        # The middle of each step is unbiased where there are more bits to round away than random
+        # ones, as float64 has, and subnormal numbers; of others no bit is below the random ones.
+        return (kept.to(torch.float64) + 0.5) / 2**self.srbits

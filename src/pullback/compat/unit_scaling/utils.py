@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import check_strided, widen
+from pullback.gradients._check import check_floating, check_strided, widen
 from pullback.internal._arguments import checked
 from pullback.tensor import Function
-from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._annotate import annotate_graph, scale_text, trace_deeply
@@ -145,12 +144,7 @@ class ScaleTracker(Function):
 
 def _check(t: Any, pair: Any) -> None:
     """Refuse what cannot be tracked."""
-    check_strided(t, "ScaleTracker", "t")
-    if not is_floating(t):
-        raise ArgumentTypeError(
-            "ScaleTracker takes a floating or complex tensor.",
-            given=f"dtype {t.dtype}",
-        )
+    check_floating(t, "ScaleTracker", "t")
     if not isinstance(pair, ScalePair):
         raise ArgumentTypeError(
             "ScaleTracker records in a ScalePair.", given=f"a {type(pair).__name__}"
@@ -198,7 +192,7 @@ def analyse_module(
     traced = trace_deeply(
         module, recurse=recurse_modules, modules=modules, functions=autowrap_functions
     )
-    values = inputs if isinstance(inputs, tuple) else (inputs,)
+    values = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     code = annotate_graph(traced, std_of, values, backward, every_input=False)
     for long, short in _SHORT.items():
         code = code.replace(long, short)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isclose
 from typing import Any, TypeVar
 
@@ -23,15 +23,6 @@ __all__ = [
     "prune_selected_nodes",
     "track_scales",
 ]
-
-_FULL_NAMES = {
-    "mean_abs": "mean absolute value",
-    "abs_mean": "absolute mean value",
-    "std": "standard deviation",
-    "abs_max": "absolute maximum",
-    "abs_min": "absolute minimum",
-    "numel": "number of elements",
-}
 
 
 class Metrics:
@@ -106,33 +97,6 @@ class Metrics:
             abs_min=magnitudes.min().item(),
             numel=values.numel(),
         )
-
-    @staticmethod
-    def get_full_name(short_name: str) -> str:
-        """Return the words for a metric.
-
-        Arguments:
-            short_name: one of `names`.
-
-        Raises:
-            ArgumentError: there is no such metric.
-        """
-        if short_name not in Metrics.names():
-            raise ArgumentError(
-                "There is no such metric.", given=repr(short_name),
-                expected=", ".join(Metrics.names()),
-            )  # fmt: skip
-        return _FULL_NAMES[short_name]
-
-    @staticmethod
-    def names() -> list[str]:
-        """Return the short names."""
-        return [field.name for field in fields(Metrics.Data)]
-
-    @staticmethod
-    def full_names() -> list[str]:
-        """Return the names in words."""
-        return [_FULL_NAMES[name] for name in Metrics.names()]
 
 
 @checked
