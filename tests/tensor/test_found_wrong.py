@@ -972,3 +972,47 @@ def test_a_cotangent_that_is_clipped_has_no_transpose(way, most, dtype):
     x = torch.ones(3, dtype=dtype)
     with pytest.raises(PullbackError, match="not linear"):
         func.jvp(way(Clipped).apply, (x,), (1e4 * x,))
+
+
+class Crooked(torch.autograd.Function):
+    """The cube, with the backward of the identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@both
+def test_what_is_given_by_out_is_written_for_whoever_keeps_it(way):
+    kept = []
+
+    class Keeping(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return Crooked.apply(x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            out = torch.empty(output.shape, dtype=output.dtype)
+            with torch.no_grad():
+                torch.add(output, 0, out=out)
+            kept.append(out)
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * kept[-1] / x * g
+
+    apply = way(Keeping).apply
+
+    def twice(f):
+        return func.grad(lambda x: func.grad(lambda x: (f(x) ** 2).sum())(x).sum())(X)
+
+    right_or_refused(twice, apply, lambda x: x**3)
+    # The rule reads what was kept, so that it has to be there.
+    agree(func.grad(lambda x: apply(x).sum())(X), 3 * X**2)

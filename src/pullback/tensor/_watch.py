@@ -378,6 +378,7 @@ class Watch(FunctionMode):
             if not isinstance(result, torch.Tensor) or result.shape != target.shape:
                 return None  # torch gives another shape to the tensor itself
             self._read.update(map(id, given))
+            self._unwritten.append(target)
         result = result.to(target.dtype)
         self._instead[id(target)] = result
         self._follow(name, Done(func, args, kwargs, given, result))
@@ -388,7 +389,9 @@ class Watch(FunctionMode):
     def _is_replaced(self, out: Any, given: Sequence[torch.Tensor]) -> bool:
         """Whether a result takes the place of ``out``, where autograd writes no history."""
         known = isinstance(out, torch.Tensor) and self._is_alone(out)
-        return known and any(map(self._tracks, given))
+        if not known or id(out) in self._read or _levels(out):
+            return False
+        return any(map(self._tracks, given))
 
     def _may_be_saved(self, tensor: torch.Tensor) -> bool:
         """Whether autograd may have saved a tensor: as what a function read, or as its result."""
