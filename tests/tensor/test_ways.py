@@ -253,6 +253,44 @@ def test_what_linearize_would_drop_is_refused():
         torch.func.linearize(torch.func.grad(lambda x: apply(x).sum()), X)[1](X)
 
 
+class ByChanges(Function):
+    """The sum of ``exp(x) - x``, with what backward reads changed in place as is told."""
+
+    @staticmethod
+    def forward(ctx, x, change):
+        saved = x.exp()
+        change(saved)
+        ctx.save_for_backward(saved)
+        return (x.exp() - x).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (slope,) = ctx.saved_tensors
+        return slope * g, None
+
+
+def _by_index(saved):
+    saved[torch.arange(len(saved))] -= 1
+
+
+def _by_scatter(saved):
+    saved.scatter_add_(0, torch.arange(len(saved)), -torch.ones_like(saved))
+
+
+def _in_steps(saved):
+    saved *= 2
+    saved.sub_(1).sub_(1).div_(2)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+@pytest.mark.parametrize("change", [_by_index, _by_scatter, _in_steps, lambda saved: saved.sub_(1)])
+def test_what_linearize_returns_makes_no_change_again(change):
+    apply = ByChanges.completed()
+    _, tangent_of = torch.func.linearize(lambda x: apply(x, change), X)
+    for tangent in (X, X.cos(), X):
+        torch.testing.assert_close(tangent_of(tangent), ((X.exp() - 1) * tangent).sum())
+
+
 class Complement(Function):
     """Reads a view and inverts it: an operator, and no change in place."""
 

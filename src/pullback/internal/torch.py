@@ -39,7 +39,7 @@ __all__ = [
     "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation",
     "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
     "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
-    "add_batch_dim", "answer_by", "answering",
+    "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
     "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -52,11 +52,12 @@ __all__ = [
     "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
     "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
     "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
-    "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim", "maybe_get_level",
-    "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile",
+    "legacy_batch_level", "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim",
+    "maybe_get_level", "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile",
     "next_sequence_number", "node_class",
     "operator_of", "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack",
-    "pytree", "recording", "remove_forward_hook", "restore_vmap", "rules_in", "run_eagerly",
+    "pytree", "recording", "remove_forward_hook",
+    "remove_legacy_batch_dim", "restore_vmap", "rules_in", "run_eagerly",
     "saved_tensors_are_hooked", "schema_of", "sequence_number", "set_deterministic",
     "set_forward_mode", "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack",
     "uncompiled", "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
@@ -454,6 +455,23 @@ def is_of_custom_operators(module: str) -> bool:
 def forward_level() -> int:
     """The level of forward-mode differentiation that is entered, -1 outside of any."""
     return _forward_ad._current_level
+
+
+def legacy_batch_level() -> int:
+    """How many batches of ``is_grads_batched`` are open, one within the other."""
+    level = torch._C._vmapmode_increment_nesting()
+    torch._C._vmapmode_decrement_nesting()
+    return level - 1
+
+
+def add_legacy_batch_dim(tensor: torch.Tensor, level: int) -> torch.Tensor:
+    """The batch of a level whose items stand along the first dimension of a tensor."""
+    return torch._add_batch_dim(tensor, 0, level)
+
+
+def remove_legacy_batch_dim(tensor: torch.Tensor, level: int) -> torch.Tensor:
+    """The items of a batch, along the first dimension; one item where it is none of this level."""
+    return torch._remove_batch_dim(tensor, level, 1, 0)
 
 
 def saved_tensors_are_hooked() -> bool:

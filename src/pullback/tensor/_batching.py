@@ -12,12 +12,16 @@ from pullback.internal.torch import (
     BatchInterpreter,
     TransformType,
     add_batch_dim,
+    add_legacy_batch_dim,
     get_interpreter_stack,
     is_batchedtensor,
+    is_legacy_batchedtensor,
     is_raised_by_tracing,
+    legacy_batch_level,
     maybe_get_level,
     peek_interpreter_stack,
     pytree,
+    remove_legacy_batch_dim,
     restore_vmap,
     versions_of,
 )
@@ -30,7 +34,7 @@ from pullback.tensor._fresh import Fresh
 from pullback.tensor._operations import tensors_in
 from pullback.tensor._structure import flatten, unflatten, without_values
 
-__all__ = ["batch_by_rule", "batched", "batching", "share_batch"]
+__all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 
 _MEND = "Write the rules in torch operations, or declare batching = 'loop', or write vmap."
 
@@ -310,3 +314,39 @@ def _second_order(name: str) -> UnsupportedError:
         "below vmap.",
         mend="Write its rules in torch operations and declare batching = 'derived'.",
     )
+
+
+def gradients_by_item(
+    compute: Callable[[Sequence[Any]], Sequence[torch.Tensor | None]],
+    cotangents: Sequence[torch.Tensor | None],
+    level: int | None = None,
+) -> list[torch.Tensor | None]:
+    """Gradients, for each item that `is_grads_batched` has put into a batch of cotangents.
+
+    Such a batch lies above autograd: what is computed of it has a history inside, which the batch
+    does not show and a Function applied to it does not get.
+
+    Arguments:
+        compute: takes one cotangent for each output, of one item; gives the gradients.
+        cotangents: for each output, or None.
+        level: of the batch that is taken apart; by default the innermost.
+    """
+    if not any(c is not None and is_legacy_batchedtensor(c) for c in cotangents):
+        return list(compute(cotangents))
+    level = legacy_batch_level() if level is None else level
+    # One that is no batch of this level is a batch of one.
+    inside = [None if c is None else remove_legacy_batch_dim(c, level) for c in cotangents]
+    size = max(len(c) for c in inside if c is not None)
+    rows = [
+        gradients_by_item(compute, [c if c is None else c[i % len(c)] for c in inside], level - 1)
+        for i in range(size)
+    ]
+    return [_batch_of(column, level) for column in zip(*rows, strict=True)]
+
+
+def _batch_of(items: Sequence[torch.Tensor | None], level: int) -> torch.Tensor | None:
+    like = next((item for item in items if item is not None), None)
+    if like is None:
+        return None
+    every = [torch.zeros_like(like) if item is None else item for item in items]
+    return add_legacy_batch_dim(torch.stack(every), level)

@@ -34,7 +34,7 @@ from pullback.internal.torch import (
 from pullback.tensor._errors import Raised
 from pullback.tensor._functions import DECIDING, LEAVING
 from pullback.tensor._levels import indexed
-from pullback.tensor._operations import name_of, tensors_in, writes_into_a_view
+from pullback.tensor._operations import name_of, pure_form, tensors_in, writes_into_a_view
 from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
@@ -84,6 +84,10 @@ class _Leniency(FunctionMode):
                 "torch.func.linearize drops such a change.",
                 mend="Compute out of place (torch.where, torch.cat), or do not trace it.",
             )
+        pure = pure_form(func) if drops_writes() else None
+        if pure is not None and args and isinstance(args[0], torch.Tensor):
+            # What torch.func.linearize returns makes each change once more, each time it is called.
+            return args[0].copy_(pure(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
     def _is_no_leaf(self, tensor: torch.Tensor) -> bool:

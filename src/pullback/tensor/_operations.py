@@ -18,6 +18,7 @@ __all__ = [
     "is_of_torch",
     "is_unknown",
     "name_of",
+    "pure_form",
     "tensors_in",
     "with_argument",
     "writes_into_a_view",
@@ -30,6 +31,14 @@ _AUGMENTED = frozenset(
     for operator in (
         *("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow"),
         *("and", "or", "xor", "lshift", "rshift"),
+    )
+)
+# These change what a tensor is, and none of its values.
+_OF_ITSELF = frozenset(
+    f"{name}_"
+    for name in (
+        *("as_strided", "detach", "rename", "squeeze", "swapaxes", "swapdims", "t"),
+        *("transpose", "unsqueeze", "resize_as", "resize"),
     )
 )
 
@@ -73,6 +82,17 @@ def with_argument(
 def ends_in_place(name: str) -> bool:
     """Whether torch's way to name a function says that it changes a tensor in place."""
     return name.endswith("_") and not name.endswith("__")
+
+
+def pure_form(func: Any) -> Any:
+    """The function that returns what another one writes into a tensor of the same shape, if any."""
+    name = name_of(func)
+    if name in _AUGMENTED:
+        return getattr(torch.Tensor, name.replace("__i", "__", 1), None)
+    if not ends_in_place(name) or name in _OF_ITSELF:
+        return None
+    pure = getattr(torch.Tensor, name.rstrip("_"), None)
+    return pure if callable(pure) else None
 
 
 def writes_into_a_view(func: Any, args: tuple[Any, ...]) -> bool:

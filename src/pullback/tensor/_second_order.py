@@ -32,6 +32,7 @@ from pullback.internal.torch import is_raised_by_tracing
 from pullback.tensor import _random
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
+from pullback.tensor._batching import gradients_by_item
 from pullback.tensor._born import Born
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._compare import agree, equals_one_of
@@ -68,7 +69,11 @@ def differentiable_gradient(
         cotangents: one for each output, or None.
         needs: for each input, whether its gradient is wanted.
     """
-    return with_gradients(lambda: _differentiable(application, cotangents, needs))
+
+    def compute(given: Tensors) -> list[torch.Tensor | None]:
+        return with_gradients(lambda: _differentiable(application, given, needs))
+
+    return gradients_by_item(compute, cotangents)
 
 
 def with_gradients(compute: Callable[[], list[torch.Tensor | None]]) -> list[torch.Tensor | None]:
