@@ -539,6 +539,19 @@ def test_a_step_takes_any_batch(batch):
         torch.testing.assert_close(got.reshape(-1, 5, 9), step(*flat, *given))
 
 
+@pytest.mark.parametrize("shape", [(9,), (4, 9), (2, 4, 9), (3, 2, 4, 1, 9)], ids=str)
+def test_a_start_is_one_for_each_trajectory(shape):
+    sums, act = torch.ones(5, 5, **F64).tril(), torch.randn(3, 2, 4, 5, 3, **F64)
+    state, given = torch.randn(shape, **F64), [torch.ones(5, **F64), 3, sums]
+    every = state.squeeze(-2) if len(shape) == 5 else state
+    for step in (curobo.tensor_step_acc, curobo.tensor_step_jerk):
+        got, want = (
+            step(each, act, torch.zeros(3, 2, 4, 5, 9, **F64), *given)
+            for each in (state, every.expand(3, 2, 4, 9))
+        )
+        torch.testing.assert_close(got, want)
+
+
 MATRIX, STATES = torch.eye(6), torch.zeros(2, 9)
 WRONG_SHAPES = [
     lambda u: curobo.AccelerationTensorStepKernel.apply(

@@ -34,15 +34,15 @@ def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str
                 f"{name} is not a dense tensor of numbers.", given=f"{value.dtype}, {value.layout}"
             )
         letters = form.replace("...", "").split()
-        first = max(value.ndim - len(letters), 0) if "..." in form else 0
-        more, shape = value.shape[:first], value.shape[first:]
-        fits = len(shape) == len(letters)
-        fits = fits and all(
-            known.setdefault(k, n) == n for k, n in zip(letters, shape, strict=True)
-        )
-        pairs = zip(reversed(more), reversed(batch), strict=False)
-        if not fits or any(n != other and 1 not in (n, other) for n, other in pairs):
-            named = {"...": tuple(batch)} if batch and first else {}
+        shape, more = value.shape, torch.Size()
+        if "..." in form:
+            first = max(value.ndim - len(letters), 0)
+            more, shape = shape[:first], shape[first:]
+        fits = len(shape) == len(letters) and not (more and not _broadcast(batch, more))
+        if not fits or any(
+            known.setdefault(k, n) != n for k, n in zip(letters, shape, strict=True)
+        ):
+            named = {"...": tuple(batch)} if batch and more else {}
             named |= {k: known[k] for k in letters if k in known and k != "1"}
             where = ", ".join(f"{k} = {size}" for k, size in named.items())
             raise ArgumentError(
@@ -50,7 +50,14 @@ def check_shapes(sizes: dict[str, int] | None = None, /, **given: tuple[Any, str
                 given=f"shape {tuple(value.shape)}",
                 expected=f"[{form}]" + (f" with {where}" if where else ""),
             )
-        batch = broadcast_shapes(batch, more) if batch and more else batch or more
+        if more and more != batch:
+            batch = broadcast_shapes(batch, more) if batch else more
+
+
+def _broadcast(one: torch.Size, other: torch.Size) -> bool:
+    """Whether two shapes are broadcast with each other."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return all(n == m or 1 in (n, m) for n, m in pairs)
 
 
 def fill(

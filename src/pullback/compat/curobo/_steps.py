@@ -33,7 +33,7 @@ from pullback.compat.curobo._schemes import Four
 from pullback.compat.curobo._shapes import check_shapes, fill
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import check_counts
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.trajectory._checks import fits_within
 
 __all__ = [
     "euler_integrate",
@@ -54,7 +54,8 @@ __all__ = [
 
 def _start_row(part: Tensor, act: Tensor) -> Tensor:
     """One row of state for each trajectory, ``[..., 1, n]``."""
-    return part.unsqueeze(-2) if part.ndim == act.ndim - 1 else part
+    flat = isinstance(part, Tensor) and 0 < part.ndim < act.ndim
+    return part.unsqueeze(-2) if flat else part
 
 
 def _start_parts(
@@ -62,10 +63,9 @@ def _start_parts(
 ) -> list[Tensor]:
     """The first parts of a start, ``[..., 1, n]`` each; refused if they do not fit the actions."""
     check_counts(n_dofs=n_dofs)
-    check_shapes(act=(act, "... h n"))
-    check_shapes(state=(state, "... m"))
+    check_shapes({"n": int(n_dofs)}, act=(act, "... h n"))
     row = _start_row(state, act)
-    check_shapes({"n": int(n_dofs)}, act=(act, "... h n"), state=(row, "... 1 m"))
+    check_shapes(act=(act, "... h n"), state=(row, "... 1 m"))
     if state.shape[-1] < count * n_dofs:
         raise ArgumentError(
             f"The start holds too little for {count} parts of {n_dofs} joints.",
@@ -80,11 +80,17 @@ def _check_square(horizon: int, **matrices: Tensor) -> None:
 
 
 def _join(state_seq: Tensor, parts: Sequence[Tensor], **inputs: Tensor) -> Tensor:
-    check_shapes(parts=(parts[0], "... h n"), state_seq=(state_seq, "... h m"))
-    used = sum(part.shape[-1] for part in parts)
+    check_shapes(state_seq=(state_seq, "... h m"))
+    used, rows = sum(part.shape[-1] for part in parts), state_seq.shape[:-1]
+    for part in parts:
+        if not fits_within(part.shape[:-1], rows):
+            raise ArgumentError(
+                "state_seq does not fit the other arguments.",
+                given=f"shape {tuple(state_seq.shape)}",
+                expected=f"{[*part.shape[:-1]]} and the parts of a state",
+            )
     kept = state_seq.detach()[..., used:].clone()
-    rows = broadcast_shapes(*(part.shape[:-1] for part in (*parts, kept)))
-    fresh = torch.cat([part.expand(*rows, part.shape[-1]) for part in (*parts, kept)], dim=-1)
+    fresh = torch.cat([*(part.expand(*rows, part.shape[-1]) for part in parts), kept], dim=-1)
     fill({"state_seq": state_seq}, [fresh], inputs)
     return fresh
 
