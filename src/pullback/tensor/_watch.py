@@ -372,13 +372,14 @@ class Watch(FunctionMode):
         else:
             target, kwargs = kwargs.get("out"), {k: v for k, v in kwargs.items() if k != "out"}
             given = tensors_in(*args, *kwargs.values())
-            if not self._is_replaced(target, given):
+            itself = any(leaf is target for leaf, _ in leaves)  # nothing has taken its place yet
+            if not self._is_replaced(target, given) or (itself and self._is_noted(target)):
                 return None
             result = func(*args, **kwargs)
             if not isinstance(result, torch.Tensor) or result.shape != target.shape:
                 return None  # torch gives another shape to the tensor itself
             self._read.update(map(id, given))
-            self._unwritten.append(target)
+            self._unwritten += [target] if itself else []
         result = result.to(target.dtype)
         self._instead[id(target)] = result
         self._follow(name, Done(func, args, kwargs, given, result))
@@ -389,9 +390,11 @@ class Watch(FunctionMode):
     def _is_replaced(self, out: Any, given: Sequence[torch.Tensor]) -> bool:
         """Whether a result takes the place of ``out``, where autograd writes no history."""
         known = isinstance(out, torch.Tensor) and self._is_alone(out)
-        if not known or id(out) in self._read or _levels(out):
-            return False
-        return any(map(self._tracks, given))
+        return known and any(map(self._tracks, given))
+
+    def _is_noted(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd may have noted the value of a tensor, which has to stay there then."""
+        return id(tensor) in self._read or bool(_levels(tensor))
 
     def _may_be_saved(self, tensor: torch.Tensor) -> bool:
         """Whether autograd may have saved a tensor: as what a function read, or as its result."""
