@@ -48,10 +48,11 @@ class _NoContext:
         """Keep nothing."""
 
 
-class _Step(Function):
-    """A published Function whose forward is made of operations that torch differentiates itself."""
+class _Step:
+    """What published Functions share: forward is made of operations that torch differentiates."""
 
     _arguments: tuple[str, ...]
+    forward: Any
 
     @classmethod
     def _saved(cls) -> list[str]:
@@ -71,7 +72,8 @@ class _Step(Function):
         """
         if cls.__module__ == __name__ and not torch.compiler.is_compiling():
             return cls.forward(_NoContext(), *args, **kwargs)
-        return super().apply(*args, **kwargs)
+        rules: Any = super()
+        return rules.apply(*args, **kwargs)
 
     @classmethod
     def backward(
@@ -99,7 +101,7 @@ class _Step(Function):
         return tuple(found.get(name) for name in cls._arguments)
 
 
-class CliqueTensorStep(_Step):
+class CliqueTensorStep(_Step, Function):
     """Positions and their differences by dense matrices, the start gradient included."""
 
     _arguments = ("u_act", "start_position", "mask", "n_mask", "fd_1", "fd_2", "fd_3")
@@ -124,7 +126,7 @@ class CliqueTensorStep(_Step):
         return jit_tensor_step_pos_clique(*given.values())
 
 
-class CliqueTensorStepKernel(_Step):
+class CliqueTensorStepKernel(_Step, Function):
     """Backward differences of positions; ``traj_dt[0]`` is 1/dt.
 
     Example:
