@@ -307,6 +307,18 @@ def test_one_client_serves_threads_and_loops():
         assert server.most > 4
 
 
+def test_an_unused_connection_is_ended_before_its_server_ends_it(monkeypatch):
+    assert OpenAI._kept < 5.0  # after which uvicorn, llama.cpp and Node end theirs
+    for kept, opened in ((60.0, 1), (0.02, 2)):
+        monkeypatch.setattr(OpenAI, "_kept", kept)
+        with Server() as server:
+            lm = model(server)
+            lm("one")
+            time.sleep(0.05)
+            lm("two")
+        assert server.opened == opened
+
+
 def test_limit_on_concurrency_is_reached_and_never_exceeded():
     with Server(delay=0.03) as server:
         lm = Limit(model(server), concurrency=3)

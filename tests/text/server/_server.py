@@ -58,6 +58,11 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
+    @property
+    def opened(self) -> int:
+        """How many connections it was asked for."""
+        return self._http.opened
+
     def __enter__(self) -> "Server":
         self._thread.start()
         return self
@@ -135,6 +140,7 @@ class _HTTP(ThreadingHTTPServer):
         self.owner: Any = None
         self.closing = threading.Event()
         self.connections: set[socket.socket] = set()
+        self.opened = 0
         super().__init__(*args)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -148,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.server.connections.add(self.connection)
+        self.server.opened += 1
 
     def finish(self) -> None:
         self.server.connections.discard(self.connection)

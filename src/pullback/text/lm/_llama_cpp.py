@@ -37,6 +37,8 @@ class LlamaCpp(OpenAI):
         MissingExtraError: xllamacpp or openai is not installed.
     """
 
+    _kept = 0.0  # a new connection of loopback costs nothing
+
     def __init__(
         self,
         source: str | os.PathLike[str] = SMALL,

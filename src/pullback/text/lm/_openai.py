@@ -65,6 +65,10 @@ class OpenAI(LM):
         'llama3.2'
     """
 
+    # Seconds for which an unused connection is kept. Servers end theirs after five (uvicorn, so
+    # vLLM; llama.cpp; Node), and a request that meets that end gets no answer: ours ends before.
+    _kept = 2.0
+
     def __init__(
         self,
         model: str,
@@ -107,10 +111,18 @@ class OpenAI(LM):
         self._client = sdk.AsyncOpenAI(
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
             default_headers=dict(headers or {}),
+            http_client=sdk.DefaultAsyncHttpxClient(limits=self._limits(sdk)),
         )  # fmt: skip
         self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
         self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
+
+    def _limits(self, sdk: Any) -> Any:
+        own = sdk.DEFAULT_CONNECTION_LIMITS
+        return type(own)(
+            max_connections=own.max_connections, keepalive_expiry=self._kept,
+            max_keepalive_connections=own.max_keepalive_connections,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return scrub(f"OpenAI({self.model!r}, base_url={_plain(self.base_url)!r})")
