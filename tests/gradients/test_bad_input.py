@@ -70,6 +70,16 @@ def test_packed(name):
 COMPLEX_REFUSED = [name for name in CALLS if name.startswith("straight_through_")]
 
 
+@pytest.mark.filterwarnings("ignore:.*quantized:UserWarning")
+def test_a_quantised_decision():
+    soft = torch.ones(3, requires_grad=True)
+    hard = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+    with pytest.raises(UnsupportedError, match=r"(?s)quantised.*hard\.dequantize\(\)"):
+        room.straight_through(hard, soft)
+    room.straight_through(hard.dequantize(), soft).sum().backward()
+    assert torch.equal(soft.grad, torch.ones(3))
+
+
 @pytest.mark.parametrize("name", COMPLEX_REFUSED)
 def test_complex_numbers_have_no_order(name):
     with pytest.raises(ArgumentTypeError, match="complex"):

@@ -28,12 +28,18 @@ __all__ = [
 
 
 def check_strided(tensor: Tensor, function: str, name: str = "x") -> None:
-    """Refuse by name what is no tensor, or a sparse or nested one."""
+    """Refuse by name what is no tensor, or a sparse, nested or quantised one."""
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(
             f"{function}: {name} is not a tensor.",
             given=f"{name} of type {type(tensor).__name__}",
             expected="a torch.Tensor",
+        )
+    if tensor.is_quantized:
+        raise UnsupportedError(
+            f"{function} does not take quantised tensors.",
+            given=f"{name} of dtype {tensor.dtype}",
+            mend=f"Pass the values that it stands for: {name}.dequantize().",
         )
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")

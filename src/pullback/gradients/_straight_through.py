@@ -55,7 +55,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     Raises:
         ArgumentTypeError: an argument has no usable type, or ``hard`` alone is complex.
         ArgumentError: the shapes or devices differ.
-        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> import torch
@@ -122,7 +122,7 @@ def straight_through_round(x: Tensor) -> Tensor:
 
     Raises:
         ArgumentTypeError: ``x`` is no floating tensor.
-        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> import torch
@@ -158,7 +158,7 @@ def straight_through_sign(x: Tensor, *, window: float | None = None) -> Tensor:
     Raises:
         ArgumentTypeError: ``x`` is no floating tensor, or the window no number.
         ArgumentError: the window is not positive.
-        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> import torch
@@ -196,7 +196,7 @@ def straight_through_threshold(x: Tensor, threshold: Factor = 0.0) -> Tensor:
     Raises:
         ArgumentTypeError: an argument has no usable type.
         ArgumentError: the threshold is NaN or infinite, or does not broadcast.
-        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> import torch
@@ -237,7 +237,7 @@ def straight_through_one_hot(x: Tensor, *, dim: int = -1) -> Tensor:
     Raises:
         ArgumentTypeError: ``x`` is no floating tensor, or ``dim`` no integer.
         ArgumentError: ``x`` has no such dimension, or nothing to choose from along it.
-        UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> import torch

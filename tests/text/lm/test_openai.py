@@ -101,6 +101,13 @@ def test_structured_output_sends_the_schema_and_reads_the_answer():
     assert formats == [City.model_json_schema(), schema]
 
 
+@pytest.mark.parametrize("answer", ['{"height": NaN}', 'It is {"height": -Infinity}.'])
+def test_what_is_no_number_of_json_is_named_in_an_answer(answer):
+    with Server(lambda body: answer) as server, pytest.raises(ReplyError) as refused:
+        model(server)("x", schema={"type": "object"})
+    assert not answer.startswith("{") or "NaN is no number of JSON" in str(refused.value)
+
+
 FAULTS = {
     "bad request": (faults.status(400, "bad"), ModelError, "HTTP 400", False),
     "no key": (faults.status(401, f"wrong key {KEY}"), ModelError, "HTTP 401", False),

@@ -39,7 +39,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
     try:
-        value = json.loads(bare, object_pairs_hook=_object)
+        value = json.loads(bare, object_pairs_hook=_object, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
             f"The model did not write JSON as {what}.",
@@ -82,9 +82,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _constant(name: str) -> Any:
+    """Refuse NaN and infinities: Python reads them, JSON has none, so no journal could hold them."""
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, those inside of others left out."""
-    decoder, place = json.JSONDecoder(object_pairs_hook=_object), text.find("{")
+    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+    place = text.find("{")
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)
