@@ -76,8 +76,9 @@ def _with_edit(
     if finding.cause or finding.hint.startswith(EDIT):
         return
     causes = [f for f in latest.values() if f.verdict.is_bad and not f.cause]
-    bad = {f.clause for f in latest.values() if f.verdict.is_bad}
-    kept = [other for other in _KEPT if other in asked and other not in bad]
+    # What refuses as it is may be anything with an edit: that it was hidden so far.
+    fails = {f.clause for f in latest.values() if f.verdict.is_bad or f.verdict is Verdict.LACKING}
+    kept = [other for other in _KEPT if other in asked and other not in fails]
     healed = [f.clause for f in latest.values() if f.cause == clause and f.clause not in _SLOW]
     edit = edit_of_clause(probe, clause, healed, kept, again)
     if edit is None:

@@ -237,6 +237,19 @@ def _blocks(pair: Pair) -> Iterator[Said]:
             yield f"{along.named}."
 
 
+def _named(pair: Pair) -> Iterator[Said]:
+    """Wrong at those entries alone that a tensor of indices names, one in each row."""
+    for name, index in pair.difference.hand.items():
+        fits = index.dtype == torch.int64 and index.shape == pair.wrong.shape[:-1]
+        size = pair.wrong.shape[-1] if pair.wrong.ndim else 0
+        if not fits or not index.numel() or not bool(((index >= 0) & (index < size)).all()):
+            continue
+        named = torch.zeros_like(pair.wrong).scatter_(-1, index.cpu()[..., None], value=True)
+        if not named[pair.known].all() and torch.equal(named & pair.known, pair.wrong):
+            tail = _where(pair, pair.wrong, (_zero, _factor, _signs, _offset))
+            yield f"Right but for the entries that {name} names, one in each row{tail}."
+
+
 def _scattered(pair: Pair) -> Iterator[Said]:
     """Right but for some entries, all wrong in the same way, as beyond a threshold."""
     count, every = int(pair.wrong.sum()), int(pair.known.sum())
@@ -289,8 +302,8 @@ EXACT: tuple[Rule, ...] = (
     _zero, _repaired, _repaired_but_for_a_factor, _reduced,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = (
-    *EXACT, _terms, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _blocks,
-    _signs, _scattered, _offset, _multiples,
+    *EXACT, _terms, _others, _factor, _rows, _lowered, _statistics, _nearly, _repeated, _named,
+    _blocks, _signs, _scattered, _offset, _multiples,
 )  # fmt: skip
 # Those that say where and how much, and guess at no cause.
 FACTS = tuple(rule for rule in RULES if rule not in (_statistics, _nearly, _multiples))

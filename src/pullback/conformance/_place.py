@@ -12,7 +12,7 @@ from pullback.conformance._names import Name
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression
 
-__all__ = ["Place", "Rewrite", "is_plain"]
+__all__ = ["Place", "Rewrite", "is_plain", "turned"]
 
 
 class Rewrite(NamedTuple):
@@ -29,6 +29,11 @@ def is_plain(value: Any) -> bool:
         return False
     harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
     return harmless and value.numel() > 0
+
+
+def turned(atom: str, how: str = ".mT") -> str:
+    """The text of a transpose; of one that is written as such, what it is of."""
+    return atom.removesuffix(how) if atom.endswith(how) else atom + how
 
 
 @dataclass(frozen=True)

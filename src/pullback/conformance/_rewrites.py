@@ -15,7 +15,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._names import Name, along, is_number, is_size
-from pullback.conformance._place import Place, Rewrite, is_plain
+from pullback.conformance._place import Place, Rewrite, is_plain, turned
 from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._tree import is_sparse
@@ -110,6 +110,8 @@ def _operators(place: Place) -> Iterator[Rewrite]:
         for kept, dropped in ((node.left, node.right), (node.right, node.left)):
             rank = 3 if isinstance(kept, ast.Constant) else 2 - is_number(place.known(dropped))
             yield place.to(rank, rule.atom(kept))
+    if kind is ast.Add and isinstance(place.value, (tuple, list)):
+        yield from _exchanged(place, [*_summed(node)])
     if kind in (ast.Sub, ast.Div, ast.MatMult):
         yield place.to(3, place.written({node.left: right, node.right: left}))
         atoms = {n: f"({rule.text(n)})" for n in (node.left, node.right)}
@@ -119,8 +121,8 @@ def _operators(place: Place) -> Iterator[Rewrite]:
     if kind is ast.MatMult:
         one, two = rule.atom(node.left), rule.atom(node.right)
         for first, second in ((one, two), (two, one)):
-            for turns in itertools.product(("", ".mT"), repeat=2):
-                yield place.to(4, f"{first}{turns[0]} @ {second}{turns[1]}")
+            for left, right in itertools.product((first, turned(first)), (second, turned(second))):
+                yield place.to(4, f"{left} @ {right}")
     if kind is ast.Pow and is_number(place.known(node.right)):
         power = place.known(node.right)
         for other in (power - 1, power + 1, -power, power / 2, 2 * power):
@@ -128,6 +130,15 @@ def _operators(place: Place) -> Iterator[Rewrite]:
             yield place.to(
                 2, rule.atom(node.left) if other == 1 else place.written({node.right: text})
             )
+
+
+def _summed(node: Any) -> Iterator[Any]:
+    """The terms of a sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _summed(node.left)
+        yield from _summed(node.right)
+    else:
+        yield node
 
 
 def _signed(place: Place, left: Any, old: str, sign: str) -> str:
@@ -152,7 +163,8 @@ def _exchanged(place: Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
     """Two operands exchanged."""
     text = place.e.rule.text
     for one, other in itertools.combinations(operands, 2):
-        both = all(isinstance(place.known(n), torch.Tensor) for n in (one, other))
+        kinds = (torch.Tensor, tuple, list)
+        both = all(isinstance(place.known(n), kinds) for n in (one, other))
         if both and text(one) != text(other):
             yield place.to(2, place.written({one: text(other), other: text(one)}))
 
@@ -198,8 +210,8 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
         index = name.value
         if index.dtype == torch.int64 and index.ndim == 1 and int(index.min()) >= 0:
             for dim in (d for d in every if len(index) == whole.shape[d]):
-                shape = [str(int(index.max()) + 1) if d == dim else str(n)
-                         for d, n in enumerate(whole.shape)]  # fmt: skip
+                shape = [f"int({name.text}.max()) + 1" if d == dim else f"{of}.shape[{d}]"
+                         for d in range(whole.ndim)]  # fmt: skip
                 zeros = f"{of}.new_zeros({', '.join(shape)})"
                 text = (
                     f"{zeros}.index_add({dim}, {name.text}, {of}).index_select({dim}, {name.text})"

@@ -140,6 +140,8 @@ class Search:
             if e.key in self.noted.first:
                 against = self.reach(e)
                 if against is not None:
+                    # A flag loses an answer; one that is there, and wrong, was computed so.
+                    against += e.is_flag and bool(self.pair.got.any())
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
         lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]

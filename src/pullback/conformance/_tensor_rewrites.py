@@ -9,7 +9,7 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
 from pullback.conformance._names import along
-from pullback.conformance._place import Place, Rewrite
+from pullback.conformance._place import Place, Rewrite, turned
 from pullback.conformance._written import names_read
 
 __all__ = ["of_a_tensor"]
@@ -118,7 +118,7 @@ def _arranged(place: Place) -> Iterator[Rewrite]:
     if value.ndim:
         yield place.to(4, f"{atom}[..., None]")
     for one, other in itertools.combinations(range(value.ndim), 2):
-        text = f"{atom}.T" if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
+        text = turned(atom, ".T") if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
     own = names_read(place.e.node)
     read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape]

@@ -1,10 +1,14 @@
 """What several clauses say about how to mend a Function."""
 
-__all__ = ["COMPLETE", "DERIVE", "OPERATOR", "SAVE", "SCALAR", "SINGLE", "TRACE"]
+__all__ = ["COMPLETE", "DERIVE", "LIMIT", "OPERATOR", "SAVE", "SCALAR", "SINGLE", "TRACE"]
 
 COMPLETE = "Write Function from pullback instead, or use pullback.complete(F)."
 DERIVE = (
     "Write Function from pullback, which derives it from backward, or use pullback.complete(F)."
+)
+LIMIT = (
+    "Backward is not finite where forward is: give a quotient its limit before dividing, as by "
+    "torch.where on the divisor."
 )
 SAVE = "Pass it to ctx.save_for_backward (inputs, outputs and intermediates alike)."
 SINGLE = (

@@ -25,10 +25,13 @@ def cotangent(probe: Probe) -> Finding:
     versions = versions_of(incoming)
     probe.pull(leaves, incoming, outputs)
     for k, (now, then) in enumerate(zip(incoming, copies, strict=True)):
-        if not same_bits(now, then) or version_of(now) != versions[k]:
+        same = same_bits(now, then)
+        if not same or version_of(now) != versions[k]:
             return probe.broken(
-                f"Backward changed the cotangent of output {k} in place.",
-                expected=then, got=now, place=f"cotangent of output {k}", said="",
+                f"Backward changed the cotangent of output {k} in place"
+                f"{', here by the numbers that stood there' if same else ''}.",
+                expected="" if same else then, got="" if same else now,
+                place=f"cotangent of output {k}", said="",
                 hint="Work on a clone: other branches of the graph may share the cotangent.",
                 given={"w": copies},
                 repro=[

@@ -22,6 +22,7 @@ from pullback.report import Finding
 __all__ = ["derivative"]
 
 _SEPARATELY = 8
+_ELSEWHERE = 1  # inputs whose edit is searched for, where the first has none
 
 
 _ON_PURPOSE = (
@@ -84,13 +85,17 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
     yield from ((probe, only, judge(asked, only), "") for only in choices)
     if probe.intent != "exact":
         return
-    for k in (*probe.inputs.learnt, *probe.inputs.beside):
-        there = replace(probe, inputs=probe.inputs.with_differentiable([k]))
+    given, answered = probe.inputs, []
+    for k in (*given.learnt, *given.beside):
+        there = replace(probe, inputs=given.with_differentiable([k]))
         points = there.point(0)
         weights = there.cotangents(there.output_values(points))
         # Not one that is answered with ``None``: backward may add to its ``.grad`` by itself.
-        if there.answers(there.leaves(points), weights)[0] is not None:
-            yield there, 0, judge(there, 0), ""
+        answered += [k] * (there.answers(there.leaves(points), weights)[0] is not None)
+    # All together, so that an edit which mends one of them is asked what becomes of the others.
+    there = replace(probe, inputs=given.with_differentiable([*given.differentiable, *answered]))
+    for only in range(len(given.differentiable), len(there.inputs.differentiable)):
+        yield there, only, judge(there, only), ""
     yield from filter(None, (_hidden(probe, only) for only in choices))
 
 
@@ -165,6 +170,28 @@ def _of_one_row(probe: Probe) -> bool:
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Finding:
+    found = _finding(probe, trial, only, where)
+    others = [] if found.hint.startswith(EDIT) or only is None else _others(probe, only)
+    for k, other in others[:_ELSEWHERE]:
+        beside = _finding(probe, other, k, where)
+        if beside.hint.startswith(EDIT):  # a cause that is known before one that is not
+            found, others = beside, [(only, trial), *(o for o in others if o[0] != k)]
+            break
+    names = [probe.path(k) for k, _ in others if k is not None]
+    of = "those of" if len(names) > 1 else "that of"
+    too = f" So is {of} {' and '.join(names)}." if names else ""
+    return replace(found, detail=found.detail + too)
+
+
+def _others(probe: Probe, only: int) -> list[tuple[int | None, Trial]]:
+    """The other inputs whose gradients are wrong."""
+    if probe.intent != "exact":
+        return []
+    every = (k for k in range(len(probe.inputs.differentiable)) if k != only)
+    return [(k, trial) for k in every if (trial := judge(probe, k)).is_wrong]
+
+
+def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Finding:
     place = "every input at once" if only is None else probe.path(only)
     wrong = f"The gradient of {place} is not what finite differences of forward are.{where}"
     if _of_one_row(probe):

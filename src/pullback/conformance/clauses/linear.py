@@ -50,8 +50,8 @@ def linear(probe: Probe) -> Finding:
         got=gap.got[gap.place],
         said="",
         place=probe.path(gap.place),
-        hint=f"{edit.mend or 'Make backward linear in the cotangent.'} Where it is not on purpose "
-        '(clipping), declare gradient = "nonlinear".',
+        hint=f"{edit.mend or 'Make backward linear in the cotangent.'} If it is on purpose, as of "
+        'one that clips, declare gradient = "nonlinear".',
         given={"a": gap.a, "b": gap.b},
         repro=[
             "def B(w):",

@@ -15,6 +15,13 @@ from pullback.report import Finding
 __all__ = ["mutation"]
 
 
+_DECLARE = (
+    "Work on a clone, or declare the change with ctx.mark_dirty and return the input; one call "
+    "with all of them, since torch keeps what the last one is given."
+)
+_LEAVE = "Work on a clone: who made the input, and what else was computed of it, reads it too."
+
+
 @clause(
     promise="An input that is changed in place is declared with `mark_dirty`.",
     why="An input changed in place and not declared with mark_dirty corrupts whatever "
@@ -46,11 +53,11 @@ def mutation(probe: Probe) -> Finding:
         then, now = before[changed][0], handed[changed]
         same = same_bits(now, then)
         return probe.broken(
-            f"{moment.capitalize()} changed {name} in place without ctx.mark_dirty"
+            f"{moment.capitalize()} changed {name} in place"
+            f"{' without ctx.mark_dirty' if moment == 'forward' else ''}"
             f"{', here by the numbers that stood there' if same else ''}.",
             expected="" if same else then, got="" if same else now, place=name, said="",
-            hint="Work on a clone, or declare the change with ctx.mark_dirty and return the input; "
-            "one call with all of them, since torch keeps what the last one is given.",
+            hint=_DECLARE if moment == "forward" else _LEAVE,
             repro=[
                 "before = [a.clone() for a in tree_leaves((args, kwargs)) "
                 "if isinstance(a, torch.Tensor)]",

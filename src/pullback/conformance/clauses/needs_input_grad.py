@@ -10,8 +10,10 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repair import Right
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import filled
+from pullback.conformance._wrong_derivative import edit_of
 from pullback.internal.torch import Observing
 from pullback.report import Finding
 
@@ -60,20 +62,7 @@ def needs_input_grad(probe: Probe) -> Finding:
         got, operations = _count(probe, points, cotangents, (k,))
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
-            beside = _asked_instead(probe, points, cotangents, joint, k)
-            return probe.broken(
-                "A gradient changes when the other inputs need none."
-                + (f" It is right where {beside} needs one too: its flag is asked." * bool(beside)),
-                expected=joint[k], got=got[k], place=probe.path(k),
-                hint=f"Ask ctx.needs_input_grad for {probe.path(k)}"
-                f"{f', not for {beside}' * bool(beside)}: it counts the arguments of forward.",
-                given={"w": cotangents},
-                repro=[
-                    "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-                    f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
-                    f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",
-                ],
-            )  # fmt: skip
+            return _changed(probe, cotangents, joint, got[k], k)
     if wasted and everything > len(points):
         return probe.lacking(
             f"Each gradient alone costs all {everything} operations of backward.",
@@ -82,10 +71,34 @@ def needs_input_grad(probe: Probe) -> Finding:
     return probe.holds("Each gradient alone is the same, and costs no more than it must.")
 
 
-def _asked_instead(
-    probe: Probe, points: Tensors, cotangents: Tensors, joint: Tensors, k: int
-) -> str:
+def _changed(
+    probe: Probe, cotangents: Tensors, joint: Tensors, got: torch.Tensor | None, k: int
+) -> Finding:
+    """The finding of a gradient that changes; of one that is there, its branch is wrong."""
+    path, beside = probe.path(k), _asked_instead(probe, cotangents, joint, k)
+    told = f" It is right where {beside} needs one too: its flag is asked." * bool(beside)
+    instead = f", not for {beside}" * bool(beside)
+    hint = f"Ask ctx.needs_input_grad for {path}{instead}: it counts the arguments of forward."
+    edit = Right()
+    if got is not None:
+        hint = f"Look at what backward computes for {path} where it is the only one."
+        alone = probe.inputs.with_differentiable([probe.inputs.differentiable[k]])
+        edit = edit_of(probe.at(alone)) if probe.intent == "exact" else edit
+    return probe.broken(
+        f"A gradient changes when the other inputs need none.{told} {edit.said}".strip(),
+        expected=joint[k], got=got, place=path, hint=edit.mend or hint,
+        given={"w": cotangents},
+        repro=[
+            "print('all  ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+            f"for j, x in enumerate(xs): x.requires_grad_(j == {k})",
+            f"print('alone', torch.autograd.grad(outs(), xs[{k}], w, allow_unused=True))",
+        ],
+    )  # fmt: skip
+
+
+def _asked_instead(probe: Probe, cotangents: Tensors, joint: Tensors, k: int) -> str:
     """The input that alone brings a gradient back when it needs one too; empty if none does."""
+    points = probe.inputs.points()
     for j in range(len(points)):
         if j != k:
             got, _ = _count(probe, points, cotangents, (j, k))

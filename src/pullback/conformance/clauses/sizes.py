@@ -18,7 +18,7 @@ from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
-from pullback.conformance.clauses._hints import SINGLE
+from pullback.conformance.clauses._hints import LIMIT, SINGLE
 from pullback.report import Finding
 
 __all__ = ["sizes"]
@@ -115,10 +115,14 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
         settled, wrong = _judge(other, run, tried.resizing.places, tried)
         if wrong is None:
             return RIGHT if settled else ""
-        if _wrong_as_given(probe, tried.resizing, size):
+        finite = are_finite(run.gradients)
+        # The numbers given stand among more of them too, and may lie where there is no derivative.
+        as_given = not finite and not are_finite(Run.of(probe).gradients)
+        if as_given or _wrong_as_given(probe, tried.resizing, size):
             tried.foreign = True
             return ""
         hint = SINGLE if size == 1 and _is_right_at_two(probe, tried) else sizes.mend
+        hint = hint if finite else LIMIT
         return already(probe, _GIVEN) or _broken(other, where, wrong, hint)
 
     finding = tried.sweep.over(_at_sizes(probe, tried), run, judge)

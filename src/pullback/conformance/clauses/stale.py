@@ -28,7 +28,7 @@ def stale(probe: Probe) -> Finding:
     places += [(f"output {k}", 1, k) for k, y in enumerate(every) if is_continuous(y)]
     for name, group, k in places:
         got = _after_change(probe, group, k, run.cotangents)
-        target = "ys" if group else "tree_leaves((args, kwargs))"
+        target = f"ys[{k}]" if group else name
         wrong = None if got is None else probe.unlike(
             got, run.gradients,
             f"{name} was changed in place after forward; backward silently used new values.",
@@ -39,7 +39,7 @@ def stale(probe: Probe) -> Finding:
                 "ys = outs()",
                 "print('before', torch.autograd.grad(ys, xs, w, allow_unused=True))",
                 "ys = outs()",
-                f"with torch.no_grad(): {target}[{k}].mul_(1.5).add_(0.25)",
+                f"with torch.no_grad(): {target}.mul_(1.5).add_(0.25)",
                 "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
             ],
         )  # fmt: skip

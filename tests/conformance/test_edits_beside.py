@@ -1,0 +1,210 @@
+"""What stands beside a fault, and hid its edit or named a wrong one."""
+
+import pytest
+import torch
+from torch import nn
+
+from pullback.conformance import check
+
+
+class Sum(torch.autograd.Function):
+    """Two layers whose weights reach backward as arguments, and forward through the modules."""
+
+    @staticmethod
+    def forward(ctx, x, first, second, *weights):
+        ctx.first, ctx.second = first, second
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return first(x).tanh() + second(x).sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.first(x).tanh() + ctx.second(x).sin()
+            one, two = tuple(ctx.first.parameters()), tuple(ctx.second.parameters())
+            dx, *rest = torch.autograd.grad(y, (x, *one, *two), g)
+        by_first, by_second = tuple(rest[:2]), tuple(rest[2:])
+        return (dx, None, None) + by_second + by_first  # noqa: RUF005 - as it is written
+
+
+def test_an_edit_is_right_only_if_all_that_a_module_learns_is():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    weights = [*first.parameters(), *second.parameters()]
+    x = torch.randn(5, 4, requires_grad=True)
+    finding = check(Sum, x, first, second, *weights, clauses="derivative")["derivative"]
+    assert "Backward is right with" in finding.detail
+    assert "by_first + by_second`" in finding.hint or "tuple(rest[2:]), tuple(rest[:2])" in (
+        finding.hint
+    )
+
+
+class Masked(torch.autograd.Function):
+    """Its backward writes into the cotangent what stood there, where nothing lies outside."""
+
+    @staticmethod
+    def forward(ctx, x, bound):
+        ctx.inside = x.abs() <= bound
+        return x.clamp(-bound, bound)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul_(ctx.inside), None
+
+
+def test_a_write_that_changes_no_number_is_named_where_the_second_derivative_is_refused():
+    x = torch.randn(6, dtype=torch.float64).requires_grad_()
+    finding = check(Masked, x, 100.0, gradient="surrogate")["cotangent"]
+    assert "here by the numbers that stood there" in finding.detail
+    assert "`g.mul(ctx.inside)` for `g.mul_(ctx.inside)`" in finding.detail
+
+
+class Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x / x.sum(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        total = x.sum(-1, keepdim=True)
+        x.div_(total)
+        return (g - (g * x).sum(-1, keepdim=True)) / total
+
+
+def test_a_write_of_backward_is_not_to_be_declared():
+    x = (torch.rand(4, 5, dtype=torch.float64) + 0.1).requires_grad_()
+    finding = check(Normalised, x, clauses="mutation")["mutation"]
+    assert finding.detail.startswith("Backward changed args[0] in place. It holds with")
+    assert "mark_dirty" not in f"{finding.detail} {finding.hint}"
+
+
+class Rotated(torch.autograd.Function):
+    """A gradient of its own kind for the first input, a wrong one for the second."""
+
+    @staticmethod
+    def forward(ctx, angle, points):
+        cos, sin = angle.cos(), angle.sin()
+        turn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+        ctx.save_for_backward(angle, turn)
+        return points @ turn.mT
+
+    @staticmethod
+    def backward(ctx, g):
+        angle, turn = ctx.saved_tensors
+        return g.sum((-1, -2)) * angle.sign() + 0.1 * g.abs().sum(), g @ turn.mT
+
+
+def test_an_edit_of_another_input_is_told_before_what_has_none():
+    angle = torch.randn(3, dtype=torch.float64).requires_grad_()
+    points = torch.randn(3, 4, 2, dtype=torch.float64).requires_grad_()
+    finding = check(Rotated, angle, points, clauses="derivative", gradient="exact")["derivative"]
+    assert finding.detail.startswith("The gradient of args[1] is not")
+    assert "That gradient alone is right with `turn` for `turn.mT`" in finding.detail
+    assert finding.detail.endswith("So is that of args[0].")
+
+
+class Branched(torch.autograd.Function):
+    """Right where both need a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.sin() * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        if ctx.needs_input_grad[0] and not ctx.needs_input_grad[1]:
+            return g * weight * x.sin(), None
+        return g * weight * x.cos(), g * x.sin()
+
+
+def test_a_branch_that_computes_another_gradient_is_mended_in_its_line():
+    x = torch.randn(5, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(5, dtype=torch.float64).requires_grad_()
+    finding = check(Branched, x, weight, clauses="needs-input-grad")["needs-input-grad"]
+    assert finding.verdict == "broken"
+    assert "`x.cos()` for `x.sin()`" in finding.detail
+    assert "ctx.needs_input_grad for" not in finding.hint  # the flags are asked as they should be
+
+
+class Chosen(torch.autograd.Function):
+    """A loss whose term of the target is forgotten."""
+
+    @staticmethod
+    def forward(ctx, scores, target):
+        ctx.save_for_backward(scores)
+        return scores.square().sum(-1) - scores.gather(-1, target[:, None])[:, 0]
+
+    @staticmethod
+    def backward(ctx, g):
+        (scores,) = ctx.saved_tensors
+        return g[:, None] * (scores + scores), None
+
+
+def test_entries_that_an_index_names_are_named():
+    scores = torch.randn(6, 4, dtype=torch.float64).requires_grad_()
+    target = torch.tensor([0, 3, 1, 1, 2, 0])
+    finding = check(Chosen, scores, target, clauses="derivative")["derivative"]
+    assert "Right but for the entries that args[1] names, one in each row" in finding.detail
+
+
+class Length(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        length = (x * x + y * y).sqrt()
+        ctx.save_for_backward(x, y, length)
+        return length
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y, length = ctx.saved_tensors
+        return g * x / length, g * y / length
+
+
+def test_a_size_is_not_blamed_for_a_kink_that_was_given():
+    keep = torch.arange(12) < 8
+    x, y = (torch.randn(12, dtype=torch.float64) * keep for _ in "xy")
+    finding = check(Length, x.requires_grad_(), y.requires_grad_(), clauses="sizes")["sizes"]
+    assert not finding.verdict.is_bad
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, sparse, dense):
+        ctx.sparse = sparse
+        return torch.sparse.mm(sparse, dense)
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, torch.sparse.mm(ctx.sparse.t(), g)
+
+
+def test_the_script_of_a_sparse_argument_that_is_changed_runs(capsys):
+    sparse = torch.randn(4, 4, dtype=torch.float64).relu().to_sparse_coo().coalesce()
+    dense = torch.randn(4, 3, dtype=torch.float64).requires_grad_()
+    finding = check(Product, sparse, dense, clauses="stale")["stale"]
+    assert finding.verdict == "broken"
+    assert "ended with" not in finding.repro
+    exec(compile(finding.repro, "script", "exec"), {"__name__": "script"})
+    assert "after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_what_is_not_linear_on_purpose_is_to_be_declared(factor):
+    class Clipped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.clamp(-factor, factor)
+
+    finding = check(Clipped, torch.randn(5).requires_grad_(), clauses="linear")["linear"]
+    assert 'If it is on purpose, as of one that clips, declare gradient = "nonlinear".' in (
+        finding.hint
+    )
