@@ -12,7 +12,7 @@ from pullback.conformance._names import Name
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression
 
-__all__ = ["Place", "Rewrite", "is_plain", "turned"]
+__all__ = ["Place", "Rewrite", "is_flag", "is_plain", "turned"]
 
 
 class Rewrite(NamedTuple):
@@ -29,6 +29,12 @@ def is_plain(value: Any) -> bool:
         return False
     harmless = value.device.type == "cpu" or value.dtype == torch.bool or is_continuous(value)
     return harmless and value.numel() > 0
+
+
+def is_flag(e: Expression) -> bool:
+    """Whether it asks which inputs need a gradient."""
+    near = (n for n in (e.node, e.rule.parent[e.node]) if isinstance(n, ast.expr))
+    return any("needs_input_grad" in e.rule.text(n) for n in near)
 
 
 def turned(atom: str, how: str = ".mT") -> str:

@@ -21,7 +21,7 @@ from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
-from pullback.conformance._place import Rewrite, is_plain
+from pullback.conformance._place import Rewrite, is_flag, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
@@ -141,7 +141,7 @@ class Search:
                 against = self.reach(e)
                 if against is not None:
                     # A flag loses an answer; one that is there, and wrong, was computed so.
-                    against += e.is_flag and bool(self.pair.got.any())
+                    against += is_flag(e) and bool(self.pair.got.any())
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
         lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]

@@ -68,12 +68,6 @@ class Expression(NamedTuple):
         return all(context in names_read(other) for other in reads or [statement])
 
     @property
-    def is_flag(self) -> bool:
-        """Whether it asks which inputs need a gradient."""
-        near = (self.node, self.rule.parent[self.node])
-        return any("needs_input_grad" in self.rule.text(n) for n in near if isinstance(n, ast.expr))
-
-    @property
     def is_looped(self) -> bool:
         """Whether a loop runs over it."""
         around = self.rule.parent[self.node]
