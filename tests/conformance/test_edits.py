@@ -803,7 +803,8 @@ NAMED = {
         (X[:, 0], torch.tensor([0, 1, 0, 1, 2, 2])),
         (
             "`(g * y).new_zeros(int(ctx.saved_tensors[1].max()) + 1).index_add(0, "
-            "ctx.saved_tensors[1], (g * y)).index_select(0, ctx.saved_tensors[1])` for `(g * y).sum()` at test_edits.py"
+            "ctx.saved_tensors[1], (g * y)).index_select(0, ctx.saved_tensors[1])` "
+            "for `(g * y).sum()` at test_edits.py"
         ),
     ),
     "extent": (
