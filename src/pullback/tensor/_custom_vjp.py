@@ -134,12 +134,21 @@ class CustomVjp(Generic[P, R]):
                     given=type(result).__name__,
                     expected="(output, residuals)",
                 )
-            output, ctx.residuals = result
+            output, residuals = result
+            # torch frees what is saved, shows it to hooks, and notices a later change of it.
+            leaves, structure = pytree.tree_flatten(residuals)
+            ctx.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+            ctx.save_for_backward(*(leaves[i] for i in ctx.places))
+            rest = [None if i in ctx.places else leaf for i, leaf in enumerate(leaves)]
+            ctx.residuals = pytree.tree_unflatten(rest, structure)
             ctx.count = len(flat)
             return (output,)
 
         def pull(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
-            gradients = backward(ctx.residuals, cotangent)
+            leaves, structure = pytree.tree_flatten(ctx.residuals)
+            for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+                leaves[place] = tensor
+            gradients = backward(pytree.tree_unflatten(leaves, structure), cotangent)
             listed = gradients if isinstance(gradients, (tuple, list)) else [gradients]
             return self._by_argument(listed, self._names(ctx.count))
 
