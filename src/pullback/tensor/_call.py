@@ -67,6 +67,7 @@ class Call:
     needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
     nested: bool = False  # the output is nested: see `pullback.tensor._plain`
     non_differentiable: Sequence[int] = ()
+    own: int | None = None  # of what torch has saved, how many the author has; all by default
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
     plain: bool  # all tensors that reach backward are inputs, differentiated outputs or masks

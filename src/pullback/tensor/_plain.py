@@ -21,6 +21,7 @@ from pullback.internal.torch import (
     len_torch_dispatch_stack,
     node_class,
     pytree,
+    saved_tensors_are_hooked,
     versions_of,
 )
 from pullback.tensor import _random
@@ -178,8 +179,10 @@ def _saved(ctx: Any) -> tuple[Any, ...]:
     Checkpointing gives each of them once, and a hook gives another one each time.
     """
     call = ctx.__pullback__
-    read = None if call is None else call.saved
-    return _saved_of_torch.__get__(ctx) if read is None else read
+    if call is None:
+        return _saved_of_torch.__get__(ctx)
+    read = _saved_of_torch.__get__(ctx) if call.saved is None else call.saved
+    return read if call.own is None else read[: call.own]
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -254,11 +257,13 @@ def _finish(
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before
+    if beside and dirty is None:
+        outputs = _apart(ctx, outputs)
+        if call.definition.keep_inputs and saved_tensors_are_hooked():
+            _save_inputs(call, ctx, tensors)
     call.kept = aside(
         call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=not beside
     )
-    if beside and dirty is None:
-        outputs = _apart(ctx, outputs)
     if call.result is ONE and marked is None:
         return outputs[0]
     if marked is not None:  # torch would give a view a history all the same
@@ -289,6 +294,17 @@ def _beside(
             if next(same, -1) in (-1, *call.non_differentiable):
                 found.append(tensor)
     return found
+
+
+def _save_inputs(call: Call, ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
+    """Save what would be kept aside behind the author's tensors, for hooks to decide where it lies.
+
+    They keep it as they keep these: elsewhere, or by running the region of a checkpoint again.
+    """
+    saved = ctx.to_save or ()
+    known = set(map(id, saved))
+    call.own = len(saved)
+    ctx.save_for_backward(*saved, *(t for t in tensors if id(t) not in known))
 
 
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -348,17 +364,17 @@ class _OnNode(Application):
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved, and the inputs that were kept aside."""
         kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
-        found = [*self.node.saved_tensors, *(map(_behind, kept))]
+        found = [*self.call.saved, *(map(_behind, kept))]
         return [tensor for tensor in found if tensor is not None]
 
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history."""
-        found = reclaim(self.call.definition, self.call.kept, self.node.saved_tensors)
+        found = reclaim(self.call.definition, self.call.kept, self.call.saved)
         return list(found.values())
 
     def reaches_inputs(self) -> bool:
         """Whether the tensors that are left have a history that leads to each input."""
-        saved = [tensor for tensor in self.node.saved_tensors if tensor is not None]
+        saved = [tensor for tensor in self.call.saved if tensor is not None]
         if any(tensor.grad_fn is self.node for tensor in saved):
             return True
         kept = zip(self.call.kept, self.call.needs, strict=True)
