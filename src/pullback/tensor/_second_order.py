@@ -207,6 +207,7 @@ def _again(
         context = connected(application, inputs, watch)
         context.needs_input_grad = call.by_argument(needs)
         given = fill_in(call, cotangents, application)
+        watch.give(given)
         with watch:
             gradients = call.backward(call.definition.transposable, context, given)
         gradients, error = _whole(call, watch, gradients, needs)
