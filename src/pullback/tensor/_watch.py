@@ -310,10 +310,16 @@ class Watch(FunctionMode):
 
     def _derive(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a private derivative, which is to keep its history."""
+        if func is not torch.autograd.grad:
+            # What is detached is an identity here, so that it would reach the inputs, too; and run
+            # once more, it would add to parameters what they have.
+            raise UnsupportedError(
+                "A rule that calls backward() adds to the gradients of leaves, which is done once, "
+                "and has no derivative.",
+                mend="Use torch.autograd.grad, which returns the gradients.",
+            )
         if not self.in_forward and any(id(t) in self._stopped for t in tensors_in(*args[:1])):
             self.left = _STOPPED
-        if func is not torch.autograd.grad:
-            return args, kwargs
         return with_argument(args, kwargs, 4, "create_graph", True)
 
     def _knows(self, args: Sequence[Any]) -> bool:
