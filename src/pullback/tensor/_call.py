@@ -73,6 +73,7 @@ class Call:
     plain: bool  # all tensors that reach backward are inputs, differentiated outputs or masks
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
+    returned: Sequence[tuple[Any, int]] = ()  # outputs, and how often they were changed till then
     saved: tuple[Any, ...] | None = None  # while backward runs to be differentiated again
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
