@@ -22,6 +22,7 @@ from tests.tensor.functions import (
     spike,
     stopped,
 )
+from torch.utils.checkpoint import checkpoint
 
 import pullback
 from pullback.errors import UnsupportedError
@@ -626,3 +627,46 @@ def test_the_first_gradient_is_answered_where_an_input_is_gone_and_the_output_is
     torch.testing.assert_close(first, 2 * y)
     with pytest.raises(UnsupportedError, match="one that it did not save is gone"):
         torch.autograd.grad(first.sum(), x)
+
+
+class Waiting(torch.autograd.Function):
+    """The exponential, whose backward waits in another thread until it may go on."""
+
+    entered: threading.Event
+    goes_on: threading.Event
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(1 * y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if threading.current_thread() is not threading.main_thread():
+            Waiting.entered.set()
+            Waiting.goes_on.wait(10)
+        (y,) = ctx.saved_tensors
+        return cotangent * y
+
+
+@both
+@pytest.mark.parametrize("read_once", [False, True])
+def test_two_threads_that_differentiate_one_graph_again_do_not_meet(way, read_once):
+    Waiting.entered, Waiting.goes_on = threading.Event(), threading.Event()
+    x = X.clone().requires_grad_()
+    apply = way(Waiting).apply
+    y = checkpoint(apply, x, use_reentrant=False) if read_once else apply(x)
+    answers = []
+
+    def work():
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        answers.append(torch.autograd.grad((first**2).sum(), x, retain_graph=True)[0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    Waiting.entered.wait(10)
+    work()
+    Waiting.goes_on.set()
+    thread.join()
+    torch.testing.assert_close(answers, [2 * X.exp() ** 2] * 2)

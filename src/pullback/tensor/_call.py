@@ -74,7 +74,6 @@ class Call:
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
     returned: Sequence[tuple[Any, int]] = ()  # outputs, and how often they were changed till then
-    saved: tuple[Any, ...] | None = None  # while backward runs to be differentiated again
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True
@@ -301,12 +300,18 @@ class Call:
         return self.matched(self.run_backward(rule, context, given, arguments))
 
     def run_backward(
-        self, rule: Any, context: Any, cotangents: Sequence[Any], arguments: Sequence[Any]
+        self,
+        rule: Any,
+        context: Any,
+        cotangents: Sequence[Any],
+        arguments: Sequence[Any],
+        *,
+        watched: bool = False,
     ) -> Any:
         """Run a backward on arguments made of cotangents, under the autocast of forward."""
         definition = self.definition
         # Where it is watched, a change in place is made pure.
-        versions = None if definition.lenient or self.saved is not None else versions_of(cotangents)
+        versions = None if definition.lenient or watched else versions_of(cotangents)
         if definition.boxed:
             arguments = (list(arguments),)
         if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):

@@ -1,6 +1,8 @@
 """An application whose context is torch's own node."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +17,22 @@ from pullback.tensor._kept import reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._structure import Template, flatten, is_hole, unflatten, without_values
 
-__all__ = ["Nested", "OnNode", "run", "run_in_batch"]
+__all__ = ["Nested", "OnNode", "run", "run_in_batch", "running_on"]
+
+
+class _Thread(threading.local):
+    running: "tuple[OnNode, ...]" = ()
+
+
+_thread = _Thread()
+
+
+def running_on(node: Any) -> "OnNode | None":
+    """The application on a node whose rules this thread runs to differentiate them again."""
+    for application in reversed(_thread.running):
+        if application.node is node:
+            return application
+    return None
 
 
 class Nested:
@@ -63,20 +80,39 @@ def run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     call, given = ctx.__pullback__, cotangents
     if call.nested:
         given = unflatten(without_values(call.result, None), cotangents[:-1])
-    return call.run_backward(definition.backward, ctx, cotangents, given)
+    watched = running_on(ctx) is not None
+    return call.run_backward(definition.backward, ctx, cotangents, given, watched=watched)
 
 
 class OnNode(Application):
-    """An application whose context is torch's own node."""
+    """An application whose context is torch's own node, which other threads may be running, too.
 
-    def __init__(self, call: Call, ctx: Any, cotangents: Sequence[Any]) -> None:
-        self.node, self.call = ctx, call
+    Arguments:
+        call: the application.
+        ctx: the node.
+        cotangents: as torch gives them to it.
+        read: the saved tensors.
+    """
+
+    def __init__(
+        self, call: Call, ctx: Any, cotangents: Sequence[Any], read: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.node, self.call, self.read = ctx, call, tuple(read)
         last = cotangents[:-1] if call.nested else cotangents
         mixed = not call.nested and len(call.result[0]) == len(last)
         holes = [i for i, hole in enumerate(call.result[0]) if is_hole(hole)]
         self._places = holes if mixed else list(range(len(last)))  # of the output tensors
         self._cotangents = cotangents
         self.given = [last[i] for i in self._places]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let rules that run on the node in this thread read what was read here."""
+        before, _thread.running = _thread.running, (*_thread.running, self)
+        try:
+            yield
+        finally:
+            _thread.running = before
 
     def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""
@@ -97,12 +133,12 @@ class OnNode(Application):
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved, the inputs that were kept aside, the outputs still there."""
         kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
-        found = [*self.call.saved, *map(_behind, kept), *(ref() for ref, _ in self.call.returned)]
+        found = [*self.read, *map(_behind, kept), *(ref() for ref, _ in self.call.returned)]
         return [tensor for tensor in found if tensor is not None]
 
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history."""
-        found = reclaim(self.call.definition, self.call.kept, self.call.saved)
+        found = reclaim(self.call.definition, self.call.kept, self.read)
         return list(found.values())
 
     def reaches_inputs(self) -> bool:
@@ -119,7 +155,7 @@ class OnNode(Application):
         The node holds none that its author did not save. One without a derivative may be None.
         """
         there = [ref() for ref, version in self.call.returned if version_of(ref()) == version]
-        found = {t.output_nr: t for t in (*self.call.saved, *there) if self._is_output(t)}
+        found = {t.output_nr: t for t in (*self.read, *there) if self._is_output(t)}
         flowing = [i for i in range(self.call.count) if i not in self.call.non_differentiable]
         if all(self._places[i] in found for i in flowing) and graph_is_kept():
             return [found.get(place) for place in self._places]

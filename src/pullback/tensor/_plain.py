@@ -31,7 +31,7 @@ from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import aside, forget
 from pullback.tensor._mutation import refuse_mutation
-from pullback.tensor._on_node import Nested, OnNode, run, run_in_batch
+from pullback.tensor._on_node import Nested, OnNode, run, run_in_batch, running_on
 from pullback.tensor._places import Places, views_of
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
@@ -165,7 +165,8 @@ def _saved(ctx: Any) -> tuple[Any, ...]:
     call = ctx.__pullback__
     if call is None:
         return _saved_of_torch.__get__(ctx)
-    read = _saved_of_torch.__get__(ctx) if call.saved is None else call.saved
+    application = running_on(ctx)
+    read = _saved_of_torch.__get__(ctx) if application is None else application.read
     return read if call.own is None else read[: call.own]
 
 
@@ -198,7 +199,7 @@ def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> 
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     """Those of torch, but none where the gradient is nested, or differentiated again."""
     needs = ctx.needs_input_grad
-    as_given = needs == _needs_of_torch.__get__(ctx) and ctx.__pullback__.saved is None
+    as_given = needs == _needs_of_torch.__get__(ctx) and running_on(ctx) is None
     return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
@@ -279,9 +280,6 @@ def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     """The gradients where they can be differentiated in turn."""
     call = ctx.__pullback__
     call.needs = _needs(ctx)
-    application = OnNode(call, ctx, cotangents)
-    call.saved = _saved_of_torch.__get__(ctx)
-    try:
+    application = OnNode(call, ctx, cotangents, _saved_of_torch.__get__(ctx))
+    with application.running():
         return differentiable_gradient(application, application.given, call.needs)
-    finally:
-        call.saved = None
