@@ -135,20 +135,12 @@ class CustomVjp(Generic[P, R]):
                     expected="(output, residuals)",
                 )
             output, residuals = result
-            # torch frees what is saved, shows it to hooks, and notices a later change of it.
-            leaves, structure = pytree.tree_flatten(residuals)
-            ctx.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
-            ctx.save_for_backward(*(leaves[i] for i in ctx.places))
-            rest = [None if i in ctx.places else leaf for i, leaf in enumerate(leaves)]
-            ctx.residuals = pytree.tree_unflatten(rest, structure)
+            _save(ctx, residuals)
             ctx.count = len(flat)
             return (output,)
 
         def pull(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
-            leaves, structure = pytree.tree_flatten(ctx.residuals)
-            for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
-                leaves[place] = tensor
-            gradients = backward(pytree.tree_unflatten(leaves, structure), cotangent)
+            gradients = backward(_saved(ctx), cotangent)
             listed = gradients if isinstance(gradients, (tuple, list)) else [gradients]
             return self._by_argument(listed, self._names(ctx.count))
 
@@ -259,6 +251,23 @@ def custom_vjp(
         _callable("function", function)
         return CustomVjp(function, tuple(static), gradient)
     return lambda decorated: CustomVjp(decorated, tuple(static), gradient)
+
+
+def _save(ctx: Any, residuals: Any) -> None:
+    """Save residuals: torch frees tensors, shows them to hooks, and notices a later change."""
+    leaves, structure = pytree.tree_flatten(residuals)
+    ctx.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    ctx.save_for_backward(*(leaves[i] for i in ctx.places))
+    rest = [None if i in ctx.places else leaf for i, leaf in enumerate(leaves)]
+    ctx.residuals = pytree.tree_unflatten(rest, structure)
+
+
+def _saved(ctx: Any) -> Any:
+    """The residuals that were saved."""
+    leaves, structure = pytree.tree_flatten(ctx.residuals)
+    for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        leaves[place] = tensor
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def _callable(role: str, value: Any) -> None:
