@@ -143,7 +143,7 @@ class OnNode(Application):
 
     def reaches_inputs(self) -> bool:
         """Whether the tensors that are left have a history that leads to each input."""
-        if any(map(self._is_output, self.saved())):
+        if any(map(self._gave, self.saved())):
             return True
         kept = zip(self.call.kept, self.call.needs, strict=True)
         held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
@@ -155,7 +155,7 @@ class OnNode(Application):
         The node holds none that its author did not save. One without a derivative may be None.
         """
         there = [ref() for ref, version in self.call.returned if version_of(ref()) == version]
-        found = {t.output_nr: t for t in (*self.read, *there) if self._is_output(t)}
+        found = {t.output_nr: t for t in (*self.read, *there) if t is not None and self._gave(t)}
         flowing = [i for i in range(self.call.count) if i not in self.call.non_differentiable]
         if all(self._places[i] in found for i in flowing) and graph_is_kept():
             return [found.get(place) for place in self._places]
@@ -165,8 +165,9 @@ class OnNode(Application):
             return list(output[:-1])
         return flatten(self.call.entries(output))[1]
 
-    def _is_output(self, tensor: torch.Tensor | None) -> bool:
-        return tensor is not None and tensor.grad_fn is self.node
+    def _gave(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an output."""
+        return tensor.grad_fn is self.node
 
     def attributes(self) -> dict[str, Any]:
         """What the context has now, that its author has put there."""
