@@ -101,8 +101,11 @@ def _differentiable(
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:
-                with complete_inner(), watch:
-                    values = application.pull(cotangents)
+                try:
+                    with complete_inner(), watch:
+                        values = application.pull(cotangents)
+                finally:
+                    watch.write()
                 values, error = _whole(call, watch, values, needs)
                 if error is None:
                     return values

@@ -171,6 +171,7 @@ class Watch(FunctionMode):
         self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
+        self._replaced: list[torch.Tensor] = []  # those of which autograd may have saved the old
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._apart: set[int] = set()  # those whose views autograd does not know
@@ -215,11 +216,14 @@ class Watch(FunctionMode):
     def write(self) -> None:
         """Write what was computed in the place of changes: somebody may have kept what was changed.
 
-        Nobody has read it before, so that autograd has saved none of its earlier values.
+        Where nobody has read it before, autograd has saved none of its earlier values. Elsewhere
+        the tensor gets other memory, and leaves what may be saved as it is.
         """
         with torch.no_grad():
             for tensor in self._unwritten:
                 tensor.copy_(self.current(tensor).reshape(tensor.shape))
+            for tensor in self._replaced:
+                tensor.data = self.current(tensor).detach().reshape(tensor.shape).clone()
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -301,7 +305,8 @@ class Watch(FunctionMode):
         written = self._replace(func, args, kwargs, pairs) if pairs else None
         if written is not None:
             return written
-        self._read.update(map(id, given))
+        over = target is not None and name in OVERWRITING  # whose value nobody has saved for that
+        self._read.update(id(tensor) for tensor in given[over:])
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
@@ -388,6 +393,8 @@ class Watch(FunctionMode):
             self._unwritten += [target] if itself else []
         result = result.to(target.dtype)
         self._instead[id(target)] = result
+        kept = any(target is tensor for tensor in (*self._unwritten, *self._replaced))
+        self._replaced += [target] * (not kept and not is_functorch_wrapped_tensor(target))
         self._follow(name, Done(func, args, kwargs, given, result))
         leaf = next(leaf for leaf, now in leaves if now is target)
         self._supersede(leaf, target)
