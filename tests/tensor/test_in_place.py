@@ -389,8 +389,10 @@ def written_in_pieces(t):
     return out
 
 
-@pytest.mark.parametrize("write", [written_in_pieces, lambda t: t.exp().mul_(t)])
-def test_what_a_rule_keeps_outside_has_the_numbers_that_it_wrote(write):
+@pytest.mark.parametrize(("write", "formula"), [
+    (written_in_pieces, torch.clone), (lambda t: t.exp().mul_(t), lambda t: t.exp() * t),
+])  # fmt: skip
+def test_what_a_rule_keeps_outside_has_the_numbers_that_it_wrote(write, formula):
     kept = []
 
     class Keeps(pullback.Function):
@@ -411,7 +413,9 @@ def test_what_a_rule_keeps_outside_has_the_numbers_that_it_wrote(write):
     (slope,) = torch.autograd.grad(Keeps.apply(x).sum(), x, create_graph=True)
     for tensor in kept:
         torch.testing.assert_close(tensor.detach(), write(x.detach()))
-    torch.autograd.grad(slope.sum(), x)
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    expected = torch.autograd.grad(2 * formula(x).sum(), x)[0]  # at a cotangent of one
+    torch.testing.assert_close(curvature, expected)
 
 
 def test_what_forward_keeps_outside_in_pieces_is_whole_for_the_next_backward():

@@ -171,7 +171,7 @@ class Watch(FunctionMode):
         self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
-        self._replaced: list[torch.Tensor] = []  # those of which autograd may have saved the old
+        self._replaced: list[torch.Tensor] = []  # the same, saved as a result may be
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._apart: set[int] = set()  # those whose views autograd does not know
@@ -216,8 +216,8 @@ class Watch(FunctionMode):
     def write(self) -> None:
         """Write what was computed in the place of changes: somebody may have kept what was changed.
 
-        Where nobody has read it before, autograd has saved none of its earlier values. Elsewhere
-        the tensor gets other memory, and leaves what may be saved as it is.
+        Where nobody has read it before, autograd has saved none of its earlier values, unless as
+        the result of a function: then it gets other memory, and what is saved stays as it is.
         """
         with torch.no_grad():
             for tensor in self._unwritten:
@@ -393,8 +393,6 @@ class Watch(FunctionMode):
             self._unwritten += [target] if itself else []
         result = result.to(target.dtype)
         self._instead[id(target)] = result
-        kept = any(target is tensor for tensor in (*self._unwritten, *self._replaced))
-        self._replaced += [target] * (not kept and not is_functorch_wrapped_tensor(target))
         self._follow(name, Done(func, args, kwargs, given, result))
         leaf = next(leaf for leaf, now in leaves if now is target)
         self._supersede(leaf, target)
@@ -419,9 +417,11 @@ class Watch(FunctionMode):
         """What is read in the place of a tensor that is changed; autograd may save it."""
         first, *others = given
         alone = first is leaves[0] and not any(first is other for other in others)
-        if _levels(first) or not alone or id(first) in self._read:
+        tracked = bool(_levels(first))
+        within = tracked and is_functorch_wrapped_tensor(first)  # whose memory is a level's
+        if not alone or id(first) in self._read or within:
             return first
-        self._unwritten.append(first)
+        (self._replaced if tracked else self._unwritten).append(first)
         return first.clone()
 
     def _write_copy(self, name: str, tensor: torch.Tensor) -> None:
