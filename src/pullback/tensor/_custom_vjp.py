@@ -255,6 +255,12 @@ def custom_vjp(
 
 def _save(ctx: Any, residuals: Any) -> None:
     """Save residuals: torch frees tensors, shows them to hooks, and notices a later change."""
+    ctx.alone = isinstance(residuals, torch.Tensor)
+    entries = (residuals,) if ctx.alone else residuals
+    ctx.tensors = type(entries) is tuple and all(isinstance(e, torch.Tensor) for e in entries)
+    if ctx.tensors:  # and nothing else, as most have it
+        ctx.save_for_backward(*entries)
+        return
     leaves, structure = pytree.tree_flatten(residuals)
     ctx.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
     ctx.save_for_backward(*(leaves[i] for i in ctx.places))
@@ -264,6 +270,8 @@ def _save(ctx: Any, residuals: Any) -> None:
 
 def _saved(ctx: Any) -> Any:
     """The residuals that were saved."""
+    if ctx.tensors:
+        return ctx.saved_tensors[0] if ctx.alone else ctx.saved_tensors
     leaves, structure = pytree.tree_flatten(ctx.residuals)
     for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
         leaves[place] = tensor
