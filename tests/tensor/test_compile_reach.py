@@ -533,3 +533,28 @@ def test_a_transform_in_one_graph_is_right_or_refused_by_name(function, transfor
         assert all(part in said for part in ("Unsupported", function.__name__))
     else:
         torch.testing.assert_close(got, transform(plain)(x))
+
+
+class Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * b.sin(), g * a * b.cos()
+
+
+def test_a_tensor_that_is_given_twice_as_in_self_attention():
+    x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
+    apply = pullback.complete(Weighted).apply
+
+    def run(x):
+        h = 2 * x
+        return apply(h, h) + apply(x, h) + apply(x, x)
+
+    out = torch.compile(run, backend="aot_eager", fullgraph=True)(x)
+    agree(out, run(x))
+    agree(torch.autograd.grad(out.sum(), x), torch.autograd.grad(run(x).sum(), x))

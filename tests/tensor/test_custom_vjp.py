@@ -228,3 +228,28 @@ class Holder(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function = function
+
+
+def test_residuals_are_saved_as_torch_saves_tensors():
+    x = torch.tensor(3.0, requires_grad=True)
+    weight = torch.tensor(2.0)
+    packed = []
+    keep = torch.autograd.graph.saved_tensors_hooks(
+        lambda t: packed.append(t) or t.clone(), lambda t: t
+    )
+    with keep:
+        out = product(x, weight)
+    assert len(packed) == 2
+    (gradient,) = torch.autograd.grad(out, x)
+    assert gradient == 2
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(out, x)
+
+
+def test_a_residual_that_has_changed_in_place_since_is_noticed():
+    x = torch.tensor(3.0, requires_grad=True)
+    weight = torch.tensor(2.0)
+    out = product(x, weight)
+    weight.mul_(5)  # as an optimiser changes a parameter
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()

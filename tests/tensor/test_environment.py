@@ -137,6 +137,21 @@ def test_a_second_derivative_reads_saved_tensors_once(function, keep):
     agree(torch.autograd.grad(first.sum(), x), (x.exp(),))
 
 
+@pytest.mark.parametrize("keep", [around, behind_a_copy])
+@pytest.mark.parametrize("function", [Split, Residual, Attributes])
+def test_an_input_that_is_not_saved_is_kept_behind_hooks_too(function, keep):
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+
+    def run(x):
+        return function.apply(2 * x).sin()  # nobody else holds the input
+
+    def ask(run):
+        (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+        return torch.autograd.grad((first**2).sum(), x)
+
+    agree(ask(keep(run)), ask(run))
+
+
 def test_saved_tensor_hooks_see_everything_and_buffers_are_freed():
     packed = []
 
@@ -147,7 +162,7 @@ def test_saved_tensor_hooks_see_everything_and_buffers_are_freed():
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = Residual.apply(x)
-    assert len(packed) == 1
+    assert len(packed) == 2  # what its author saves, and the input that it keeps
     out.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.sum().backward()

@@ -1016,3 +1016,58 @@ def test_what_is_given_by_out_is_written_for_whoever_keeps_it(way):
     right_or_refused(twice, apply, lambda x: x**3)
     # The rule reads what was kept, so that it has to be there.
     agree(func.grad(lambda x: apply(x).sum())(X), 3 * X**2)
+
+
+class Recomputed(torch.autograd.Function):
+    """x * weight, of which backward asks a graph of its own, as reentrant checkpointing does."""
+
+    weight: torch.Tensor
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * Recomputed.weight.detach()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            private = x.detach().requires_grad_()
+            y = private * Recomputed.weight
+        torch.autograd.backward(y, cotangent)
+        return private.grad
+
+
+class Restored(Recomputed):
+    """The same, of its output, as a reversible layer has it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * Recomputed.weight.detach()
+        ctx.save_for_backward(y.clone())
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (y,) = ctx.saved_tensors
+        with torch.enable_grad():
+            private = (y / Recomputed.weight).detach().requires_grad_()
+            (private * Recomputed.weight).backward(cotangent)
+        return private.grad
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+@pytest.mark.parametrize("kind", [Recomputed, Restored])
+def test_a_backward_that_adds_to_leaves_adds_once_under_create_graph(kind):
+    def ask(function):
+        Recomputed.weight = torch.tensor([2.0, 3.0, 5.0], dtype=X.dtype).requires_grad_()
+        x = X.clone().requires_grad_()
+        (function(function(x)) ** 2).sum().backward(create_graph=True)
+        return x.grad.detach(), Recomputed.weight.grad.detach()
+
+    completed = pullback.complete(kind, keep_inputs=True).apply
+    agree(ask(completed), ask(lambda x: x * Recomputed.weight))
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(pullback.complete(kind).apply(x).sum(), x, create_graph=True)
+    with pytest.raises(PullbackError, match="adds to the gradients of leaves"):
+        torch.autograd.grad(first.sum(), x)

@@ -6,6 +6,8 @@ from tests.fuzzing import spread
 from tests.tensor.cases import ROWS
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
+import pullback
+
 func = torch.func
 
 
@@ -80,3 +82,40 @@ def test_hessian_through_autograd_outside(row):
         return torch.autograd.grad(total, args, allow_unused=True)
 
     agree(mixed(row.function), mixed(row.formula))
+
+
+class Polar(torch.autograd.Function):
+    """Length and angle, with the length kept for backward as a residual."""
+
+    @staticmethod
+    def forward(x, y):
+        return (x * x + y * y).sqrt(), torch.atan2(y, x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, y = inputs
+        ctx.save_for_backward(x, y, (x * x + y * y).sqrt())
+
+    @staticmethod
+    def backward(ctx, for_length, for_angle):
+        x, y, length = ctx.saved_tensors
+        return (
+            for_length * x / length - for_angle * y / length**2,
+            for_length * y / length + for_angle * x / length**2,
+        )
+
+
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("outer", [func.jacrev, func.jacfwd])
+def test_a_second_derivative_where_one_output_is_not_used(used, outer):
+    def ask(polar):
+        return outer(func.grad(lambda v: polar(v[0], v[1])[used]))
+
+    rows = torch.tensor([[0.3, 0.8], [1.1, -0.4]], dtype=torch.float64)
+    apply = pullback.complete(Polar).apply
+
+    def formula(x, y):
+        return (x * x + y * y).sqrt(), torch.atan2(y, x)
+
+    agree(ask(apply)(rows[0]), ask(formula)(rows[0]))
+    agree(func.vmap(ask(apply))(rows), func.vmap(ask(formula))(rows))

@@ -380,3 +380,68 @@ def test_backward_writes_into_what_it_has_made(name, kept, ask):
 
     x = torch.linspace(-1, 1, 5, dtype=torch.float64)
     agree(ask(pullback.complete(Written).apply, x), ask(formula, x))
+
+
+def written_in_pieces(t):
+    out = torch.zeros_like(t)
+    out[:1] = t[:1]
+    out[1:] = t[1:]
+    return out
+
+
+@pytest.mark.parametrize(("write", "formula"), [
+    (written_in_pieces, torch.clone), (lambda t: t.exp().mul_(t), lambda t: t.exp() * t),
+])  # fmt: skip
+def test_what_a_rule_keeps_outside_has_the_numbers_that_it_wrote(write, formula):
+    kept = []
+
+    class Keeps(pullback.Function):
+        gradient = "surrogate"
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            kept.append(write(g * x))
+            return kept[-1] + write(x)
+
+    x = torch.tensor([0.7, 0.9, 1.4], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(Keeps.apply(x).sum(), x, create_graph=True)
+    for tensor in kept:
+        torch.testing.assert_close(tensor.detach(), write(x.detach()))
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    expected = torch.autograd.grad(2 * formula(x).sum(), x)[0]  # at a cotangent of one
+    torch.testing.assert_close(curvature, expected)
+
+
+def test_what_forward_keeps_outside_in_pieces_is_whole_for_the_next_backward():
+    kept = {}
+
+    class Weighed(pullback.Function):
+        gradient = "nonlinear"
+
+        @staticmethod
+        def forward(ctx, x):
+            kept["h"] = written_in_pieces(2 * x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return kept["h"] * g * g
+
+    def first(x):
+        y = Weighed.apply(x)
+        return (y * y).sum() / 2
+
+    x = torch.tensor([0.7, 0.9, 1.4], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(first(x), x, create_graph=True)
+    (found,) = torch.autograd.grad(slope.sum(), x)
+    within = torch.autograd.grad(torch.func.grad(first)(x).sum(), x)[0]
+    # slope = 2x y^2, where y moves by the rule: 2x (2 * 2x y)^2.
+    y, h = (x * x).detach(), (2 * x).detach()
+    torch.testing.assert_close(found, 2 * y * y + h * (2 * h * y) ** 2)
+    torch.testing.assert_close(within, found)

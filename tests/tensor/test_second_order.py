@@ -22,6 +22,7 @@ from tests.tensor.functions import (
     spike,
     stopped,
 )
+from torch.utils.checkpoint import checkpoint
 
 import pullback
 from pullback.errors import UnsupportedError
@@ -581,3 +582,91 @@ def test_a_pair_of_custom_vjp_is_plain_too():
     close(second(squared_relu, kink), second(make().apply, kink))
     # The cotangent depends on x, so that torch runs backward once more for the second derivative.
     assert (next(forwards), next(backwards)) == (1, 2)
+
+
+class Holding(torch.autograd.Function):
+    """The exponential, which holds its output as an attribute."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = x.exp()
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.y
+
+
+class Computing(Holding):
+    """The same, which saves what it computes of its input once more."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = x.exp()
+        return x.exp()
+
+
+@both
+def test_an_output_on_the_context_is_the_one_that_was_returned(way):
+    x = X.clone().requires_grad_()
+    y = way(Holding).apply(x)
+    (first,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)  # 2 y * y
+    (part,) = torch.autograd.grad(first.sum(), y, retain_graph=True)
+    torch.testing.assert_close(part, 4 * y)
+    seen = []
+    y.register_hook(lambda gradient: seen.append(gradient.clone()))
+    torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(seen, [4 * y])
+
+
+@pytest.mark.parametrize("function", [Holding, Computing])
+def test_the_first_gradient_is_answered_where_an_input_is_gone_and_the_output_is_not(function):
+    x = X.clone().requires_grad_()
+    y = pullback.complete(function).apply(2 * x)  # nobody holds the input
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(first, 2 * y)
+    with pytest.raises(UnsupportedError, match="one that it did not save is gone"):
+        torch.autograd.grad(first.sum(), x)
+
+
+class Waiting(torch.autograd.Function):
+    """The exponential, whose backward waits in another thread until it may go on."""
+
+    entered: threading.Event
+    goes_on: threading.Event
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(1 * y)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if threading.current_thread() is not threading.main_thread():
+            Waiting.entered.set()
+            Waiting.goes_on.wait(10)
+        (y,) = ctx.saved_tensors
+        return cotangent * y
+
+
+@both
+@pytest.mark.parametrize("read_once", [False, True])
+def test_two_threads_that_differentiate_one_graph_again_do_not_meet(way, read_once):
+    Waiting.entered, Waiting.goes_on = threading.Event(), threading.Event()
+    x = X.clone().requires_grad_()
+    apply = way(Waiting).apply
+    y = checkpoint(apply, x, use_reentrant=False) if read_once else apply(x)
+    answers = []
+
+    def work():
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        answers.append(torch.autograd.grad((first**2).sum(), x, retain_graph=True)[0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    Waiting.entered.wait(10)
+    work()
+    Waiting.goes_on.set()
+    thread.join()
+    torch.testing.assert_close(answers, [2 * X.exp() ** 2] * 2)

@@ -67,12 +67,13 @@ class Call:
     needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
     nested: bool = False  # the output is nested: see `pullback.tensor._plain`
     non_differentiable: Sequence[int] = ()
+    own: int | None = None  # of what torch has saved, how many the author has; all by default
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor
     outputs: list[Meta]
     plain: bool  # all tensors that reach backward are inputs, differentiated outputs or masks
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
-    saved: tuple[Any, ...] | None = None  # while backward runs to be differentiated again
+    returned: Sequence[tuple[Any, int]] = ()  # outputs, and how often they were changed till then
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True
@@ -299,12 +300,18 @@ class Call:
         return self.matched(self.run_backward(rule, context, given, arguments))
 
     def run_backward(
-        self, rule: Any, context: Any, cotangents: Sequence[Any], arguments: Sequence[Any]
+        self,
+        rule: Any,
+        context: Any,
+        cotangents: Sequence[Any],
+        arguments: Sequence[Any],
+        *,
+        watched: bool = False,
     ) -> Any:
         """Run a backward on arguments made of cotangents, under the autocast of forward."""
         definition = self.definition
         # Where it is watched, a change in place is made pure.
-        versions = None if definition.lenient or self.saved is not None else versions_of(cotangents)
+        versions = None if definition.lenient or watched else versions_of(cotangents)
         if definition.boxed:
             arguments = (list(arguments),)
         if definition.autocast != "ambient" and (self.autocast is not None or _autocasting()):

@@ -84,13 +84,22 @@ def follow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for leaf in args:
             show(leaf)
         if _is_traced(function._handle, len(args)):
-            return function._twin.apply(*args)
+            return function._twin.apply(*_distinct(args))
     if not may_be_operator(composed):
         graph_break("A Function whose rules Dynamo cannot trace, or that takes nested tensors.")
     return _opaque.follow(function._handle, args, kwargs, composed=composed)
 
 
 never_compile(follow)
+
+
+def _distinct(args: tuple[Any, ...]) -> list[Any]:
+    """The arguments, with a view where a tensor is given twice, which Dynamo refuses."""
+    found: list[Any] = []
+    for arg in args:
+        again = isinstance(arg, torch.Tensor) and any(arg is other for other in found)
+        found.append(arg.view_as(arg) if again else arg)
+    return found
 
 
 def _twin(function: Any) -> Any:

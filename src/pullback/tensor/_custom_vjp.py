@@ -134,12 +134,13 @@ class CustomVjp(Generic[P, R]):
                     given=type(result).__name__,
                     expected="(output, residuals)",
                 )
-            output, ctx.residuals = result
+            output, residuals = result
+            _save(ctx, residuals)
             ctx.count = len(flat)
             return (output,)
 
         def pull(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
-            gradients = backward(ctx.residuals, cotangent)
+            gradients = backward(_saved(ctx), cotangent)
             listed = gradients if isinstance(gradients, (tuple, list)) else [gradients]
             return self._by_argument(listed, self._names(ctx.count))
 
@@ -250,6 +251,31 @@ def custom_vjp(
         _callable("function", function)
         return CustomVjp(function, tuple(static), gradient)
     return lambda decorated: CustomVjp(decorated, tuple(static), gradient)
+
+
+def _save(ctx: Any, residuals: Any) -> None:
+    """Save residuals: torch frees tensors, shows them to hooks, and notices a later change."""
+    ctx.alone = isinstance(residuals, torch.Tensor)
+    entries = (residuals,) if ctx.alone else residuals
+    ctx.tensors = type(entries) is tuple and all(isinstance(e, torch.Tensor) for e in entries)
+    if ctx.tensors:  # and nothing else, as most have it
+        ctx.save_for_backward(*entries)
+        return
+    leaves, structure = pytree.tree_flatten(residuals)
+    ctx.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    ctx.save_for_backward(*(leaves[i] for i in ctx.places))
+    rest = [None if i in ctx.places else leaf for i, leaf in enumerate(leaves)]
+    ctx.residuals = pytree.tree_unflatten(rest, structure)
+
+
+def _saved(ctx: Any) -> Any:
+    """The residuals that were saved."""
+    if ctx.tensors:
+        return ctx.saved_tensors[0] if ctx.alone else ctx.saved_tensors
+    leaves, structure = pytree.tree_flatten(ctx.residuals)
+    for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        leaves[place] = tensor
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def _callable(role: str, value: Any) -> None:

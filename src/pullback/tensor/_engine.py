@@ -35,7 +35,8 @@ from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._levels import alive, is_differentiated
-from pullback.tensor._plain import Nested, make_plain
+from pullback.tensor._on_node import Nested
+from pullback.tensor._plain import make_plain
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import flatten, is_data
 from pullback.tensor._watch import watching

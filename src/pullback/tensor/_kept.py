@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import TensorWeakRef
 
 from pullback.errors import UnsupportedError
-from pullback.internal.torch import saved_tensors_are_hooked, version_of
+from pullback.internal.torch import version_of
 from pullback.tensor._definition import Definition
 
 __all__ = ["Kept", "aside", "forget", "reclaim"]
@@ -44,8 +44,7 @@ def aside(
                 break
         else:
             version = -1 if refused else version_of(tensor)
-            # Saved-tensor hooks decide what stays in memory: behind them, nothing is kept.
-            strong = not weak and definition.keep_inputs and not saved_tensors_are_hooked()
+            strong = not weak and definition.keep_inputs
             kept.append((tensor if strong else TensorWeakRef(tensor), version))
     return kept
 

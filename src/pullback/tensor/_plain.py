@@ -6,36 +6,36 @@ output alive, and an undeclared change in place is an error. A gradient that can
 again is the author's backward, run where autograd sees it (`pullback.tensor._second_order`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
-from pullback.errors import DefinitionError, PullbackError, UnsupportedError
+from pullback.errors import DefinitionError
 from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     graph_is_kept,
     is_any_autocast_enabled,
-    is_legacy_batchedtensor,
     len_torch_dispatch_stack,
     node_class,
     pytree,
+    saved_tensors_are_hooked,
+    version_of,
     versions_of,
 )
 from pullback.tensor import _random
-from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
-from pullback.tensor._kept import aside, forget, reclaim
-from pullback.tensor._leniency import leniency
+from pullback.tensor._kept import aside, forget
 from pullback.tensor._mutation import refuse_mutation
+from pullback.tensor._on_node import Nested, OnNode, run, run_in_batch, running_on
 from pullback.tensor._places import Places, views_of
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
-    Template,
     flatten,
     is_hole,
     is_mask,
@@ -44,7 +44,7 @@ from pullback.tensor._structure import (
     without_values,
 )
 
-__all__ = ["Nested", "make_plain"]
+__all__ = ["make_plain"]
 
 _transforming = are_functorch_transforms_active
 _autocasting = is_any_autocast_enabled
@@ -54,21 +54,6 @@ _node: Any = torch.autograd.function.BackwardCFunction
 _needs_of_torch, _saved_of_torch = _node.needs_input_grad, _node.saved_tensors
 # torch 2.15: what backward may add its gradients to.
 _buffers: Any = getattr(torch.autograd.function.FunctionCtx, "input_grad_buffers", None)
-
-
-class Nested:
-    """Stands behind the tensors of a nested output, to give them their structure back."""
-
-    __slots__ = ("single", "template")
-
-    def __init__(self, template: Template, *, single: bool) -> None:
-        self.template = template
-        self.single = single
-
-    def restore(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The output as forward returned it."""
-        entries = unflatten(self.template, tensors)
-        return entries[0] if self.single else entries
 
 
 def make_plain(name: str, definition: Definition, *, nested: bool = False) -> Any:
@@ -125,7 +110,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
             )
         if not _keeps_graph():
             forget(ctx.__pullback__.kept)
-        result = _run_in_batch(definition, ctx, given, _run)
+        result = run_in_batch(definition, ctx, given, run)
         return (None, *ctx.__pullback__.matched(result)) if nested else result
 
     def again(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
@@ -178,8 +163,11 @@ def _saved(ctx: Any) -> tuple[Any, ...]:
     Checkpointing gives each of them once, and a hook gives another one each time.
     """
     call = ctx.__pullback__
-    read = None if call is None else call.saved
-    return _saved_of_torch.__get__(ctx) if read is None else read
+    if call is None:
+        return _saved_of_torch.__get__(ctx)
+    application = running_on(ctx)
+    read = _saved_of_torch.__get__(ctx) if application is None else application.read
+    return read if call.own is None else read[: call.own]
 
 
 def _make_direct(name: str, definition: Definition) -> Any:
@@ -187,7 +175,7 @@ def _make_direct(name: str, definition: Definition) -> Any:
     split: Any = definition.setup_context
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return _run_in_batch(definition, ctx, cotangents, _run_direct)
+        return run_in_batch(definition, ctx, cotangents, _run_direct)
 
     body = {
         "forward": staticmethod(definition.forward),
@@ -208,35 +196,10 @@ def _run_direct(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> 
     return rule(ctx, *cotangents)
 
 
-def _run_in_batch(
-    definition: Definition,
-    ctx: Any,
-    cotangents: Sequence[Any],
-    run: Callable[[Definition, Any, Sequence[Any]], Any],
-) -> Any:
-    """Run a backward on cotangents that may be a batch of `is_grads_batched`."""
-    for cotangent in cotangents:
-        if cotangent is not None and is_legacy_batchedtensor(cotangent):
-            break
-    else:
-        return run(definition, ctx, cotangents)
-    try:
-        with leniency({}, name=definition.name):
-            return run(definition, ctx, cotangents)
-    except RuntimeError as error:
-        if isinstance(error, PullbackError):
-            raise
-        raise UnsupportedError(
-            f"The backward of {definition.name} cannot be batched by is_grads_batched: "
-            f"{str(error).splitlines()[0]}",
-            mend="Use torch.func.vmap, or take one gradient at a time.",
-        ) from error
-
-
 def _input_grad_buffers(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     """Those of torch, but none where the gradient is nested, or differentiated again."""
     needs = ctx.needs_input_grad
-    as_given = needs == _needs_of_torch.__get__(ctx) and ctx.__pullback__.saved is None
+    as_given = needs == _needs_of_torch.__get__(ctx) and running_on(ctx) is None
     return _buffers.__get__(ctx) if as_given else (None,) * len(needs)
 
 
@@ -254,19 +217,24 @@ def _finish(
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before
+    again = bool(beside) and dirty is None  # forward runs again for a second derivative
+    if again:
+        outputs = _apart(ctx, outputs)
+        if call.definition.keep_inputs and saved_tensors_are_hooked():
+            _save_inputs(call, ctx, tensors)
     call.kept = aside(
         call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=not beside
     )
-    if beside and dirty is None:
-        outputs = _apart(ctx, outputs)
-    if call.result is ONE and marked is None:
-        return outputs[0]
     if marked is not None:  # torch would give a view a history all the same
         ids = set(map(id, marked))
         fresh = {id(t): t.detach() for t in outputs if id(t) in ids}
         ctx.mark_non_differentiable(*fresh.values())
         outputs = [fresh.get(id(t), t) for t in outputs]
     outputs = views_of(outputs, ())
+    if again:
+        call.returned = [(TensorWeakRef(output), version_of(output)) for output in outputs]
+    if call.result is ONE:
+        return outputs[0]
     if call.result[1] is not None or (call.single and call.result is not ONE and not outputs):
         call.nested = True
         return (*outputs, Nested(call.result, single=call.single))
@@ -291,92 +259,27 @@ def _beside(
     return found
 
 
+def _save_inputs(call: Call, ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
+    """Save what would be kept aside behind the author's tensors, for hooks to decide where it lies.
+
+    They keep it as they keep these: elsewhere, or by running the region of a checkpoint again.
+    """
+    saved = ctx.to_save or ()
+    known = set(map(id, saved))
+    call.own = len(saved)
+    ctx.save_for_backward(*saved, *(t for t in tensors if id(t) not in known))
+
+
 def _apart(ctx: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs, as other objects where the context holds them: that would keep itself alive."""
     held = set(map(id, pytree.tree_leaves(list(ctx.__dict__.values()))))
     return [t.detach() if id(t) in held else t for t in outputs]
 
 
-def _run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
-    """Run the author's backward on torch's context."""
-    call, given = ctx.__pullback__, cotangents
-    if call.nested:
-        given = unflatten(without_values(call.result, None), cotangents[:-1])
-    return call.run_backward(definition.backward, ctx, cotangents, given)
-
-
 def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     """The gradients where they can be differentiated in turn."""
     call = ctx.__pullback__
     call.needs = _needs(ctx)
-    application = _OnNode(call, ctx, cotangents)
-    call.saved = _saved_of_torch.__get__(ctx)
-    try:
+    application = OnNode(call, ctx, cotangents, _saved_of_torch.__get__(ctx))
+    with application.running():
         return differentiable_gradient(application, application.given, call.needs)
-    finally:
-        call.saved = None
-
-
-class _OnNode(Application):
-    """An application whose context is torch's own node."""
-
-    def __init__(self, call: Call, ctx: Any, cotangents: Sequence[Any]) -> None:
-        self.node, self.call = ctx, call
-        last = cotangents[:-1] if call.nested else cotangents
-        mixed = not call.nested and len(call.result[0]) == len(last)
-        holes = [i for i, hole in enumerate(call.result[0]) if is_hole(hole)]
-        self._places = holes if mixed else list(range(len(last)))  # of the output tensors
-        self._cotangents = cotangents
-        self.given = [last[i] for i in self._places]
-
-    def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
-        """Run the author's backward on what forward kept."""
-        every = list(self._cotangents)
-        for i, cotangent in zip(self._places, cotangents, strict=True):
-            every[i] = cotangent
-        result = _run_in_batch(self.call.definition, self.node, every, _run)
-        return self.call.matched(result)
-
-    def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
-        """The same: a node is of one level."""
-        return self
-
-    def answers(self) -> dict[int, bool]:
-        """Nothing: tensors answer themselves."""
-        return {}
-
-    def saved(self) -> list[torch.Tensor]:
-        """The tensors that were saved, and the inputs that were kept aside."""
-        kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
-        found = [*self.node.saved_tensors, *(map(_behind, kept))]
-        return [tensor for tensor in found if tensor is not None]
-
-    def inputs(self) -> list[torch.Tensor]:
-        """The inputs, with their history."""
-        found = reclaim(self.call.definition, self.call.kept, self.node.saved_tensors)
-        return list(found.values())
-
-    def reaches_inputs(self) -> bool:
-        """Whether the tensors that are left have a history that leads to each input."""
-        saved = [tensor for tensor in self.node.saved_tensors if tensor is not None]
-        if any(tensor.grad_fn is self.node for tensor in saved):
-            return True
-        kept = zip(self.call.kept, self.call.needs, strict=True)
-        held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
-        return all(held)
-
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs of one more application: the node holds none that its author did not save."""
-        with _random.replaying(self.call.generators):
-            output = self.call.enter(self.call, self.inputs())
-        if type(output) is tuple and output and type(output[-1]) is Nested:
-            return list(output[:-1])
-        return flatten(self.call.entries(output))[1]
-
-    def attributes(self) -> dict[str, Any]:
-        """What the context has now, that its author has put there."""
-        return {name: v for name, v in self.node.__dict__.items() if name != "__pullback__"}
-
-
-def _behind(reference: Any) -> Any:
-    return reference if isinstance(reference, torch.Tensor) else reference()

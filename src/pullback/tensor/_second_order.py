@@ -101,8 +101,11 @@ def _differentiable(
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:
-                with complete_inner(), watch:
-                    values = application.pull(cotangents)
+                try:
+                    with complete_inner(), watch:
+                        values = application.pull(cotangents)
+                finally:
+                    watch.write()
                 values, error = _whole(call, watch, values, needs)
                 if error is None:
                     return values
@@ -122,18 +125,23 @@ def _differentiable(
         with _named(call) as failed:
             return _again(application, cotangents, needs, values)
         error = failed[0]
-    return _refused(application, error, cotangents)
+    return _refused(application, error, cotangents, values)
 
 
 def _refused(
-    application: Application, error: UnsupportedError, cotangents: Tensors
+    application: Application, error: UnsupportedError, cotangents: Tensors, values: Tensors | None
 ) -> list[torch.Tensor | None]:
-    """The gradients, with an error in the place of their derivative."""
+    """The gradients, with an error in the place of their derivative.
+
+    Below a transform backward runs on tensors that no level differentiates; elsewhere it has run.
+    """
     if not application.reaches_inputs():
         raise error  # a derivative would not pass here, and be without this part in silence
     saved = application.saved()
 
     def compute(tensors: Sequence[Any]) -> Sequence[Any]:
+        if values is not None and not application.call.transformed:
+            return values
         kept, given = tensors[: len(saved)], tensors[len(saved) :]
         return _values(application.at(kept), given)
 
@@ -207,6 +215,7 @@ def _again(
         context = connected(application, inputs, watch)
         context.needs_input_grad = call.by_argument(needs)
         given = fill_in(call, cotangents, application)
+        watch.give(given)
         with watch:
             gradients = call.backward(call.definition.transposable, context, given)
         gradients, error = _whole(call, watch, gradients, needs)

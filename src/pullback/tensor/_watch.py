@@ -171,6 +171,7 @@ class Watch(FunctionMode):
         self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
+        self._replaced: list[torch.Tensor] = []  # the same, saved as a result may be
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._apart: set[int] = set()  # those whose views autograd does not know
@@ -215,11 +216,14 @@ class Watch(FunctionMode):
     def write(self) -> None:
         """Write what was computed in the place of changes: somebody may have kept what was changed.
 
-        Nobody has read it before, so that autograd has saved none of its earlier values.
+        Where nobody has read it before, autograd has saved none of its earlier values, unless as
+        the result of a function: then it gets other memory, and what is saved stays as it is.
         """
         with torch.no_grad():
             for tensor in self._unwritten:
                 tensor.copy_(self.current(tensor).reshape(tensor.shape))
+            for tensor in self._replaced:
+                tensor.data = self.current(tensor).detach().reshape(tensor.shape).clone()
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -301,7 +305,8 @@ class Watch(FunctionMode):
         written = self._replace(func, args, kwargs, pairs) if pairs else None
         if written is not None:
             return written
-        self._read.update(map(id, given))
+        over = target is not None and name in OVERWRITING  # whose value nobody has saved for that
+        self._read.update(id(tensor) for tensor in given[over:])
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
         self._follow(name, Done(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
@@ -310,10 +315,16 @@ class Watch(FunctionMode):
 
     def _derive(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a private derivative, which is to keep its history."""
+        if func is not torch.autograd.grad:
+            # What is detached is an identity here, so that it would reach the inputs, too; and run
+            # once more, it would add to parameters what they have.
+            raise UnsupportedError(
+                "A rule that calls backward() adds to the gradients of leaves, which is done once, "
+                "and has no derivative.",
+                mend="Use torch.autograd.grad, which returns the gradients.",
+            )
         if not self.in_forward and any(id(t) in self._stopped for t in tensors_in(*args[:1])):
             self.left = _STOPPED
-        if func is not torch.autograd.grad:
-            return args, kwargs
         return with_argument(args, kwargs, 4, "create_graph", True)
 
     def _knows(self, args: Sequence[Any]) -> bool:
@@ -406,9 +417,11 @@ class Watch(FunctionMode):
         """What is read in the place of a tensor that is changed; autograd may save it."""
         first, *others = given
         alone = first is leaves[0] and not any(first is other for other in others)
-        if _levels(first) or not alone or id(first) in self._read:
+        tracked = bool(_levels(first))
+        within = tracked and is_functorch_wrapped_tensor(first)  # whose memory is a level's
+        if not alone or id(first) in self._read or within:
             return first
-        self._unwritten.append(first)
+        (self._replaced if tracked else self._unwritten).append(first)
         return first.clone()
 
     def _write_copy(self, name: str, tensor: torch.Tensor) -> None:
