@@ -56,3 +56,20 @@ def test_a_tensor_that_begins_within_its_memory_is_read_there(at, monkeypatch):
     finding = check(ReadsFromTheStart, normal(3, 4), clauses="layout", isolate=False)["layout"]
     assert finding.verdict is Verdict.BROKEN
     assert "Offset" in finding.detail
+
+
+def test_a_number_that_broadcasts_with_what_is_no_argument_is_no_vector_of_one():
+    bias = normal(3)
+
+    class Shifted(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shape = x.shape
+            return x + bias
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent.sum_to_size(ctx.shape)
+
+    report = check(lambda x: Shifted.apply(x), normal(5, 3), clauses="layout")
+    assert report["layout"].verdict is Verdict.HOLDS, report

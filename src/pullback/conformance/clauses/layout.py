@@ -183,6 +183,8 @@ def _is_elementwise(probe: Probe) -> bool:
 
 def _one_element(probe: Probe, run: Run) -> Finding | None:
     """A number and a vector of one number have the same gradient where forward is the same."""
+    if any(y.numel() != 1 for y in run.outputs):  # forward broadcasts with what is not an argument
+        return None
     pair = [x.reshape(1) for x in probe.inputs.points()], [g.reshape(1) for g in run.cotangents]
     try:
         vector = Run.laid(probe, *pair)
