@@ -26,17 +26,11 @@ import torch
 
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import guarded
+from pullback.conformance._own import stands_still_to_autograd, hides_slopes
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import (
-    REACHES,
-    Motion,
-    Scan,
-    is_flat,
-    jumps,
-    jumps_along,
-    motions,
-    scan_line,
-)
+    REACHES, Motion, Scan, is_flat, jumps, jumps_along, motions, scan_line,
+)  # fmt: skip
 from pullback.conformance._stopped import Stops, held
 from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite, flatten, inner, unflatten
@@ -85,6 +79,12 @@ def _infer(probe: Probe) -> Probe:
         return replace(
             probe, intent="surrogate", reason=reason, held=every, moving=probe.outputs, stops=True
         )
+    if hides_slopes(probe) and trial.match == "unclear":
+        place = stands_still_to_autograd(probe)
+        if place is None:
+            return _default(probe, "the default: its precision shows no steps")
+        reason = f"forward stands still along {probe.path(place)}, backward is not zero"
+        return replace(probe, intent="surrogate", reason=reason)
     found = _stepped(probe)
     if found is not None:
         how, held, moving = found
