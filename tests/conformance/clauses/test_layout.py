@@ -71,5 +71,23 @@ def test_a_number_that_broadcasts_with_what_is_no_argument_is_no_vector_of_one()
         def backward(ctx, cotangent):
             return cotangent.sum_to_size(ctx.shape)
 
-    report = check(lambda x: Shifted.apply(x), normal(5, 3), clauses="layout")
+    report = check(Shifted.apply, normal(5, 3), clauses="layout")
     assert report["layout"].verdict is Verdict.HOLDS, report
+
+
+class AsksForItsLastDimension(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * x.cos() * (x.shape[-1] > 0)
+
+
+def test_what_fails_without_dimensions_is_not_told_to_be_contiguous():
+    finding = check(AsksForItsLastDimension, normal(3, 4), clauses="layout")["layout"]
+    assert finding.verdict is Verdict.CRASHES
+    assert "contiguous" not in finding.hint
