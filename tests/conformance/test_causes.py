@@ -952,6 +952,20 @@ class ForgetsCotangentOfOne(torch.autograd.Function):
         return 2 * x * g[..., None]
 
 
+class SumsSquares(torch.autograd.Function):
+    """Gives the second tensor the gradient of the first."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        return torch.stack([t * t for t in tensors]).sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        tensors = ctx.saved_tensors
+        return 2 * g * tensors[0], *[2 * g * t for t in tensors[:-1]]
+
+
 class BiasOfOneRow(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, bias):
@@ -967,13 +981,19 @@ class BiasOfOneRow(torch.autograd.Function):
     [
         (ForgetsCotangentOfOne, [(5, 4)], "sizes", "batch"),
         (BiasOfOneRow, [(5, 4), (4,)], "derivative", "rank"),
+        (lambda *every: SumsSquares.apply(*every[0]), [[(3, 2)] * 3], "derivative", "structure"),
     ],
 )
 def test_what_holds_with_the_edit_of_a_wrong_gradient_is_its_consequence(
     function, shapes, cause, consequence
 ):
     generator = torch.Generator().manual_seed(5)
-    inputs = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-    report = check(function, *inputs, clauses=[cause, consequence])
+
+    def drawn(shape):
+        if isinstance(shape, list):
+            return [drawn(one) for one in shape]
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    report = check(function, *map(drawn, shapes), clauses=[cause, consequence])
     assert [finding.clause for finding in report.causes] == [cause]
     assert report[consequence].cause == cause

@@ -393,7 +393,7 @@ MENDS: Sequence[Mend] = (
          "Forward asks requires_grad of a copy that it made of the input."),
     Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
-             "autocast", "transforms", "rank", "batch")),
+             "autocast", "transforms", "rank", "batch", "structure")),
     Mend("sizes", [], of=("rank", "batch")),  # by its edit alone
     Mend("reference", [_by_reference],
          of=("double", "forward", "forward-over-forward", "transforms", "vmap", "fake")),

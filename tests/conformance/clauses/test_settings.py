@@ -1,4 +1,4 @@
-"""`state`: a call leaves the settings of the process, and the seed of its generator, as they were."""
+"""`state`: a call leaves the settings of the process and the seed of its generator as they were."""
 
 import pytest
 import torch
