@@ -911,3 +911,88 @@ def test_a_script_that_shows_other_numbers_says_so():
     assert "ended with ZeroDivisionError" in verify(raises, 5.0).repro
     shows = replace(finding, repro="print(1, 2.0)\n")
     assert verify(shows, 5.0) is shows
+
+
+class HalvesByTwos(torch.autograd.Function):
+    """Takes two columns at a time in backward, and leaves out the last of an odd number."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        taken = x.shape[-1] - x.shape[-1] % 2
+        slope = torch.zeros_like(x)
+        slope[..., :taken] = g[..., :taken] * x[..., :taken].cos()
+        return slope
+
+
+def test_the_mend_of_a_size_of_one_is_the_edit_that_was_found():
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    finding = check(HalvesByTwos, x, clauses="sizes")["sizes"]
+    assert "size 1 of dimension 1" in finding.detail
+    assert finding.hint.startswith("Write `"), finding.hint
+
+
+class ForgetsCotangentOfOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x**2).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if x.shape[0] == 1:
+            return 2 * x
+        return 2 * x * g[..., None]
+
+
+class SumsSquares(torch.autograd.Function):
+    """Gives the second tensor the gradient of the first."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        return torch.stack([t * t for t in tensors]).sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        tensors = ctx.saved_tensors
+        return 2 * g * tensors[0], *[2 * g * t for t in tensors[:-1]]
+
+
+class BiasOfOneRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "cause", "consequence"),
+    [
+        (ForgetsCotangentOfOne, [(5, 4)], "sizes", "batch"),
+        (BiasOfOneRow, [(5, 4), (4,)], "derivative", "rank"),
+        (lambda *every: SumsSquares.apply(*every[0]), [[(3, 2)] * 3], "derivative", "structure"),
+    ],
+)
+def test_what_holds_with_the_edit_of_a_wrong_gradient_is_its_consequence(
+    function, shapes, cause, consequence
+):
+    generator = torch.Generator().manual_seed(5)
+
+    def drawn(shape):
+        if isinstance(shape, list):
+            return [drawn(one) for one in shape]
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    report = check(function, *map(drawn, shapes), clauses=[cause, consequence])
+    assert [finding.clause for finding in report.causes] == [cause]
+    assert report[consequence].cause == cause

@@ -1520,3 +1520,27 @@ class OtherBelowZero(torch.autograd.Function):
 def test_what_is_asked_of_a_tensor_in_an_if_is_no_reason_to_fail():
     x = torch.tensor([-0.5, 0.3, 0.7], dtype=torch.float64)
     assert check(OtherBelowZero, x, clauses="derivative")["derivative"].verdict == "broken"
+
+
+class MeansOverAllTargets(torch.autograd.Function):
+    """Divides by all targets in backward, where forward leaves out those to ignore."""
+
+    @staticmethod
+    def forward(ctx, scores, target):
+        ctx.save_for_backward(scores, target)
+        return torch.nn.functional.cross_entropy(scores, target)
+
+    @staticmethod
+    def backward(ctx, g):
+        scores, target = ctx.saved_tensors
+        kept = target != -100
+        hot = torch.nn.functional.one_hot(target.clamp(min=0), scores.shape[1])
+        return g * (scores.softmax(1) - hot) * kept[:, None] / len(target), None
+
+
+def test_an_edit_that_counts_the_targets_given_is_no_mend():
+    scores = torch.randn(6, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    target = torch.tensor([0, 1, -100, 3, 4, 2])
+    finding = check(MeansOverAllTargets, scores, target, clauses="derivative")["derivative"]
+    assert "5 of the 6 entries of args[1] are not negative" in finding.detail
+    assert not finding.hint.startswith("Write `(len(target) - 1)`"), finding.hint

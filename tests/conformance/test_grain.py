@@ -110,3 +110,54 @@ def test_a_wrong_second_derivative_of_a_gradient_that_is_cast_is_still_found(see
         sine(torch.float32, second=2.0), normal(6, seed=seed), clauses="double", seed=seed
     )
     assert report["double"].verdict == "broken"
+
+
+class OfFewDigits(torch.autograd.Function):
+    """A kernel of one precision: a matrix product, its gradient times a factor."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, a, b):
+        if a.dtype not in (torch.bfloat16, torch.float16):
+            raise TypeError("half precision only")
+        ctx.save_for_backward(a, b)
+        return (a.float() @ b.float()).to(a.dtype)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        a, b = (t.float() for t in ctx.saved_tensors)
+        wide = OfFewDigits.factor * cotangent.float()
+        return (wide @ b.mT).to(cotangent.dtype), (a.mT @ wide).to(cotangent.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 1.25, -1.0])
+def test_a_function_of_one_coarse_precision_is_held_to_what_autograd_has_of_it(
+    dtype, factor, monkeypatch
+):
+    monkeypatch.setattr(OfFewDigits, "factor", factor)
+    inputs = normal(4, 8, dtype=dtype), normal(8, 3, seed=2, dtype=dtype)
+    report = check(OfFewDigits, *inputs, clauses="derivative")
+    assert report.intent == "gradient exact (inferred)"
+    assert report["derivative"].verdict == ("holds" if factor == 1.0 else "broken"), report
+    if factor == 2.0:
+        assert "Got is 2 x expected" in report["derivative"].detail
+
+
+class SignOfFewDigits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if x.dtype != torch.bfloat16:
+            raise TypeError("bfloat16 only")
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+def test_an_estimator_of_one_coarse_precision_is_seen_as_one():
+    report = check(SignOfFewDigits, normal(5, 7, dtype=torch.bfloat16), clauses="derivative")
+    assert report.intent == "gradient surrogate (inferred)"
+    assert report.ok

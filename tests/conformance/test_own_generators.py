@@ -85,3 +85,32 @@ def test_a_generator_is_found_on_a_class_and_in_a_closure():
             return x + torch.rand(x.shape, generator=source)
 
     assert len(own_generators(Keeps)) == 3
+
+
+class AddsNoise(torch.autograd.Function):
+    """Noise as large as a scale; its gradient is given `saved`, the noise or the mean."""
+
+    saved = "noise"
+
+    @staticmethod
+    def forward(ctx, mean, scale):
+        noise = torch.randn_like(mean)
+        ctx.save_for_backward(noise if AddsNoise.saved == "noise" else mean)
+        return mean + scale * noise
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (factor,) = ctx.saved_tensors
+        return cotangent, cotangent * factor
+
+
+@pytest.mark.parametrize("saved", ["noise", "mean"])
+def test_arguments_drawn_with_the_seed_of_the_check_are_not_its_noise(saved, monkeypatch):
+    monkeypatch.setattr(AddsNoise, "saved", saved)
+    generator = torch.Generator().manual_seed(0)
+    how = {"generator": generator, "dtype": torch.float64}
+    inputs = (torch.randn(5, 4, **how), torch.randn(5, 4, **how))
+    report = check(AddsNoise, *inputs, clauses=["derivative", "memory"], seed=0)
+    verdicts = [finding.verdict.value for finding in report.findings]
+    assert verdicts[0] == ("holds" if saved == "noise" else "broken"), report
+    assert verdicts[1] == "holds", report

@@ -67,6 +67,21 @@ def cut(ctx, cotangent):
     return (ctx.saved_tensors[0].cos() * cotangent).clamp(-0.1, 0.1)
 
 
+def counted_to_the_end(ctx, cotangent):
+    (x,) = ctx.saved_tensors
+    return x.cos() * cotangent * (x.shape[-1] > 0)
+
+
+def seeded(ctx, cotangent):
+    torch.manual_seed(7)
+    return ctx.saved_tensors[0].cos() * cotangent
+
+
+def seeded_in_a_fork(ctx, cotangent):
+    with torch.random.fork_rng([]):
+        return seeded(ctx, cotangent)
+
+
 def squeezed(ctx, cotangent):
     slope = ctx.saved_tensors[0].cos().squeeze()
     slope = slope if slope.ndim > 1 else slope.cumsum(0)
@@ -668,6 +683,7 @@ MENDS = [
     Mend("mutation", families.DirtyTwice, DirtyTogether, "one call with all of them", two),
     Mend("cotangent", ScalesCotangent, SavesInput, "Work on a clone"),
     Mend("layout", ReadsMemory, ReadsContiguous, ".contiguous()"),
+    Mend("layout", with_(Sine, backward=counted_to_the_end), Sine, "take what forward takes"),
     Mend("layout", Shuffled, with_(Shuffled, backward=unshuffled_or_empty), "answer there by "
          "yourself, with zeros of the input's shape", lambda: (normal(2, 8, 3, 3),)),
     Mend("form", AddsBias, AddsBiasSummed, "with its shape",
@@ -681,6 +697,8 @@ MENDS = [
     Mend("deterministic", Noise, with_(Noise, forward=noise_of_torch),
          "torch's default generator"),
     Mend("state", OnTheClass, SavesInput, "on its ctx"),
+    Mend("state", with_(Sine, backward=seeded), with_(Sine, backward=seeded_in_a_fork),
+         "torch.random.fork_rng"),
     Mend("state", families.SharedGradient, families.Sine, "memory of the call's own"),
     Mend("retain", Forgets, SavesInput, "not change"),
     Mend("checkpoint", memory.ForwardCounts, SavesInput, "depend on its arguments"),

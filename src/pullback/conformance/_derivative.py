@@ -30,6 +30,7 @@ from pullback.conformance._evidence import (
     compare,
     slopes,
 )
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._stopped import as_meant, held
 from pullback.conformance._vectors import are_finite, coarsest, flatten, unflatten
@@ -96,13 +97,21 @@ def decide(
     """Repeat a comparison at other points until it is settled.
 
     Trials 0 and 1 are at the given point, later ones close to it. Two mismatches settle it as
-    wrong, ``wanted`` matches as right; a trial at a kink counts for neither. ``singular`` says that
-    the given point may be one where no derivative is finite.
+    wrong, ``wanted`` matches as right; a trial at a kink counts for neither, nor does one at a
+    point close by that is outside of the domain. ``singular`` says that the given point may be one
+    where no derivative is finite.
     """
     matches: list[Trial] = []
     misses: list[Trial] = []
     for number in range(limit):
-        found = trial(number)
+        try:
+            found = trial(number)
+        except NoEnd:
+            raise
+        except Exception:
+            if number < 2:
+                raise
+            continue
         if singular and number < 2 and not math.isfinite(found.value):
             continue  # the given point may be singular; the ones beside it decide
         if found.match == "match":

@@ -18,7 +18,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import judge
-from pullback.conformance._intent import linearity_gap
+from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.conformance._resize import larger, resizings
 from pullback.conformance._rule import Rule
@@ -107,9 +107,10 @@ class Judge:
         """Whether it is right at the size given with integers such as larger ones are made of.
 
         Where it is not, those given are of a kind that is not kept: a permutation, for example.
+        Labels of which some are negative, as those of targets to ignore, are of no such kind.
         """
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("control")
-        if all(is_continuous(value) for value in given.values):
+        if all(is_continuous(value) or bool((value < 0).any()) for value in given.values):
             return True
         found = resizings(given, _CONTROL, _CONTROL, generator)
         controls = [inputs for resizing in found for inputs in resizing.control()]

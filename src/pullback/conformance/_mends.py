@@ -255,8 +255,7 @@ def _of_the_call(kind: _Kind) -> dict[str, Any]:
     def state() -> list[tuple[type, str, Any]]:
         return [
             (owner, name, _copied(value))
-            for owner in owners
-            for name, value in vars(owner).items()
+            for owner in owners for name, value in vars(owner).items()
             if not name.startswith("__") and not callable(value)
             and not isinstance(value, (staticmethod, classmethod, property))
         ]  # fmt: skip
@@ -394,7 +393,8 @@ MENDS: Sequence[Mend] = (
          "Forward asks requires_grad of a copy that it made of the input."),
     Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
-             "autocast", "transforms")),
+             "autocast", "transforms", "rank", "batch", "structure")),
+    Mend("sizes", [], of=("rank", "batch")),  # by its edit alone
     Mend("reference", [_by_reference],
          of=("double", "forward", "forward-over-forward", "transforms", "vmap", "fake")),
 )  # fmt: skip

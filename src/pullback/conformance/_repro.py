@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._guard import guarded
+from pullback.conformance._guard import guarded, seed_of_draws
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject, typed_source
@@ -90,9 +90,10 @@ def write_repro(
         ]
     except (ValueError, SyntaxError):
         return ""
+    draws = f"torch.manual_seed({seed_of_draws(seed)})"
     shown = [
         "def outs():",
-        f"    torch.manual_seed({seed})" if random else "",
+        f"    {draws}" if random else "",
         "    ys = tree_leaves(call(*args, **kwargs))",
         "    ys = [y for y in ys if isinstance(y, torch.Tensor)]",
         f"    return [ys[k] for k in {list(outputs)}]",
@@ -102,7 +103,7 @@ def write_repro(
     made = [
         "torch.set_printoptions(precision=7, threshold=5000)",
         *_defaults(),
-        f"torch.manual_seed({seed})",
+        draws,
         f"args = {args}",
         f"kwargs = {kwargs}" if re.search(r"\bkwargs\b", text) else "",
         f"xs = [{', '.join(map(_name, inputs.differentiable, inputs.names()))}]",

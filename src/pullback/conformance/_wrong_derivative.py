@@ -52,7 +52,7 @@ def wrong_derivative(
         only: the position of the input, or ``None`` to look at each.
         detail: what was seen.
         place: what is concerned, where no single input is found.
-        hint: how to mend it; as an edit that is found has it, if empty.
+        hint: how to mend it, after the edit that is found.
     """
     found = _wrong_entries(probe, only, detail, hint)
     if found is not None:
@@ -101,7 +101,8 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
             found = _wrong(at, k)
             if found is not None:
                 expected, got, said, mend = found
-                return _told(at, k, expected, got, said, detail=detail, hint=hint or mend)
+                how = f"{mend} {hint}".strip()
+                return _told(at, k, expected, got, said, detail=detail, hint=how)
     return None
 
 

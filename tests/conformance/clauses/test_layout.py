@@ -56,3 +56,38 @@ def test_a_tensor_that_begins_within_its_memory_is_read_there(at, monkeypatch):
     finding = check(ReadsFromTheStart, normal(3, 4), clauses="layout", isolate=False)["layout"]
     assert finding.verdict is Verdict.BROKEN
     assert "Offset" in finding.detail
+
+
+def test_a_number_that_broadcasts_with_what_is_no_argument_is_no_vector_of_one():
+    bias = normal(3)
+
+    class Shifted(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shape = x.shape
+            return x + bias
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent.sum_to_size(ctx.shape)
+
+    report = check(Shifted.apply, normal(5, 3), clauses="layout")
+    assert report["layout"].verdict is Verdict.HOLDS, report
+
+
+class AsksForItsLastDimension(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return cotangent * x.cos() * (x.shape[-1] > 0)
+
+
+def test_what_fails_without_dimensions_is_not_told_to_be_contiguous():
+    finding = check(AsksForItsLastDimension, normal(3, 4), clauses="layout")["layout"]
+    assert finding.verdict is Verdict.CRASHES
+    assert "contiguous" not in finding.hint

@@ -206,3 +206,24 @@ def test_numbers_that_are_wrong_at_the_given_size_are_no_fault_of_another():
     assert report["derivative"].verdict == "holds"
     assert report["sizes"].verdict == "holds"
     assert "another kind" in report["sizes"].detail
+
+
+class OfProbabilities(torch.autograd.Function):
+    """The mean cross-entropy of probabilities, which forward refuses outside of [0, 1]."""
+
+    @staticmethod
+    def forward(ctx, p, target):
+        ctx.save_for_backward(p, target)
+        return torch.nn.functional.binary_cross_entropy(p, target)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        p, target = ctx.saved_tensors
+        return cotangent * (p - target) / (p * (1 - p)) / p.numel(), None
+
+
+def test_what_is_refused_close_to_other_sizes_is_no_refusal_of_them():
+    generators = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+    p, target = (torch.rand(6, 4, generator=g, dtype=torch.float64) for g in generators)
+    report = check(OfProbabilities, p.requires_grad_(), target, clauses="sizes")
+    assert report["sizes"].verdict == "holds", report

@@ -10,6 +10,7 @@ from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
+from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
@@ -53,7 +54,7 @@ def derivative(probe: Probe) -> Finding:
             return _broken(there, trial, only, where)
         settled, judged = settled + trial.is_told, judged + 1
     if not settled:
-        return probe.skipped(
+        return _of_few_digits(asked) or probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
         )
     through = "" if probe.intent == "exact" else f" {_said(probe)}"
@@ -150,6 +151,24 @@ def _beside(probe: Probe, choices: Sequence[int | None]) -> str:
         if what and {k, None} & {*choices} and judge(free, k).is_wrong:
             return f"those of {probe.path(k)} are {what}"
     return ""
+
+
+def _of_few_digits(probe: Probe) -> Finding | None:
+    """What finite differences do not tell for rounding, told by what autograd has of forward."""
+    if not hides_slopes(probe):
+        return None
+    found = [unlike_own(probe, number) for number in (0, 2)]
+    if None in found:
+        return None
+    if not all(found):
+        return probe.holds("Backward agrees with the derivative that autograd has of forward.")
+    place, expected, got = found[0][0]  # type: ignore[index]
+    return probe.broken(
+        f"The gradient of {probe.path(place)} is not what autograd has of forward.",
+        expected=expected, got=got, place=probe.path(place),
+        given={"w": cotangents_at(probe, probe.point(0))},
+        repro=[f"print('backward', torch.autograd.grad(outs(), xs, w)[{place}])"],
+    )  # fmt: skip
 
 
 _CLOSE = 1e-3

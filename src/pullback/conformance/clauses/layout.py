@@ -19,6 +19,7 @@ from pullback.report import Finding
 
 __all__ = ["layout"]
 
+_FEW = "Let backward take what forward takes, or let forward refuse it with an error."
 _EMPTY = "The hole is torch's own: answer there by yourself, with zeros of the input's shape."
 
 
@@ -110,7 +111,7 @@ def _degenerate(probe: Probe) -> Finding | None:
             if _is_torchs(there):
                 said = f"{doing}, as torch's own derivative of forward does: {describe(error)}"
                 return probe.lacking(said, _EMPTY)
-            return probe.failed(error, doing, transform=False)
+            return probe.failed(error, doing, _FEW, transform=False)
         if what == "zero-dimensional":  # the last one
             return _one_element(there, run)
     return None
@@ -183,6 +184,8 @@ def _is_elementwise(probe: Probe) -> bool:
 
 def _one_element(probe: Probe, run: Run) -> Finding | None:
     """A number and a vector of one number have the same gradient where forward is the same."""
+    if any(y.numel() != 1 for y in run.outputs):  # forward broadcasts with what is not an argument
+        return None
     pair = [x.reshape(1) for x in probe.inputs.points()], [g.reshape(1) for g in run.cotangents]
     try:
         vector = Run.laid(probe, *pair)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._intent import linearity_gap
+from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import Right
 from pullback.conformance._wrong_derivative import edit_of

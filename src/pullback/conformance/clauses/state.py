@@ -12,6 +12,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe
+from pullback.conformance._guard import global_settings, guarded, reseed
 from pullback.conformance._limits import limited
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import larger
@@ -28,6 +29,10 @@ _REPEATS = 5
 
 _SECOND = "a second live call"
 _HINT = "Keep what a call needs on its ctx, not on the class, a module or a global."
+_PUT_BACK = (
+    "Give the operations that need it what they need (dtype=, device=, generator=), or put it back "
+    "in a finally, as torch.random.fork_rng does."
+)
 # How scripts make a second call of the first.
 _OTHERS = (
     "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
@@ -49,7 +54,8 @@ _INTEGERS = (
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
     breach="when two calls are interleaved, nearby, at numbers of other signs and magnitudes, with "
-    "other options, sizes, indices and masks, then in four threads.",
+    "other options, sizes, indices and masks, then in four threads; and as a setting of the "
+    "process, or the seed of its generator, that a call leaves changed.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Finding:
@@ -103,8 +109,31 @@ class _Calls:
         )  # fmt: skip
 
 
+def _settings(probe: Probe) -> Finding | None:
+    """What a call leaves changed for whatever else runs in the process, its seed too.
+
+    The first call is left out: what it loads may set what it needs.
+    """
+    reads = {name: read for name, (read, _) in global_settings().items()}
+    reads["the seed of the random generator"] = torch.initial_seed
+    points = probe.point(0)
+    with guarded():
+        cotangents = probe.cotangents(probe.output_values(points))
+        probe.backward(points, cotangents)
+    reseed(probe.seed)
+    before = {name: read() for name, read in reads.items()}
+    probe.backward(points, cotangents)
+    for name, read in reads.items():
+        now = read()
+        if now != before[name]:
+            said = f"A call changes {name}, for the whole process and whatever else runs in it."
+            return probe.broken(said, expected=str(before[name]), got=str(now), hint=_PUT_BACK)
+    return None
+
+
 def _faults(probe: Probe) -> Iterator[Finding | None]:
     """What is wrong with two live calls, one way to disturb the first after the other."""
+    yield _settings(probe)
     points = [probe.point(0), probe.neighbour(2)]
     cotangents = probe.cotangents(probe.output_values())
     calls = _Calls(probe, points, cotangents, [])

@@ -13,7 +13,7 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
-from pullback.conformance._mends import by_autograd
+from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._special import REPRO, at_an_end, at_the_ends, specials
@@ -326,7 +326,7 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
         kink = len(sides) == 2 and bool((_bend(*sides) & told[0] & told[1]).any())
     points = probe.inputs.points()
     # The slope of what saturates times an infinite input is NaN there for every product.
-    own = None if are_finite(points) else _by_autograd(probe, run)
+    own = None if are_finite(points) else own_gradients(probe, points, run.cotangents)
     for k, gradient in enumerate(run.gradients):
         known = points[k].isfinite() & ~gradient.isfinite()
         known &= True if own is None else own[k].isfinite()
@@ -351,19 +351,9 @@ def _judge_missing(probe: Probe, run: Run, name: str) -> Finding | None:
     return None
 
 
-def _by_autograd(probe: Probe, run: Run) -> Tensors | None:
-    """What autograd answers by what forward does; ``None`` where it cannot follow it."""
-    subject = by_autograd(probe.subject)
-    with suppress(Exception):
-        if subject is not None:
-            there = replace(probe, subject=subject)
-            return there.backward(probe.inputs.points(), run.cotangents)
-    return None
-
-
 def _is_torchs(probe: Probe, run: Run) -> bool:
     """Whether autograd gives the same gradients: at a kink it chooses one of the limits, too."""
-    own = _by_autograd(probe, run)
+    own = own_gradients(probe, probe.inputs.points(), run.cotangents)
     return own is not None and all(
         torch.allclose(a, b, rtol=1e-6) for a, b in zip(own, run.gradients, strict=True)
     )

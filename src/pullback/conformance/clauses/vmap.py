@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._guard import seed_of_draws
 from pullback.conformance._probe import Probe, Tensors
 from pullback.report import Finding
 
@@ -92,7 +93,7 @@ def _repro(probe: Probe, dims: tuple[int | None, ...]) -> list[str]:
     how = f"randomness={'same' if probe.random else 'error'!r}"
     return [
         "def f(*new):",
-        f"    torch.manual_seed({probe.seed})" if probe.random else "",
+        f"    torch.manual_seed({seed_of_draws(probe.seed)})" if probe.random else "",
         "    found = call(*[next((n for x, n in zip(xs, new) if x is a), a) for a in args], "
         "**kwargs)",
         "    ys = [y for y in tree_leaves(found) if isinstance(y, torch.Tensor)]",
