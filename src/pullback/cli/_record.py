@@ -84,10 +84,10 @@ def say_recorded(recording: Recording, console: Console) -> None:
     console.print(f"Recorded {found}, {calls} call{'' if calls == 1 else 's'}.")
     for item in recording:
         kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
-        console.print(
-            f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}", highlight=False
-        )
+        said = f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}"
+        console.print(said, highlight=False, soft_wrap=True)
         here = recording.answers.get(item.name, {}).get("report")
         what = "checked where it ran" if here else "[yellow]not replayable[/]"
         for reason, count in item.reasons.items():
-            console.print(f"    {what} ({count}): {escape(reason)}", highlight=False)
+            said = f"    {what} ({count}): {escape(reason)}"
+            console.print(said, highlight=False, soft_wrap=True)

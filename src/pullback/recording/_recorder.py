@@ -193,10 +193,15 @@ class Recorder:
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
-        named = locator.names(cls if operator is None else operator)
+        # What was typed at a prompt, or read from standard input, has a name and no home.
+        named = bool(locator.home) and locator.names(cls if operator is None else operator)
         record = Record(cls, locator, _script(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
+        if not named:
+            outer, inner, _ = locator.qualname.partition(".<locals>")
+            where = f"it is defined inside {outer}: " if inner else ""
+            record.reasons[f"{where}no name leads to it in another process"] = 1
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:

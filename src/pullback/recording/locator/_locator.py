@@ -56,7 +56,9 @@ class Locator:
     def in_module(cls, module: str, qualname: str = "", completed: bool = False) -> "Locator":
         """Name what a module of this process holds, or the module itself."""
         home = sys.modules.get(module)
-        file, spec = getattr(home, "__file__", None), getattr(home, "__spec__", None)
+        file, spec = getattr(home, "__file__", None) or "", getattr(home, "__spec__", None)
+        if file.startswith("<"):  # of a script that is read from standard input
+            file = ""
         if module.startswith(SHIM_PREFIX) or module == _SPAWNED:
             module = "__main__"
         if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
