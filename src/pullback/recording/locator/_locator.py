@@ -153,5 +153,5 @@ def _look_up(module: str, qualname: str) -> Any:
     """What stands there; what its module does not hold now, another import would not be either."""
     try:
         return operator.attrgetter(qualname)(sys.modules.get(module))
-    except AttributeError:
+    except Exception:  # a module may have a __getattr__ of its own, which raises what it likes
         return None
