@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from pullback.cli import main
+from pullback.cli._files import refuse_recording
+from pullback.recording import Recording
 
 MODULE = """
 import torch
@@ -283,13 +285,39 @@ def test_a_script_that_cannot_be_read_is_no_fault_of_ours(words, folder, capfd, 
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["import torch\n", '{"name": "my-package", "version": "1"}', "<html><title>Mine</title></html>",
+     '<?xml version="1.0"?>\n<testsuites name="mine">', '{"version": "2.1.0", "runs": []}'],
+)  # fmt: skip
 @pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--sarif"])
-def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("import torch\n")
+def test_what_is_not_ours_is_not_overwritten(option, text, tmp_path, capsys) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
     assert main([*PLAIN, option, str(path)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
-    assert path.read_text() == "import torch\n"
+    assert path.read_text() == text
+
+
+def test_what_is_ours_is_written_anew(tmp_path) -> None:
+    words = []
+    for option in ("--json", "--html", "--junit", "--sarif"):
+        (tmp_path / option[2:]).write_text("\n")
+        words += [option, str(tmp_path / option[2:])]
+    for seed in "12":
+        assert main([*PLAIN, *words, "--seed", seed]) == 0
+    assert '"seed": 2' in (tmp_path / "json").read_text()
+
+
+def test_a_file_of_torch_that_is_no_recording_is_not_overwritten() -> None:
+    Path(".pullback").mkdir()
+    torch.save({"weight": torch.ones(2)}, "model.pt")
+    torch.save({"weight": torch.ones(2)}, ".pullback/calls.pt")
+    for words in (["record", "-o", "model.pt"], ["check", "-o", "model.pt"], ["check"]):
+        assert main([*words, "--", "python", "-c", "open('ran', 'w')"]) == 2
+        assert not Path("ran").exists()
+    Recording().save("calls.pt")
+    refuse_recording(Path("calls.pt"))
 
 
 def test_what_triton_holds_is_not_told_as_leaked() -> None:

@@ -16,10 +16,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pullback.cli import _state
-from pullback.cli._files import KEPT, refuse_other, refuse_recording, refuse_same
+from pullback.cli._files import KEPT, refuse_recording, refuse_same
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
-from pullback.internal._files import refuse_unwritable
+from pullback.internal._files import OUR_PAGE, refuse_other, refuse_unwritable
 
 __all__ = [
     "REQUEST",
@@ -93,10 +93,13 @@ class Found:
     def refuse_files(self, *others: Path | None) -> None:
         """Refuse, before anything is run, a file that cannot be written, or is one of others."""
         json_path = None if self.json in (None, "-") else Path(self.json or "")
-        written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
-        for path, begins in written:
+        written = (
+            (self.html, OUR_PAGE), (self.junit, '<testsuites name="pullback"'),
+            (self.sarif, '"name": "pullback"'), (json_path, '"partial": '),
+        )  # fmt: skip
+        for path, sign in written:
             if path is not None:
-                refuse_other(path, begins)
+                refuse_other(path, sign)
         refuse_same(*others, *(path for path, _ in written))
 
 

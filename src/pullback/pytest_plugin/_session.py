@@ -16,7 +16,7 @@ from rich.console import Console
 
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
-from pullback.internal._files import refuse_unwritable, write_whole
+from pullback.internal._files import OUR_PAGE, refuse_other, write_whole
 from pullback.recording import Call, Limits, Recorder, copy_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
@@ -40,7 +40,7 @@ def refuse_options(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--pullback-clauses: {error}") from error
     try:
         if page:
-            refuse_unwritable(Path(page))
+            refuse_other(Path(page), OUR_PAGE)
     except PullbackError as error:
         raise pytest.UsageError(f"--pullback-html: {error}") from error
 
