@@ -55,6 +55,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 INPUT = ["check", "errors_module:F", "--no-isolate", "--input"]
+RUNS = ["--", "python", "-c", "open('ran', 'w')"]  # refused before it does
 CASES = {
     "unknown package": (["check", "no_such_package"], "no package no_such_package", "pip install"),
     "unknown module": (["check", "no_such_module:F"], "no module no_such_module", "spelling"),
@@ -81,6 +82,11 @@ CASES = {
     "bad timeout": (["check", "x", "--timeout", "-1"], "not positive", "-1"),
     "timeout alone": (["check", "x", "--timeout", "1", "--no-isolate"], "process", "Leave out"),
     "bad seed": (["check", "x", "--seed", "many"], "--seed", "--help"),
+    "a large seed": (["check", "--seed", str(2**63), *RUNS], "--seed", "--help"),
+    "no ranks": (["check", "--ranks", "0", *RUNS], "--ranks", "--help"),
+    "no clauses": (["check", "--clauses", "", *RUNS], "No clause is chosen", "''"),
+    "endless mebibytes": (["record", "--max-mebibytes", "inf", *RUNS], "--max-mebibytes", "--help"),
+    "an input that leaves": ([*INPUT, "exit()"], "cannot be evaluated", "SystemExit"),
     "unknown option": (["check", "--frobnicate"], "frobnicate", "--help"),
     "unknown command": (["chekc"], "chekc", "--help"),
     "target and program": (["check", "x", "--", "python", "a.py"], "both given", "one after"),
@@ -142,6 +148,7 @@ def test_one_line_and_the_mend(case, capfd) -> None:
     assert what in first
     assert mend in "\n".join([first, *rest])
     assert "Traceback" not in captured.err + captured.out
+    assert not Path("ran").exists()
 
 
 def test_a_module_that_cannot_be_imported_is_named_with_what_it_lacks(capfd) -> None:

@@ -81,7 +81,7 @@ def signature_of(kind: type) -> inspect.Signature:
 class Found:
     """How findings are told and written: what `check` and `verify` have in common."""
 
-    seed: int = _option(0, "The seed of every random choice.")
+    seed: int = _option(0, "The seed of every random choice.", min=-(2**63), max=2**63 - 1)
     json: str | None = _option(None, "Write the reports as JSON; - for stdout.")
     html: Path | None = _option(None, "Write one self-contained HTML page.")
     junit: Path | None = _option(None, "Write JUnit XML.")
@@ -109,7 +109,9 @@ class Recorded:
 
     program: list[str] | None = field(default_factory=lambda: _state.program)
     calls: int = _option(3, "Calls kept for each Function.", min=1)
-    max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001)
+    max_mebibytes: float = _option(
+        32.0, "Tensors kept for one call, in MiB.", min=0.001, max=2**20
+    )
     eager: bool = _option(False, "Run the program without torch.compile, to see inside it.")
 
     @property
@@ -175,7 +177,7 @@ class CheckOptions(Found, Recorded):
         f"its inputs; {TIMEOUT:g} by default.",
     )  # fmt: skip
     ranks: int | None = _option(
-        None, "Check the clause distributed, and no other, on so many processes."
+        None, "Check the clause distributed, and no other, on so many processes.", min=2
     )
     isolate: bool | None = _option(
         None, "Survive crashes and hangs; the default but for what pullback ships.",
