@@ -20,6 +20,7 @@ from pullback.cli._files import KEPT, refuse_recording, refuse_same
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
 from pullback.internal._files import OUR_PAGE, refuse_other, refuse_unwritable
+from pullback.internal._secrets import mask_secrets
 
 __all__ = [
     "REQUEST",
@@ -205,7 +206,7 @@ class CheckOptions(Found, Recorded):
     @property
     def given(self) -> str:
         """What is to be checked, as it was typed."""
-        words = [*self.targets, *(["--", *self.program] if self.program else [])]
+        words = [*self.targets, *(["--", *mask_secrets(self.program)] if self.program else [])]
         return shlex.join(words) or "no target"
 
     @property
