@@ -203,6 +203,21 @@ def test_a_call_that_fails_is_not_kept(kept) -> None:
     assert kept.calls == []
 
 
+def test_why_a_call_is_not_found_again_is_noted_where_it_is_kept(kept) -> None:
+    class Local(Fails):
+        pass
+
+    class Kept(Scale):
+        pass
+
+    with pytest.raises(ValueError, match="on purpose"):
+        Local.apply(torch.ones(3))
+    Kept.apply(torch.ones(3), 2.0)
+    assert kept.records[Local].reasons == {}
+    (reason,) = kept.records[Kept].reasons
+    assert "defined inside test_why_a_call" in reason
+
+
 def test_bytes_are_bounded_for_a_call_and_in_all(kept) -> None:
     Scale.apply(torch.ones(300, dtype=torch.float64), 1.0)
     assert kept.records[Scale].reasons == {"too large": 1}

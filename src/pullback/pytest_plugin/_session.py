@@ -175,9 +175,10 @@ class Controller(_Face):
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Take the reports of a worker that has finished."""
-        del error
         text = (getattr(node, "workeroutput", None) or {}).get("pullback")
         if text is None:
+            if error:  # killed by a test, with all that its tests had applied
+                self.missing[f"worker {node.gateway.id}"] = "it died before it checked anything"
             return
         data = json.loads(text)
         for item in data["reports"]:

@@ -199,10 +199,6 @@ class Recorder:
         record = Record(cls, locator, _script(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
-        if not named:
-            outer, inner, _ = locator.qualname.partition(".<locals>")
-            where = f"it is defined inside {outer}: " if inner else ""
-            record.reasons[f"{where}no name leads to it in another process"] = 1
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:
@@ -241,6 +237,8 @@ class Recorder:
                 if live is not None:
                     record.calls.append(live)
                 pattern.kept += 1
+                if not record.named:
+                    self._note(record, _why_lost(record.locator))
                 self.bytes += sum(each.size for each in (call, live) if each is not None)
 
     @contextlib.contextmanager
@@ -249,9 +247,17 @@ class Recorder:
         try:
             yield
         except Exception as reason:
-            text = what + (str(reason) or type(reason).__name__)
-            record.reasons[text] = record.reasons.get(text, 0) + 1
-            self._changed()
+            self._note(record, what + (str(reason) or type(reason).__name__))
+
+    def _note(self, record: Record, text: str) -> None:
+        record.reasons[text] = record.reasons.get(text, 0) + 1
+        self._changed()
+
+
+def _why_lost(locator: Locator) -> str:
+    outer, inner, _ = locator.qualname.partition(".<locals>")
+    where = f"it is defined inside {outer}: " if inner else ""
+    return f"{where}no name leads to it in another process"
 
 
 def choose(calls: Iterable[Any], counts: Mapping[str, int], most: int) -> list[Any]:
