@@ -51,7 +51,7 @@ PLAIN = [
     "python", "train.py", "--lr", "1e-3", "--tokenizer", "gpt2", "--keys", "a,b", "--token-dim=8",
     "/data/long/Path2Some/Checkpoint-000123456789/model.safetensors", "--key", "--other",
     "meta-llama/Llama-3.1-8B-Instruct", "https://host:8080/path", "--max-tokens=4096",
-    "package.auth:Function", "https://me@host/path", "https://host/?signal=1", "--forward", "bearer",
+    "package.auth:Function", "https://me@host/path", "https://host/?signal=1", "--bear", "bearer",
 ]  # fmt: skip
 
 

@@ -110,9 +110,7 @@ class Recorded:
 
     program: list[str] | None = field(default_factory=lambda: _state.program)
     calls: int = _option(3, "Calls kept for each Function.", min=1)
-    max_mebibytes: float = _option(
-        32.0, "Tensors kept for one call, in MiB.", min=0.001, max=2**20
-    )
+    max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001, max=2**20)
     eager: bool = _option(False, "Run the program without torch.compile, to see inside it.")
 
     @property

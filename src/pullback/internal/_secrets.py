@@ -12,8 +12,8 @@ _NAME = (
 )
 _NAMED = re.compile(rf"{_NAME}|[\w.-]*(?:headers?|cookies?)", re.IGNORECASE)
 _OPTION = re.compile(rf"--?(?:{_NAMED.pattern})", re.IGNORECASE)  # whose value follows
-# A name with its value in one word: --token=x, HF_TOKEN=x, a header, JSON. With a colon and no space
-# it is a place: package.auth:Function.
+# A name with its value in one word: --token=x, HF_TOKEN=x, a header, JSON. With a colon and no
+# space it is a place: package.auth:Function.
 _ASSIGNED = re.compile(
     rf"""((?:--?)?{_NAME}(?:=|:\s+|["']\s*:\s*)|\bBearer\s+).+""", re.IGNORECASE | re.DOTALL
 )
