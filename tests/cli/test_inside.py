@@ -94,7 +94,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> None:
     words = ["check", "--inside", "--clauses", "linear,derivative", "--gradient", "exact"]
-    words += ["--json", "out.json"]
+    words += ["--json", "out.json", "--calls", "2", "--max-mebibytes", "1.5", "--eager"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 1
     out = capfd.readouterr().out
     assert out.count("trained --lr") == 1
@@ -108,8 +108,9 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     local = found["train.<locals>.Local"]
     assert local["function"] == f"{folder / 'train.py'}:train.<locals>.Local"
     assert (local["ok"], local["gradient"]) == (False, "exact")
+    record = "--calls 2 --max-mebibytes 1.5 --eager"
     again = f"pullback check --inside --only '{local['function']}' --clauses linear,derivative"
-    assert local["rerun"] == f"{again} --gradient exact -- python train.py --lr"
+    assert local["rerun"] == f"{again} --gradient exact {record} -- python train.py --lr"
     (lost,) = data["not_checked"]
     assert lost["function"] == f"{folder / 'train.py'}:Lost"
     assert "os._exit" in lost["reason"]

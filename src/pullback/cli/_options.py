@@ -8,7 +8,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -117,6 +117,11 @@ class Recorded:
     def kept(self) -> dict[str, int]:
         """The arguments of `Limits`."""
         return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
+
+    @property
+    def run_again(self) -> tuple[str, ...]:
+        """The options that another run of the program needs to record the same."""
+        return _differing(self, ("calls", "max_mebibytes", "eager"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,15 +234,7 @@ class CheckOptions(Found, Recorded):
     @property
     def rerun(self) -> tuple[str, ...]:
         """The options that another check of the same Function needs to find the same."""
-        words: list[str] = []
-        usual = {item.name: item.default for item in fields(self)}
-        for name in _AGAIN:
-            value = getattr(self, name)
-            if value != usual[name]:
-                flag = name if value is not False else f"no-{name}"
-                told = f"{value:g}" if isinstance(value, float) else str(value)
-                words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
-        return tuple(words)
+        return _differing(self, _AGAIN)
 
     def refuse_values(self) -> None:
         """Refuse a value that no option takes."""
@@ -300,6 +297,19 @@ class CheckOptions(Found, Recorded):
             )
         if self.program is not None and not self.inside:
             refuse_recording(self.output or KEPT)
+
+
+def _differing(options: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command line that give these options, but for those that are as usual."""
+    words: list[str] = []
+    usual = {item.name: item.default for item in fields(options)}
+    for name in names:
+        value = getattr(options, name)
+        if value != usual[name]:
+            flag = (name if value is not False else f"no-{name}").replace("_", "-")
+            told = f"{value:g}" if isinstance(value, float) else str(value)
+            words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
+    return tuple(words)
 
 
 def _refuse(wrong: object, what: str, given: str | None, mend: str) -> None:
