@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from pullback.cli import main
+from pullback.cli._files import refuse_recording
+from pullback.recording import Recording
 
 MODULE = """
 import torch
@@ -53,6 +55,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 INPUT = ["check", "errors_module:F", "--no-isolate", "--input"]
+RUNS = ["--", "python", "-c", "open('ran', 'w')"]  # refused before it does
 CASES = {
     "unknown package": (["check", "no_such_package"], "no package no_such_package", "pip install"),
     "unknown module": (["check", "no_such_module:F"], "no module no_such_module", "spelling"),
@@ -79,6 +82,11 @@ CASES = {
     "bad timeout": (["check", "x", "--timeout", "-1"], "not positive", "-1"),
     "timeout alone": (["check", "x", "--timeout", "1", "--no-isolate"], "process", "Leave out"),
     "bad seed": (["check", "x", "--seed", "many"], "--seed", "--help"),
+    "a large seed": (["check", "--seed", str(2**63), *RUNS], "--seed", "--help"),
+    "no ranks": (["check", "--ranks", "0", *RUNS], "--ranks", "--help"),
+    "no clauses": (["check", "--clauses", "", *RUNS], "No clause is chosen", "''"),
+    "endless mebibytes": (["record", "--max-mebibytes", "inf", *RUNS], "--max-mebibytes", "--help"),
+    "an input that leaves": ([*INPUT, "exit()"], "cannot be evaluated", "SystemExit"),
     "unknown option": (["check", "--frobnicate"], "frobnicate", "--help"),
     "unknown command": (["chekc"], "chekc", "--help"),
     "target and program": (["check", "x", "--", "python", "a.py"], "both given", "one after"),
@@ -140,6 +148,7 @@ def test_one_line_and_the_mend(case, capfd) -> None:
     assert what in first
     assert mend in "\n".join([first, *rest])
     assert "Traceback" not in captured.err + captured.out
+    assert not Path("ran").exists()
 
 
 def test_a_module_that_cannot_be_imported_is_named_with_what_it_lacks(capfd) -> None:
@@ -283,13 +292,39 @@ def test_a_script_that_cannot_be_read_is_no_fault_of_ours(words, folder, capfd, 
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["import torch\n", '{"name": "my-package", "version": "1"}', "<html><title>Mine</title></html>",
+     '<?xml version="1.0"?>\n<testsuites name="mine">', '{"version": "2.1.0", "runs": []}'],
+)  # fmt: skip
 @pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--sarif"])
-def test_what_is_of_another_kind_is_not_overwritten(option, tmp_path, capsys) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("import torch\n")
+def test_what_is_not_ours_is_not_overwritten(option, text, tmp_path, capsys) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
     assert main([*PLAIN, option, str(path)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
-    assert path.read_text() == "import torch\n"
+    assert path.read_text() == text
+
+
+def test_what_is_ours_is_written_anew(tmp_path) -> None:
+    words = []
+    for option in ("--json", "--html", "--junit", "--sarif"):
+        (tmp_path / option[2:]).write_text("\n")
+        words += [option, str(tmp_path / option[2:])]
+    for seed in "12":
+        assert main([*PLAIN, *words, "--seed", seed]) == 0
+    assert '"seed": 2' in (tmp_path / "json").read_text()
+
+
+def test_a_file_of_torch_that_is_no_recording_is_not_overwritten() -> None:
+    Path(".pullback").mkdir()
+    torch.save({"weight": torch.ones(2)}, "model.pt")
+    torch.save({"weight": torch.ones(2)}, ".pullback/calls.pt")
+    for words in (["record", "-o", "model.pt"], ["check", "-o", "model.pt"], ["check"]):
+        assert main([*words, "--", "python", "-c", "open('ran', 'w')"]) == 2
+        assert not Path("ran").exists()
+    Recording().save("calls.pt")
+    refuse_recording(Path("calls.pt"))
 
 
 def test_what_triton_holds_is_not_told_as_leaked() -> None:

@@ -94,7 +94,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> None:
     words = ["check", "--inside", "--clauses", "linear,derivative", "--gradient", "exact"]
-    words += ["--json", "out.json"]
+    words += ["--json", "out.json", "--calls", "2", "--max-mebibytes", "1.5", "--eager"]
     assert main([*words, "--", "python", "train.py", "--lr"]) == 1
     out = capfd.readouterr().out
     assert out.count("trained --lr") == 1
@@ -108,8 +108,9 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     local = found["train.<locals>.Local"]
     assert local["function"] == f"{folder / 'train.py'}:train.<locals>.Local"
     assert (local["ok"], local["gradient"]) == (False, "exact")
+    record = "--calls 2 --max-mebibytes 1.5 --eager"
     again = f"pullback check --inside --only '{local['function']}' --clauses linear,derivative"
-    assert local["rerun"] == f"{again} --gradient exact -- python train.py --lr"
+    assert local["rerun"] == f"{again} --gradient exact {record} -- python train.py --lr"
     (lost,) = data["not_checked"]
     assert lost["function"] == f"{folder / 'train.py'}:Lost"
     assert "os._exit" in lost["reason"]
@@ -131,6 +132,20 @@ def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
     assert found["Base"]["rerun"].startswith(base)
     (lost,) = data["not_checked"]
     assert "type __main__.Held has no plain form" in lost["reason"]
+
+
+@pytest.mark.parametrize("shape", ["x = 1", "def f():"])
+def test_what_no_name_leads_to_is_checked_where_it_ran(shape, tmp_path, capfd) -> None:
+    body = PROGRAM.partition("class Base")[2].partition("class Lost")[0]
+    body = f"class Base{body}".replace("held.factor", "held")
+    code = f"import torch\n{body}\nBase.apply(torch.ones(2, requires_grad=True), 2.0)\n"
+    if shape == "def f():":
+        lines = [f"    {line}" for line in code.splitlines()]
+        code = "\n".join([shape, *lines, "f()"])
+        (tmp_path / "program.py").write_text(code)
+    program = ["python", "program.py"] if shape == "def f():" else ["python", "-c", code]
+    assert main(["check", "--clauses", "linear", "--", *program]) == 0
+    assert "checked where it ran (1): " in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,16 @@ def test_a_place_that_is_not_ours_is_refused_before_the_run(run, place) -> None:
 
 
 @pytest.mark.usefixtures("copied_programs")
+def test_what_the_program_writes_meanwhile_stays(run) -> None:
+    writes = PROGRAM.replace('"ran", "w"', '"ran.pt", "w"')
+    Path("train.py").write_text(writes.replace(".close()", ".write('its own')"))
+    done = run("record", "-o", "ran.pt", "--", "python", "train.py")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "is not overwritten" in done.stderr
+    assert Path("ran.pt").read_text() == "its own"
+
+
+@pytest.mark.usefixtures("copied_programs")
 def test_what_stands_in_our_folder_stays(run) -> None:
     Path("train.py").write_text(PROGRAM)
     Path(".pullback").mkdir()

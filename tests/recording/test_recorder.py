@@ -1,13 +1,16 @@
 """The recorder: what it keeps, what it leaves alone, and its bounds."""
 
+import enum
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pullback.errors import ProgramError
 from pullback.recording import Call, Limits, Record, Recorder, copy_call, record_program
@@ -35,6 +38,21 @@ class Pass(torch.autograd.Function):
     @staticmethod
     def backward(ctx, cotangent):
         return None, cotangent
+
+
+class Branch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, kind):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent, None
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: object
 
 
 class InPlace(torch.autograd.Function):
@@ -101,6 +119,41 @@ def test_other_shapes_and_dtypes_are_kept_up_to_the_limit(kept) -> None:
     assert applied(kept) == 5
 
 
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = (2,)
+
+
+@dataclass
+class Options:
+    mode: str
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        tuple(Mode), (torch.float32, torch.float64), ({"mode": "sum"}, {"mode": "mean"}),
+        (Options("sum"), Options("mean")), (torch.sin, torch.cos), (len, max), (int, float),
+        (Pair(torch.ones(2), 1), Pair(torch.ones(3), 1)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_arguments_that_choose_a_branch_are_kept_each(kinds, kept) -> None:
+    for kind in (*kinds, *kinds):
+        Branch.apply(torch.ones(2), kind)
+    assert [call.arguments[1] for _, call in kept.calls] == list(kinds)
+
+
+def test_what_cannot_be_described_does_not_end_the_program(kept) -> None:
+    endless: list[object] = [1]
+    endless.append(endless)
+    for value in (endless, torch.nn.UninitializedParameter()):
+        Branch.apply(torch.ones(2), value)
+    made = make_fx(lambda x: Branch.apply(x, None), tracing_mode="symbolic")(torch.ones(3))
+    assert made(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+    assert kept.tally[kept.records[Branch].slot] == 3
+
+
 def test_calls_of_each_pattern_of_gradients_are_kept_the_commonest_first() -> None:
     """What a program tries out first, without gradients, takes no place from how it trains."""
     recorder = Recorder(copy_call, limits=Limits(calls=3))
@@ -126,11 +179,6 @@ def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
     assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]
 
 
-class Pair(NamedTuple):
-    first: torch.Tensor
-    second: object
-
-
 def test_tensors_within_are_copied_and_other_objects_kept() -> None:
     handle = object()
     given = {"a": [Pair(torch.ones(2, requires_grad=True), handle)], "b": torch.Size([1])}
@@ -153,6 +201,21 @@ def test_a_call_that_fails_is_not_kept(kept) -> None:
     with pytest.raises(ValueError, match="on purpose"):
         Fails.apply(torch.ones(3))
     assert kept.calls == []
+
+
+def test_why_a_call_is_not_found_again_is_noted_where_it_is_kept(kept) -> None:
+    class Local(Fails):
+        pass
+
+    class Kept(Scale):
+        pass
+
+    with pytest.raises(ValueError, match="on purpose"):
+        Local.apply(torch.ones(3))
+    Kept.apply(torch.ones(3), 2.0)
+    assert kept.records[Local].reasons == {}
+    (reason,) = kept.records[Kept].reasons
+    assert "defined inside test_why_a_call" in reason
 
 
 def test_bytes_are_bounded_for_a_call_and_in_all(kept) -> None:

@@ -92,7 +92,7 @@ def _check(options: CheckOptions) -> int:
     options.refuse_conflicts()
     require_tensor("pullback check")
     load = cache(partial(_load_check, options))
-    if options.clauses or options.without or options.baseline:
+    if options.clauses is not None or options.without or options.baseline:
         load()  # may refuse them
     ran = None
     if options.program is not None and not options.inside:

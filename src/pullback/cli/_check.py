@@ -212,7 +212,7 @@ def _program_tasks(
     path = options.output or KEPT
     recording, failure = ran
     interrupted = failure is not None and failure.interrupted and len(recording) > 0
-    known = training_outcome(recording.training, options.program or [])
+    known = training_outcome(recording.training, options.program or [], options.run_again)
     if len(recording) or failure is not None or not known:
         keep(recording, path, None if interrupted else failure)
     if interrupted:

@@ -2,23 +2,21 @@
 
 import os
 import stat
-import zipfile
 from pathlib import Path
 
 from pullback.errors import ArgumentError
-from pullback.internal._files import refuse_unwritable, write_whole
+from pullback.internal._files import refuse_other, write_whole
 
 __all__ = [
     "KEPT",
     "make_kept_folder",
     "refuse_kept",
-    "refuse_other",
     "refuse_recording",
     "refuse_same",
     "write_file",
 ]
 
-_HEAD = 400  # bytes: after blanks, what the file begins with
+_OUR_RECORDING = "pullback recording"  # torch.save compresses nothing
 
 KEPT = Path(".pullback") / "calls.pt"
 """Where the calls of a program are kept unless another place is named."""
@@ -28,30 +26,8 @@ def refuse_recording(path: Path) -> None:
     """Refuse a place for a recording that cannot be written, or holds something else."""
     if path == KEPT:
         refuse_kept()
-        return
-    refuse_unwritable(path)
-    if path.is_file() and path.stat().st_size and not zipfile.is_zipfile(path):
-        raise ArgumentError(
-            f"{path} is no recording and is not overwritten.",
-            mend="Name another file with --output, or remove this one.",
-        )
-
-
-def refuse_other(path: Path, sign: str, *, within: bool = False) -> None:
-    """Refuse a place for a text that cannot be written, or one that does not begin like ours.
-
-    Or that has the sign of ours nowhere within its first characters.
-    """
-    refuse_unwritable(path)
-    if path.is_file():
-        with path.open("rb") as stream:
-            found = stream.read(_HEAD).lstrip()
-        if found and not (sign.encode() in found if within else found.startswith(sign.encode())):
-            raise ArgumentError(
-                f"{path} holds something else and is not overwritten.",
-                given=found[:40].decode(errors="replace"),
-                mend="Name another file, or remove this one.",
-            )
+    else:
+        refuse_other(path, _OUR_RECORDING)
 
 
 def refuse_same(*paths: Path | None) -> None:
@@ -80,6 +56,8 @@ def refuse_kept() -> None:
                 expected="a folder, made by pullback, that keeps the calls of a program",
                 mend="Remove it, or name a file: pullback check -o calls.pt -- python train.py",
             )
+    if KEPT.exists():
+        refuse_other(KEPT, _OUR_RECORDING)
     if KEPT.parent.is_dir() and not os.access(KEPT.parent, os.W_OK):
         raise ArgumentError(f"{KEPT.parent} cannot be written.", mend="Name a file with --output.")
     if not KEPT.parent.exists() and not os.access(".", os.W_OK):

@@ -69,7 +69,8 @@ def answered(recording: Recording, names: Iterable[str], options: CheckOptions) 
     for name in names:
         answer = recording.answers.get(name, {"report": "", "reason": _LOST})
         report = Report.from_json(answer["report"]) if answer["report"] else None
-        words = ["pullback", "check", "--inside", "--only", name, *options.rerun, "--"]
+        words = ["pullback", "check", "--inside", "--only", name, *options.rerun]
+        words += [*options.run_again, "--"]
         again = shlex.join([*words, *mask_secrets(options.program or [])])
         outcomes.append(Outcome(name, report, answer["reason"], again))
     return outcomes

@@ -14,6 +14,7 @@ from pullback.cli._app import app
 from pullback.cli._signals import Ended, ended_by, stopping_on_request
 from pullback.cli._words import refuse_program, say
 from pullback.errors import BrokenContractError, PullbackError
+from pullback.internal._processes import STOP
 
 __all__ = ["main"]
 
@@ -70,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _tell(error)
+        status = _tell(error)
+        return 128 + (ended_by() or signal.SIGTERM) if STOP.is_set() else status
     return status if isinstance(status, int) else 0
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -16,10 +16,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pullback.cli import _state
-from pullback.cli._files import KEPT, refuse_other, refuse_recording, refuse_same
+from pullback.cli._files import KEPT, refuse_recording, refuse_same
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
-from pullback.internal._files import refuse_unwritable
+from pullback.internal._files import OUR_PAGE, refuse_other, refuse_unwritable
+from pullback.internal._secrets import mask_secrets
 
 __all__ = [
     "REQUEST",
@@ -81,7 +82,7 @@ def signature_of(kind: type) -> inspect.Signature:
 class Found:
     """How findings are told and written: what `check` and `verify` have in common."""
 
-    seed: int = _option(0, "The seed of every random choice.")
+    seed: int = _option(0, "The seed of every random choice.", min=-(2**63), max=2**63 - 1)
     json: str | None = _option(None, "Write the reports as JSON; - for stdout.")
     html: Path | None = _option(None, "Write one self-contained HTML page.")
     junit: Path | None = _option(None, "Write JUnit XML.")
@@ -93,10 +94,13 @@ class Found:
     def refuse_files(self, *others: Path | None) -> None:
         """Refuse, before anything is run, a file that cannot be written, or is one of others."""
         json_path = None if self.json in (None, "-") else Path(self.json or "")
-        written = ((self.html, "<"), (self.junit, "<"), (self.sarif, "{"), (json_path, "{"))
-        for path, begins in written:
+        written = (
+            (self.html, OUR_PAGE), (self.junit, '<testsuites name="pullback"'),
+            (self.sarif, '"name": "pullback"'), (json_path, '"partial": '),
+        )  # fmt: skip
+        for path, sign in written:
             if path is not None:
-                refuse_other(path, begins)
+                refuse_other(path, sign)
         refuse_same(*others, *(path for path, _ in written))
 
 
@@ -106,13 +110,18 @@ class Recorded:
 
     program: list[str] | None = field(default_factory=lambda: _state.program)
     calls: int = _option(3, "Calls kept for each Function.", min=1)
-    max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001)
+    max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001, max=2**20)
     eager: bool = _option(False, "Run the program without torch.compile, to see inside it.")
 
     @property
     def kept(self) -> dict[str, int]:
         """The arguments of `Limits`."""
         return {"calls": self.calls, "call_bytes": round(self.max_mebibytes * 2**20)}
+
+    @property
+    def run_again(self) -> tuple[str, ...]:
+        """The options that another run of the program needs to record the same."""
+        return _differing(self, ("calls", "max_mebibytes", "eager"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +181,7 @@ class CheckOptions(Found, Recorded):
         f"its inputs; {TIMEOUT:g} by default.",
     )  # fmt: skip
     ranks: int | None = _option(
-        None, "Check the clause distributed, and no other, on so many processes."
+        None, "Check the clause distributed, and no other, on so many processes.", min=2
     )
     isolate: bool | None = _option(
         None, "Survive crashes and hangs; the default but for what pullback ships.",
@@ -200,7 +209,7 @@ class CheckOptions(Found, Recorded):
     @property
     def given(self) -> str:
         """What is to be checked, as it was typed."""
-        words = [*self.targets, *(["--", *self.program] if self.program else [])]
+        words = [*self.targets, *(["--", *mask_secrets(self.program)] if self.program else [])]
         return shlex.join(words) or "no target"
 
     @property
@@ -225,15 +234,7 @@ class CheckOptions(Found, Recorded):
     @property
     def rerun(self) -> tuple[str, ...]:
         """The options that another check of the same Function needs to find the same."""
-        words: list[str] = []
-        usual = {item.name: item.default for item in fields(self)}
-        for name in _AGAIN:
-            value = getattr(self, name)
-            if value != usual[name]:
-                flag = name if value is not False else f"no-{name}"
-                told = f"{value:g}" if isinstance(value, float) else str(value)
-                words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
-        return tuple(words)
+        return _differing(self, _AGAIN)
 
     def refuse_values(self) -> None:
         """Refuse a value that no option takes."""
@@ -296,6 +297,19 @@ class CheckOptions(Found, Recorded):
             )
         if self.program is not None and not self.inside:
             refuse_recording(self.output or KEPT)
+
+
+def _differing(options: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command line that give these options, but for those that are as usual."""
+    words: list[str] = []
+    usual = {item.name: item.default for item in fields(options)}
+    for name in names:
+        value = getattr(options, name)
+        if value != usual[name]:
+            flag = (name if value is not False else f"no-{name}").replace("_", "-")
+            told = f"{value:g}" if isinstance(value, float) else str(value)
+            words += [f"--{flag}", *([] if isinstance(value, bool) else [told])]
+    return tuple(words)
 
 
 def _refuse(wrong: object, what: str, given: str | None, mend: str) -> None:

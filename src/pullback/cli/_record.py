@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pullback.cli._files import KEPT, make_kept_folder
+from pullback.cli._files import KEPT, make_kept_folder, refuse_recording
 from pullback.cli._options import RecordOptions
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
@@ -29,6 +29,7 @@ def run_record(options: RecordOptions, ran: Ran) -> int:
     Raises:
         ProgramError: the program applied no custom Function.
         RecordingError: the file cannot be written after all.
+        ArgumentError: the program has written a file of its own there.
     """
     recording, failure = ran
     try:
@@ -50,6 +51,7 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
         ProgramError: the program failed, or applied no custom Function.
     """
     if len(recording):
+        refuse_recording(output)  # the program itself may have written there meanwhile
         if output == KEPT:
             make_kept_folder()
         recording.save(output)
@@ -84,10 +86,10 @@ def say_recorded(recording: Recording, console: Console) -> None:
     console.print(f"Recorded {found}, {calls} call{'' if calls == 1 else 's'}.")
     for item in recording:
         kept = f"{len(item.calls)} kept" if item.calls else "[yellow]none kept[/]"
-        console.print(
-            f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}", highlight=False
-        )
+        said = f"  {escape(item.name)}: applied {_times(item.applied)}, {kept}"
+        console.print(said, highlight=False, soft_wrap=True)
         here = recording.answers.get(item.name, {}).get("report")
         what = "checked where it ran" if here else "[yellow]not replayable[/]"
         for reason, count in item.reasons.items():
-            console.print(f"    {what} ({count}): {escape(reason)}", highlight=False)
+            said = f"    {what} ({count}): {escape(reason)}"
+            console.print(said, highlight=False, soft_wrap=True)

@@ -153,7 +153,7 @@ def evaluate(text: str) -> tuple[Any, ...]:
             expected='positional arguments, such as "torch.randn(3, 4, dtype=torch.float64), 0.5"',
             mend=f"{error.msg}; check quotes and parentheses.",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ArgumentError(
             "The expression of the inputs cannot be evaluated.",
             given=f"{text}  ({type(error).__name__}: {error})",

@@ -162,13 +162,15 @@ def _clause(kind: str) -> str:
 TRAINING = tuple(map(_clause, KINDS))
 
 
-def training_outcome(training: Training, program: Sequence[str]) -> list[Outcome]:
-    """The report of a program's training; nothing where no optimiser made a step."""
+def training_outcome(
+    training: Training, program: Sequence[str], options: Sequence[str] = ()
+) -> list[Outcome]:
+    """The report of a program's training, run with options; nothing where no optimiser steps."""
     name = f"training of {shlex.join(mask_secrets(list(program)))}"
     if not training.steps:
         return []
     found = tuple(_finding(kind, training) for kind in KINDS)
-    rerun = shlex.join(["pullback", "check", "--", *mask_secrets(list(program))])
+    rerun = shlex.join(["pullback", "check", *options, "--", *mask_secrets(list(program))])
     report = Report(name, "", False, found, 0, unjudged=training.fault)
     return [Outcome(name, report, rerun=rerun, training=True)]
 

@@ -11,12 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from pullback.cli import _state
-from pullback.cli._files import refuse_other, refuse_same
+from pullback.cli._files import refuse_same
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import check_counts
 from pullback.internal._extras import require_tensor
+from pullback.internal._files import refuse_other
 from pullback.internal._launch import running
 from pullback.internal._secrets import mask_secrets
 
@@ -74,7 +75,7 @@ def _run(
         "title": " ".join(mask_secrets(command))[:80],
     }
     for path, sign in ((html, _OUR_PAGE), (jsonl, _OUR_RECORDING)):
-        refuse_other(path, sign, within=True)
+        refuse_other(path, sign)
     refuse_same(html, jsonl)
     replaced = [path for path in (html, jsonl) if path.is_file() and path.stat().st_size]
     before = _stamp(jsonl)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from pullback.errors import ArgumentError
 
-__all__ = ["refuse_unwritable", "write_whole"]
+__all__ = ["OUR_PAGE", "refuse_other", "refuse_unwritable", "write_whole"]
+
+OUR_PAGE = "pullback</title>"
+"""What the first characters of a page of findings hold."""
+_HEAD = 400  # bytes
 
 
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:
@@ -59,3 +63,20 @@ def refuse_unwritable(path: Path) -> None:
             given=error.strerror,
             mend="Name a file in a folder that exists and can be written.",
         ) from error
+
+
+def refuse_other(path: Path, sign: str) -> None:
+    """Refuse a place that cannot be written, or a file whose first characters lack a sign of ours.
+
+    So that a wrong name on a command line costs nobody a file of the same kind.
+    """
+    refuse_unwritable(path)
+    if path.is_file():
+        with path.open("rb") as stream:
+            found = stream.read(_HEAD)
+        if found.strip() and sign.encode() not in found:
+            raise ArgumentError(
+                f"{path} holds something else and is not overwritten.",
+                given=found.lstrip()[:40].decode(errors="replace"),
+                mend="Name another file, or remove this one.",
+            )

@@ -124,7 +124,8 @@ def _resolve(command: Sequence[str], variables: Mapping[str, str]) -> str:
     return found
 
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+# The last two ask training programs for a checkpoint, and would end us.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _LISTENER = """
 import os, signal

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 __all__ = ["mask_secrets", "names_secret"]
 
 _MASK = "***"
-_NAME = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|credentials?|auth(?:orization)?)"
+_NAME = (
+    r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|pwd|passphrase|bearer|credentials?"
+    r"|auth(?:orization)?)"
+)
 _NAMED = re.compile(rf"{_NAME}|[\w.-]*(?:headers?|cookies?)", re.IGNORECASE)
-# An option whose value follows, and a name with its value in one word: --token=x, HF_TOKEN=x.
-_OPTION = re.compile(rf"--?{_NAME}", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"((?:--?)?{_NAME}=).+", re.IGNORECASE | re.DOTALL)
-_IN_ADDRESS = re.compile(r"(\w+://[^\s:/@]*:)[^\s/@]+(?=@)")
+_OPTION = re.compile(rf"--?(?:{_NAMED.pattern})", re.IGNORECASE)  # whose value follows
+# A name with its value in one word: --token=x, HF_TOKEN=x, a header, JSON. With a colon and no
+# space it is a place: package.auth:Function.
+_ASSIGNED = re.compile(
+    rf"""((?:--?)?{_NAME}(?:=|:\s+|["']\s*:\s*)|\bBearer\s+).+""", re.IGNORECASE | re.DOTALL
+)
+_IN_ADDRESS = re.compile(
+    r"(\w+://[^\s:/@]*:)[^\s/@]+(?=@)"
+    r"|(\w+://)[^\s:/@]{16,}(?=@)"  # nobody's name
+    r"|([?&][\w.-]*sig(?:nature)?=)[^\s&]+",
+    re.IGNORECASE,
+)
 # As providers make them; and what nobody types: long, of digits and of letters of both cases.
 _TOKEN = re.compile(
     r"(?<![\w-])(?:(?:sk|pk|rk)[-_]|gh[pousr]_|github_pat_|glpat-|hf_|xox[abprs]-|AKIA|AIza|eyJ)"
@@ -36,8 +47,8 @@ def mask_secrets(words: Sequence[str]) -> list[str]:
     Example:
         >>> mask_secrets(["python", "train.py", "--api-key", "sk-abc", "--lr", "0.1"])
         ['python', 'train.py', '--api-key', '***', '--lr', '0.1']
-        >>> mask_secrets(["HF_TOKEN=abc", "https://me:abc@host/path"])
-        ['HF_TOKEN=***', 'https://me:***@host/path']
+        >>> mask_secrets(["HF_TOKEN=abc", "https://me:abc@host/path", "X-Api-Key: abc"])
+        ['HF_TOKEN=***', 'https://me:***@host/path', 'X-Api-Key: ***']
     """
     masked: list[str] = []
     follows = False
@@ -49,5 +60,5 @@ def mask_secrets(words: Sequence[str]) -> list[str]:
 
 def _masked(word: str) -> str:
     word = _ASSIGNED.sub(rf"\1{_MASK}", word)
-    word = _IN_ADDRESS.sub(rf"\1{_MASK}", word)
+    word = _IN_ADDRESS.sub(lambda found: f"{found[found.lastindex or 0]}{_MASK}", word)
     return _TOKEN.sub(_MASK, word)

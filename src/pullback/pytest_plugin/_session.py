@@ -16,7 +16,7 @@ from rich.console import Console
 
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
-from pullback.internal._files import refuse_unwritable, write_whole
+from pullback.internal._files import OUR_PAGE, refuse_other, write_whole
 from pullback.recording import Call, Limits, Recorder, copy_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
@@ -40,7 +40,7 @@ def refuse_options(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--pullback-clauses: {error}") from error
     try:
         if page:
-            refuse_unwritable(Path(page))
+            refuse_other(Path(page), OUR_PAGE)
     except PullbackError as error:
         raise pytest.UsageError(f"--pullback-html: {error}") from error
 
@@ -175,9 +175,10 @@ class Controller(_Face):
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Take the reports of a worker that has finished."""
-        del error
         text = (getattr(node, "workeroutput", None) or {}).get("pullback")
         if text is None:
+            if error:  # killed by a test, with all that its tests had applied
+                self.missing[f"worker {node.gateway.id}"] = "it died before it checked anything"
             return
         data = json.loads(text)
         for item in data["reports"]:

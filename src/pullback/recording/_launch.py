@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pullback.errors import ProgramError
 from pullback.internal._launch import Launched, Limits, launched
-from pullback.internal._processes import signal_name
+from pullback.internal._processes import STOP, signal_name
 from pullback.internal._secrets import mask_secrets
 from pullback.recording._recording import Recording
 
@@ -116,6 +116,8 @@ def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramErro
         mend="Make it run by itself first; its own message is above.",
     )
     failure.status = 128 - code if code < 0 else code
+    if STOP.is_set():
+        failure.what, failure.mend = f"The program was asked to end, and {how}.", None
     if interrupted:
         failure.interrupted, failure.status = True, 128 + signal.SIGINT
         failure.what, failure.mend = "The program was interrupted.", None

@@ -22,6 +22,7 @@ from typing import Any
 
 from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, watch_apply
+from pullback.recording._kinds import HELPERS, pattern_of, signature_of
 from pullback.recording.locator._locator import Locator
 
 __all__ = ["Call", "Record", "Recorder", "choose"]
@@ -130,12 +131,12 @@ class Recorder:
                 self.tally[record.slot] += 1
                 if record.ignored:
                     return call(cls, *args, **kwargs)
-                pattern = record.patterns.get(_pattern(args, kwargs, tensor))
+                pattern = record.patterns.get(pattern_of(args, kwargs, tensor))
                 if pattern is not None:
                     self.tally[pattern.slot] += 1
                     if record.full or pattern.kept >= pattern.most:
                         return call(cls, *args, **kwargs)
-                    signature = _signature(args, kwargs, tensor)
+                    signature = signature_of(args, kwargs, tensor)
                     if signature in record.signatures:
                         return call(cls, *args, **kwargs)
             pending = see(cls, args, kwargs, tensor)
@@ -145,7 +146,7 @@ class Recorder:
             return output
 
         never_compile(watch, callees=True)
-        for helper in (_signature, _kind, _pattern, _flags, Recorder._see, Recorder._commit):
+        for helper in (*HELPERS, Recorder._see, Recorder._commit):
             never_compile(helper)
         self._watches.append(watch_apply(base, watch))
 
@@ -168,13 +169,13 @@ class Recorder:
             record = self.records.get(cls) or self._meet(cls, operator)
             if record.full:
                 return None
-            name = _pattern(args, kwargs, tensor)
+            name = pattern_of(args, kwargs, tensor)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
             if pattern is None or pattern.kept >= pattern.most:
                 return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
-            signature = _signature(args, kwargs, tensor)
+            signature = signature_of(args, kwargs, tensor)
             if signature in record.signatures:
                 return None
             record.signatures.add(signature)
@@ -193,7 +194,8 @@ class Recorder:
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
-        named = locator.names(cls if operator is None else operator)
+        # What was typed at a prompt, or read from standard input, has a name and no home.
+        named = bool(locator.home) and locator.names(cls if operator is None else operator)
         record = Record(cls, locator, _script(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
@@ -235,6 +237,8 @@ class Recorder:
                 if live is not None:
                     record.calls.append(live)
                 pattern.kept += 1
+                if not record.named:
+                    self._note(record, _why_lost(record.locator))
                 self.bytes += sum(each.size for each in (call, live) if each is not None)
 
     @contextlib.contextmanager
@@ -243,9 +247,17 @@ class Recorder:
         try:
             yield
         except Exception as reason:
-            text = what + (str(reason) or type(reason).__name__)
-            record.reasons[text] = record.reasons.get(text, 0) + 1
-            self._changed()
+            self._note(record, what + (str(reason) or type(reason).__name__))
+
+    def _note(self, record: Record, text: str) -> None:
+        record.reasons[text] = record.reasons.get(text, 0) + 1
+        self._changed()
+
+
+def _why_lost(locator: Locator) -> str:
+    outer, inner, _ = locator.qualname.partition(".<locals>")
+    where = f"it is defined inside {outer}: " if inner else ""
+    return f"{where}no name leads to it in another process"
 
 
 def choose(calls: Iterable[Any], counts: Mapping[str, int], most: int) -> list[Any]:
@@ -269,38 +281,6 @@ def choose(calls: Iterable[Any], counts: Mapping[str, int], most: int) -> list[A
     ordered = sorted(by_pattern, key=lambda name: ("1" not in name, -counts.get(name, 0)))
     turns = itertools.zip_longest(*(by_pattern[name] for name in ordered))
     return [call for turn in turns for call in turn if call is not None][:most]
-
-
-def _pattern(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> str:
-    return "".join(_flags(args, tensor)) + "".join(_flags(kwargs.values(), tensor))
-
-
-def _flags(values: Iterable[Any], tensor: type) -> list[str]:
-    found: list[str] = []
-    for value in values:
-        if isinstance(value, tensor):
-            found.append("1" if value.requires_grad else "0")  # type: ignore[attr-defined]
-        elif type(value) is list or type(value) is tuple:
-            found += _flags(value, tensor)
-    return found
-
-
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
-    items = [_kind(item, tensor) for item in args]
-    if kwargs:
-        items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
-    return tuple(items)
-
-
-def _kind(value: Any, tensor: type) -> Any:
-    if isinstance(value, tensor):
-        return value.shape, value.dtype, value.requires_grad  # type: ignore[attr-defined]
-    kind = type(value)
-    if kind is bool or kind is int or kind is str or value is None:
-        return kind, value
-    if kind is list or kind is tuple:
-        return kind, tuple([_kind(item, tensor) for item in value])
-    return kind
 
 
 def _script() -> str:

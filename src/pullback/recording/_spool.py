@@ -122,6 +122,8 @@ class Spool:
     def renew(self) -> None:
         """Count anew, in a file of this process; a forked one inherits the counts of another."""
         slots = len(self.recorder.tally)
+        for record in self.recorder.records.values():
+            record.reasons = dict.fromkeys(record.reasons, 0)
         if not os.path.isdir(self._directory):  # the program has ended, its child has not
             self.recorder.tally = [0] * slots
             return

@@ -2,6 +2,9 @@
 
 import functools
 import pickle
+import sys
+from multiprocessing import spawn
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +45,20 @@ def test_a_completed_function_is_named_after_its_original() -> None:
     assert locator.name == f"{__name__}:Cube (completed)"
     assert locator.names(Cube)
     assert not locator.names(made)
+
+
+@pytest.mark.parametrize("name", [None, "package.train"])
+def test_a_script_in_a_spawned_process_is_the_script(name, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("class Scale: pass\n")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setitem(sys.modules, "__mp_main__", None)
+    spawn._fixup_main_from_path(str(file))  # as a process does that is started anew
+    main = sys.modules["__main__"]
+    main.__spec__ = name and SimpleNamespace(name=name)  # of `python -m`
+    locator = Locator.of(main.Scale)
+    assert locator.name == f"{name or file}:Scale"
+    assert locator.names(main.Scale)
 
 
 def test_a_local_class_is_named_with_its_mend() -> None:

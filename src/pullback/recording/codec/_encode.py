@@ -369,7 +369,8 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
     if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
         raise Traced("a tensor without data")
     if value.layout is not torch.strided or value.is_quantized:
-        raise NotPlain(f"a tensor on {value.device} with layout {value.layout} has no plain form")
+        what = f"a tensor of {value.dtype} on {value.device} with layout {value.layout}"
+        raise NotPlain(f"{what} has no plain form")
     return value
 
 

@@ -32,6 +32,7 @@ from pullback.recording.locator import (
     derives_from_function,
     find,
     load_module,
+    refuse_lost,
     source_of,
 )
 from pullback.tensor import complete
@@ -109,6 +110,7 @@ class StrictLoader(Loader):
 
     def function(self, locator: Locator) -> Any:
         """The Function or operator that was recorded."""
+        refuse_lost(locator)
         home, file, _ = self._resolve(locator.home, locator.file)
         if home in self._scripts:
             self._named[locator.module] = home

@@ -6,6 +6,7 @@ from pullback.recording.locator._find import (
     load_module,
     load_script,
     only_defines,
+    refuse_lost,
 )
 from pullback.recording.locator._locator import Locator
 from pullback.recording.locator._source import definition, derives_from_function, source_of
@@ -19,5 +20,6 @@ __all__ = [
     "load_module",
     "load_script",
     "only_defines",
+    "refuse_lost",
     "source_of",
 ]

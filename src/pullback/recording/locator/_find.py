@@ -26,7 +26,9 @@ from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
 from pullback.tensor import complete
 
-__all__ = ["find", "global_names", "load_module", "load_script", "only_defines"]
+__all__ = [
+    "find", "global_names", "load_module", "load_script", "only_defines", "refuse_lost",
+]  # fmt: skip
 
 
 def find(locator: Locator) -> Any:
@@ -39,17 +41,7 @@ def find(locator: Locator) -> Any:
         >>> find(Locator("math", "sqrt"))(4.0)
         2.0
     """
-    if "<locals>" in locator.qualname:
-        outer = locator.qualname.partition(".<locals>")[0]
-        raise ArgumentError(
-            f"{locator.name} is defined inside {outer} and cannot be imported.",
-            mend="Define it at the top level of its module, or use the pytest plugin.",
-        )
-    if locator.module == "__main__" and not locator.file:
-        raise ArgumentError(
-            f"{locator.qualname} was defined in a program that has no file.",
-            mend="Put it in a module, so that it can be imported.",
-        )
+    refuse_lost(locator)
     first = locator.qualname.partition(".")[0]
     module = load_module(locator.home, locator.file, first)
     try:
@@ -63,6 +55,25 @@ def find(locator: Locator) -> Any:
             mend="Check the spelling; a class that is made while the program runs is not found.",
         ) from error
     return complete(cast(type[torch.autograd.Function], found)) if locator.completed else found
+
+
+def refuse_lost(locator: Locator) -> None:
+    """Refuse what no name leads to.
+
+    Raises:
+        ArgumentError: it is defined inside a function, or in a program that has no file.
+    """
+    if "<locals>" in locator.qualname:
+        outer = locator.qualname.partition(".<locals>")[0]
+        raise ArgumentError(
+            f"{locator.name} is defined inside {outer} and cannot be imported.",
+            mend="Check it where it runs: pullback check -- python ..., or pytest --pullback.",
+        )
+    if locator.module == "__main__" and not locator.file:
+        raise ArgumentError(
+            f"{locator.qualname} was defined in a program that has no file.",
+            mend="Put it in a module, so that it can be imported.",
+        )
 
 
 def load_module(name: str, file: str = "", wanted: str | None = None) -> types.ModuleType:

@@ -15,6 +15,7 @@ __all__ = ["SHIM_PREFIX", "Locator"]
 
 # Modules that stand for a script whose definitions were taken out of it without running it.
 SHIM_PREFIX = "_pullback_shim_"
+_SPAWNED = "__mp_main__"  # the script again, in a process that `multiprocessing` starts anew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +56,12 @@ class Locator:
     def in_module(cls, module: str, qualname: str = "", completed: bool = False) -> "Locator":
         """Name what a module of this process holds, or the module itself."""
         home = sys.modules.get(module)
-        file, spec = getattr(home, "__file__", None), getattr(home, "__spec__", None)
-        if module.startswith(SHIM_PREFIX):
+        file, spec = getattr(home, "__file__", None) or "", getattr(home, "__spec__", None)
+        if file.startswith("<"):  # of a script that is read from standard input
+            file = ""
+        if module.startswith(SHIM_PREFIX) or module == _SPAWNED:
             module = "__main__"
-        elif module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
+        if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
             module = spec.name  # run with `python -m`
         return cls(module, qualname, os.path.abspath(file) if file else "", completed)
 
@@ -150,5 +153,5 @@ def _look_up(module: str, qualname: str) -> Any:
     """What stands there; what its module does not hold now, another import would not be either."""
     try:
         return operator.attrgetter(qualname)(sys.modules.get(module))
-    except AttributeError:
+    except Exception:  # a module may have a __getattr__ of its own, which raises what it likes
         return None

@@ -1,0 +1,87 @@
+"""What two calls of a Function have in common that show the same of it: all but the numbers.
+
+A call of a training program pays for this, so that it is some microseconds, and raises nothing: a
+tensor may have no shape, and a list may hold itself. Such calls are all alike, and why they cannot
+be kept is said by who copies them.
+
+A copy of this file is imported into the program that is recorded.
+"""
+
+import enum
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["HELPERS", "pattern_of", "signature_of"]
+
+_BY_VALUE = (
+    bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
+_UNKNOWN = "?"
+
+
+def pattern_of(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> str:
+    """A digit for each tensor of a call, 1 where it requires a gradient.
+
+    Example:
+        >>> pattern_of((torch.ones(2), [torch.ones(2, requires_grad=True)]), {}, torch.Tensor)
+        '01'
+    """
+    try:
+        return "".join(_flags(args, tensor)) + "".join(_flags(kwargs.values(), tensor))
+    except Exception:  # of the program's own types too
+        return _UNKNOWN
+
+
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
+    """The shapes, dtypes and kinds of the arguments; what chooses a branch counts by its value."""
+    try:
+        items = [_kind(item, tensor) for item in args]
+        if kwargs:
+            items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
+        found = tuple(items)
+        hash(found)  # a size that a tracer leaves open has none
+        return found
+    except Exception:
+        return _UNKNOWN
+
+
+def _flags(values: Iterable[Any], tensor: type) -> list[str]:
+    found: list[str] = []
+    for value in values:
+        if isinstance(value, tensor):
+            found.append("1" if value.requires_grad else "0")  # type: ignore[attr-defined]
+        elif type(value) is list or type(value) is tuple:
+            found += _flags(value, tensor)
+    return found
+
+
+def _kind(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return value.shape, value.dtype, value.requires_grad  # type: ignore[attr-defined]
+    kind = type(value)
+    if kind in _BY_VALUE:
+        return kind, value
+    if isinstance(value, (list, tuple)):
+        return kind, tuple([_kind(item, tensor) for item in value])
+    return _rarer_kind(value, kind, tensor)
+
+
+def _rarer_kind(value: Any, kind: type, tensor: type) -> Any:
+    if isinstance(value, enum.Enum):
+        return kind, value.name
+    if isinstance(value, _BY_NAME):
+        return kind, value.__module__, value.__qualname__
+    if kind is dict:
+        return kind, tuple([(_kind(k, tensor), _kind(v, tensor)) for k, v in value.items()])
+    fields = getattr(kind, "__dataclass_fields__", None)
+    if fields:
+        return kind, tuple([_kind(getattr(value, name, None), tensor) for name in fields])
+    return kind
+
+
+HELPERS = (pattern_of, signature_of, _flags, _kind, _rarer_kind)
+"""Every function here, for whoever has to keep a compiler away from them."""
