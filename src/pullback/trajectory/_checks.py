@@ -244,12 +244,14 @@ MOST_SECONDS = 1e40
 """The longest duration to compute with; its inverse is the shortest."""
 
 _NUMBERS = {dtype: torch.finfo(dtype) for dtype in (torch.float32, torch.float64)}
-# The shortest and the longest step, also where jerk is a multiple of its inverse cube: the weights
-# are at most some hundreds of that.
+# The shortest and the longest step whose power is held: of jerk by differences, which weighs
+# samples by some hundreds of the inverse cube at most, and of sums up to the third.
 _STEPS = {
-    (dtype, cubed): (max(number.tiny, cubed * (1000 / number.max) ** (1 / 3)), number.max)
+    (dtype, power): ((1000 / number.max) ** (1 / 3), number.max)
+    if power < 0
+    else (number.tiny, number.max ** (1 / power))
     for dtype, number in _NUMBERS.items()
-    for cubed in (False, True)
+    for power in (-3, 1, 2, 3)
 }
 
 
@@ -302,12 +304,12 @@ def check_range(what: str, seconds: Tensor | float, low: float, high: float, exp
 
 
 def check_steps(
-    what: str, dt: Any, samples: Tensor, steps: int, *, cubed: bool = False, wait: bool = True
+    what: str, dt: Any, samples: Tensor, steps: int, *, power: int = 1, wait: bool = True
 ) -> Any:
     """Refuse time steps that are not positive seconds of the right shape.
 
-    Where they are ``cubed``, the arithmetic must hold their inverse cube, too. Values elsewhere
-    than on the CPU are read only where that may ``wait`` for a device.
+    The arithmetic must hold the ``power`` of them that is computed with. Values elsewhere than on
+    the CPU are read only where that may ``wait`` for a device.
 
     Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
@@ -317,15 +319,18 @@ def check_steps(
         check_steps_shape(what, dt, samples, steps)
         if not wait and dt.device.type != "cpu":
             return dt
-    check_step(what, dt, wide_dtype(samples.dtype), cubed=cubed)
+    check_step(what, dt, wide_dtype(samples.dtype), power)
     return dt
 
 
-def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, *, cubed: bool) -> None:
-    """Refuse steps that are not positive, or that the arithmetic does not hold."""
-    low, high = _STEPS[dtype, cubed]
+def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, power: int) -> None:
+    """Refuse steps that are not positive, or whose power the arithmetic does not hold."""
+    low, high = _STEPS[dtype, power]
     expected = f"{what} > 0, in seconds, that {dtype} can hold"
-    expected += f" with its cube: from {low:.2g} s" if cubed else ""
+    if power < 0:
+        expected += f" with its cube: from {low:.2g} s"
+    elif power > 1:
+        expected += f" with its power {power}: up to {high:.2g} s"
     check_range(what, dt, low, high, expected)
 
 
