@@ -392,9 +392,13 @@ def check_span(what: str, seconds: Tensor) -> None:
         )
 
 
-def check_increasing(what: str, times: Tensor) -> None:
-    """Refuse times that are not finite or do not increase, where their values are known."""
-    if somewhere(~torch.isfinite(times)) or somewhere(~(times.diff(dim=-1) > 0)):
+def check_increasing(what: str, times: Tensor, steps: Tensor | None = None) -> None:
+    """Refuse times that are not finite or do not increase, where their values are known.
+
+    Their steps are given where they are known to more digits than the times.
+    """
+    steps = times.diff(dim=-1) if steps is None else steps
+    if somewhere(~torch.isfinite(times)) or somewhere(~(steps > 0)):
         raise ArgumentError(
             f"The {what} must be finite and increase strictly.",
             given=str(innermost(times).flatten()[:8].tolist()),
