@@ -156,6 +156,26 @@ def test_csv_gives_back_every_bit(tmp_path) -> None:
         write_csv(minimum_jerk(POINTS.expand(2, 3, 2), 1.0, samples=21), tmp_path / "x.csv")
 
 
+@pytest.mark.parametrize("start", [None, -3.0, 1.7e9 + 0.123])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("step", [1e-2, 1e-9])
+def test_csv_gives_back_every_step(tmp_path, start, dtype, step) -> None:
+    # Beside an instant of a clock, a float64 tells steps of a quarter of a microsecond apart.
+    motion = minimum_jerk(POINTS, [0.0, 9.7 * step, 20 * step], samples=21).to(dtype)
+    since = None if start is None else torch.tensor(start, dtype=torch.float64)
+    motion = Motion(*(getattr(motion, part) for part in PARTS), dt=motion.dt, start_time=since)
+    write_csv(motion, tmp_path / "motion.csv")
+    again = read_csv(tmp_path / "motion.csv", dtype)
+    assert torch.equal(again.dt, motion.dt.expand(20))
+    assert again.times[0] == (start or 0.0)
+
+
+def test_even_stamps_are_even_steps() -> None:
+    motion = minimum_jerk(POINTS, 1.0, samples=101)
+    found = from_joint_trajectory(to_joint_trajectory(motion, ["a", "b"]))
+    assert torch.equal(found.dt, torch.full_like(found.dt, 0.01))
+
+
 def test_a_message_of_ros_gives_back_the_motion() -> None:
     motion = minimum_jerk(POINTS, TIMES, samples=41)
     message = to_joint_trajectory(motion, ["shoulder", "elbow"], frame_id="base")

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from pullback.errors import ArgumentError
 from pullback.trajectory import State, differentiate, integrate
 
 ORDERS = ("velocity", "acceleration", "jerk")
@@ -129,3 +130,20 @@ def test_without_joints_second_derivatives_are_zero():
     position = integrate(control, dt, start=State(0.0, 0.0)).position
     [first] = torch.autograd.grad(position.sum() + dt**2, dt, create_graph=True)
     assert torch.autograd.grad(first, dt)[0].item() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("order", "longest"), [("velocity", 3e38), ("acceleration", 1e19), ("jerk", 6e12)]
+)
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_step_whose_powers_are_not_held_is_refused(order, longest, as_tensor):
+    # An infinite power times a control of zero is no number.
+    control, start = torch.zeros(3, 1), initial(ORDERS.index(order) + 1, (1,))
+    start = State(*(part.float() for part in (start.position, start.velocity, start.acceleration)
+                    if part is not None))  # fmt: skip
+    dt = torch.tensor(longest) if as_tensor else longest
+    motion = integrate(control, dt, start=State(**dict.fromkeys(start.given, 0.0)), order=order)
+    assert not motion.position.any()
+    if order != "velocity":
+        with pytest.raises(ArgumentError, match="dt must be positive"):
+            integrate(control, 10 * dt, start=start, order=order)

@@ -1,5 +1,7 @@
 """Motions through many points meet them: those near one another are what rounding is made of."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -62,3 +64,23 @@ def test_derivatives_are_those_of_a_linear_map() -> None:
     along = wave(60).roll(7, 0)
     moved = minimum_jerk(along, 10.0, samples=64).position
     torch.testing.assert_close((found * along).sum(), (weights * moved).sum(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("times", [None, "each"])
+def test_a_joint_by_itself_moves_as_beside_others(times) -> None:
+    # By itself its motion is found at once, beside others as a sum of one for each point.
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, 1, generator=generator, dtype=torch.float64).cumsum(0)
+    given: dict[str, Any] = {"duration": 8.0}
+    if times:
+        steps = 1 + torch.rand(2, 39, generator=generator, dtype=torch.float64)
+        given = {"times": torch.nn.functional.pad(steps.cumsum(-1), (1, 0))}
+    found, slopes = [], []
+    for joints in (1, 4):
+        asked = points.clone().requires_grad_()
+        motion = minimum_jerk(asked.expand(40, joints), samples=256, **given)
+        found.append(motion.jerk[..., :1])
+        slopes += torch.autograd.grad(motion.velocity[..., 0].square().sum(), asked)
+    assert found[0].shape == found[1].shape
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*slopes, rtol=1e-8, atol=1e-8)

@@ -170,3 +170,17 @@ def test_a_duration_too_long_to_compute_with_is_refused() -> None:
         with pytest.raises(ArgumentError, match="too long a time"):
             minimum_time(points, Limits(velocity=slow))
     assert minimum_time(points, Limits(velocity=1e-30)).times[-1] > 1e30
+
+
+def test_where_two_limits_are_met_at_once_the_derivative_is_that_of_one():
+    points = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    limit = torch.ones(2, dtype=torch.float64)
+
+    def duration(limit):
+        return minimum_time(points, Limits(velocity=limit), samples=64).times[-1]
+
+    # Inversely proportional to the limit of the one joint that decides; nothing by the other.
+    steep = -duration(limit).item()
+    assert sorted(torch.func.grad(duration)(limit).tolist()) == pytest.approx([steep, 0.0])
+    second = torch.func.hessian(duration)(limit).flatten()
+    assert sorted(second.tolist()) == pytest.approx([0.0, 0.0, 0.0, -2 * steep])

@@ -1,12 +1,14 @@
 """The picture of a motion: panels, lines, shades, and what cannot be drawn."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from pullback.trajectory import Limits, Motion, minimum_jerk, plot
+from pullback.trajectory._urdf import ENDLESS
 
 POINTS = torch.tensor([[0.0, 1.0], [1.0, -1.0], [0.5, 0.0]])
 
@@ -54,6 +56,31 @@ def test_both_ends_of_a_range_are_named_where_they_differ(motion: Motion) -> Non
     assert words[:2] == [["limit 2.25", "limit -1.5"], ["limit 5"]]
 
 
+@pytest.mark.parametrize("start", [-5.0, 1.7e9])
+def test_the_time_axis_is_that_of_the_motion(motion: Motion, start: float) -> None:
+    late = replace(motion, start_time=torch.tensor(start, dtype=torch.float64))
+    assert plot(late).axes[0].get_xlim() == pytest.approx((start, start + 2), abs=1e-6)
+
+
+def test_a_joint_that_turns_without_end_leaves_the_others_their_limits(motion: Motion) -> None:
+    ends = torch.tensor([ENDLESS, 1.25], dtype=torch.float64)
+    axes = plot(motion, Limits(position=(-ends, ends))).axes[0]
+    assert axes.get_ylim() == pytest.approx((-1.5, 1.5))
+    assert not axes.patches
+    assert not axes.texts
+    lines = {line.get_ydata()[0] for line in axes.get_lines() if line.get_linestyle() == "--"}
+    assert lines == {-1.25, 1.25}
+    # Of a range of two million, a ten-thousandth is not near.
+    assert not [line for line in axes.get_lines() if line.get_label() == "active"]
+
+
+def test_narrow_limits_beside_wide_ones_are_met_where_they_are_met(motion: Motion) -> None:
+    far = motion.position[:, :1] / 1e4
+    small = Motion(*(torch.cat([far, motion.position[:, 1:]], 1) for _ in range(4)), motion.dt)
+    axes = plot(small, Limits(position=torch.tensor([1.1e-4, 1.5]))).axes[0]
+    assert not [line for line in axes.get_lines() if line.get_label() == "active"]
+
+
 def test_points_labels_and_a_file(motion: Motion, tmp_path: object) -> None:
     figure = plot(motion, points=POINTS, times=[0.0, 1.0, 2.0], labels=["hip", "knee"], title="A")
     marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
@@ -63,6 +90,12 @@ def test_points_labels_and_a_file(motion: Motion, tmp_path: object) -> None:
     figure.savefig(path)
     with open(path, "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_points_before_and_after_a_motion_are_not_marked_beside_it(motion: Motion) -> None:
+    figure = plot(motion[10:30], points=POINTS, times=[0.0, 1.0, 2.0])
+    marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [list(line.get_ydata()) for line in marks] == [[1.0], [-1.0]]
 
 
 def test_gradients_and_short_types_are_drawn() -> None:
@@ -78,6 +111,8 @@ def test_bad_input(motion: Motion, monkeypatch: pytest.MonkeyPatch) -> None:
         plot(minimum_jerk(POINTS.expand(2, 3, 2), 2.0, samples=8))
     with pytest.raises(ArgumentError, match="another number of joints"):
         plot(motion, Limits(jerk=torch.ones(3)))
+    with pytest.raises(ArgumentError, match="limits for one trajectory"):
+        plot(motion, Limits(jerk=torch.ones(3, 2)))
     with pytest.raises(ArgumentError, match="both or neither"):
         plot(motion, points=POINTS)
     with pytest.raises(ArgumentError, match="points do not fit"):

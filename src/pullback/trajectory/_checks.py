@@ -244,13 +244,13 @@ MOST_SECONDS = 1e40
 """The longest duration to compute with; its inverse is the shortest."""
 
 _NUMBERS = {dtype: torch.finfo(dtype) for dtype in (torch.float32, torch.float64)}
-# The shortest and the longest step, also where jerk is a multiple of its inverse cube: the weights
-# are at most some hundreds of that.
+# The shortest and the longest step whose power is held: of jerk by differences, which weighs
+# samples by some hundreds of the inverse cube at most, and of sums up to the third.
 _STEPS = {
-    (dtype, cubed): (max(number.tiny, cubed * (1000 / number.max) ** (1 / 3)), number.max)
+    (dtype, power): (number.tiny, number.max ** (1 / power))
     for dtype, number in _NUMBERS.items()
-    for cubed in (False, True)
-}
+    for power in (1, 2, 3)
+} | {(dtype, -3): ((1000 / n.max) ** (1 / 3), n.max) for dtype, n in _NUMBERS.items()}
 
 
 def take_seconds(
@@ -302,12 +302,12 @@ def check_range(what: str, seconds: Tensor | float, low: float, high: float, exp
 
 
 def check_steps(
-    what: str, dt: Any, samples: Tensor, steps: int, *, cubed: bool = False, wait: bool = True
+    what: str, dt: Any, samples: Tensor, steps: int, *, power: int = 1, wait: bool = True
 ) -> Any:
     """Refuse time steps that are not positive seconds of the right shape.
 
-    Where they are ``cubed``, the arithmetic must hold their inverse cube, too. Values elsewhere
-    than on the CPU are read only where that may ``wait`` for a device.
+    The arithmetic must hold the ``power`` of them that is computed with. Values elsewhere than on
+    the CPU are read only where that may ``wait`` for a device.
 
     Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
@@ -317,15 +317,16 @@ def check_steps(
         check_steps_shape(what, dt, samples, steps)
         if not wait and dt.device.type != "cpu":
             return dt
-    check_step(what, dt, wide_dtype(samples.dtype), cubed=cubed)
+    check_step(what, dt, wide_dtype(samples.dtype), power)
     return dt
 
 
-def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, *, cubed: bool) -> None:
-    """Refuse steps that are not positive, or that the arithmetic does not hold."""
-    low, high = _STEPS[dtype, cubed]
+def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, power: int) -> None:
+    """Refuse steps that are not positive, or whose power the arithmetic does not hold."""
+    low, high = _STEPS[dtype, power]
     expected = f"{what} > 0, in seconds, that {dtype} can hold"
-    expected += f" with its cube: from {low:.2g} s" if cubed else ""
+    if power != 1:
+        expected += f" with its power {power}: from {low:.2g} to {high:.2g} s"
     check_range(what, dt, low, high, expected)
 
 
@@ -387,9 +388,10 @@ def check_span(what: str, seconds: Tensor) -> None:
         )
 
 
-def check_increasing(what: str, times: Tensor) -> None:
-    """Refuse times that are not finite or do not increase, where their values are known."""
-    if somewhere(~torch.isfinite(times)) or somewhere(~(times.diff(dim=-1) > 0)):
+def check_increasing(what: str, times: Tensor, steps: Tensor | None = None) -> None:
+    """Refuse times that are not finite or do not increase, or steps known to more digits."""
+    steps = times.diff(dim=-1) if steps is None else steps
+    if somewhere(~torch.isfinite(times)) or somewhere(~(steps > 0)):
         raise ArgumentError(
             f"The {what} must be finite and increase strictly.",
             given=str(innermost(times).flatten()[:8].tolist()),

@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Context, Decimal
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ __all__ = [
 _STAMP = ("sec", "nanosec")
 _NANO = 1_000_000_000
 _MOST_SECONDS = 2**31  # of a stamp, whose seconds are an int32
+# Sums of float64 as they are written, without rounding, and without errors for what is not finite.
+_EXACT = Context(prec=700, traps=[])
 
 
 @contextmanager
@@ -65,9 +68,12 @@ def check_names(names: Sequence[str]) -> None:
         raise ArgumentError("Two joints have one name.", given=", ".join(map(repr, twice)))
 
 
-def _exact_times(motion: Motion) -> Tensor:
-    """Widened before they are summed: float32 sums of even steps are uneven."""
-    return replace(motion, dt=motion.dt.to(torch.float64)).times
+def _written_times(motion: Motion) -> list[str]:
+    """From which steps are read back as they are, also those after a late start."""
+    start = 0.0 if motion.start_time is None else float(motion.start_time)
+    steps = motion.dt.detach().cpu().double().expand(max(motion.horizon - 1, 0)).tolist()
+    times = (Decimal(repr(seconds)) for seconds in (start, *steps))
+    return list(map(str, itertools.accumulate(times, _EXACT.add)))[: motion.horizon]
 
 
 @checked
@@ -96,13 +102,13 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
         True
     """
     _check_writable(motion)
-    columns = [_exact_times(motion)[:, None], *(getattr(motion, part) for part in PARTS)]
-    rows = torch.cat([column.detach().cpu().double() for column in columns], dim=-1)
+    columns = [getattr(motion, part).detach().cpu().double() for part in PARTS]
+    rows = zip(_written_times(motion), torch.cat(columns, dim=-1).tolist(), strict=True)
     names = [f"{part}_{joint}" for part in PARTS for joint in range(motion.dof)]
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["time", *names])
-    writer.writerows([repr(value) for value in row] for row in rows.tolist())
+    writer.writerows([time, *map(repr, row)] for time, row in rows)
     with reaching("written", path):
         write_whole(Path(path), text.getvalue())
 
@@ -140,11 +146,16 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
         )
     table = _table("file", rows, len(head))
     parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
-    times = table[:, 0]
-    check_increasing("times of the file", times)
-    motion = Motion(*parts, dt=times.diff().to(wide_dtype(dtype)), start_time=times[0])
+    pairs = itertools.pairwise([Decimal(row[0]) for row in rows])
+    steps = _seconds([_EXACT.subtract(after, before) for before, after in pairs])
+    check_increasing("times of the file", table[:, 0], steps)
+    motion = Motion(*parts, dt=steps.to(wide_dtype(dtype)), start_time=table[0, 0])
     check_finite(motion)
     return motion
+
+
+def _seconds(numbers: Iterable[Any]) -> Tensor:
+    return torch.tensor(list(map(float, numbers)), dtype=torch.float64, device="cpu")
 
 
 def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
@@ -225,8 +236,9 @@ def to_joint_trajectory(
             given=f"{joint_names!r} for {motion.dof} joints",
         )
     check_names(joint_names)
-    # Apart from the start, beside which the steps would lose digits.
-    since = _exact_times(replace(motion, start_time=None)).detach().cpu()
+    # Apart from the start, beside which the steps would lose digits, and widened before they are
+    # summed: float32 sums of even steps are uneven.
+    since = replace(motion, dt=motion.dt.double(), start_time=None).times.detach().cpu()
     stamps = [_stamp(time) for time in since.tolist()]
     if any(one == other for one, other in itertools.pairwise(stamps)):
         raise ArgumentError(
@@ -295,15 +307,16 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
     head = header.get("stamp") if isinstance(header, Mapping) else header
     begin = 0.0 if head is None else _nanoseconds(head) / _NANO
     nanos = [_nanoseconds(point.get("time_from_start")) for point in points]
-    since = torch.tensor([nano / _NANO for nano in nanos], dtype=torch.float64, device="cpu")
-    check_increasing("times of the message", since)
+    since = _seconds(nano / _NANO for nano in nanos)
+    steps = _seconds((after - before) / _NANO for before, after in itertools.pairwise(nanos))
+    check_increasing("times of the message", since, steps)
     width = _length(message.get("joint_names")) or _length(points[0]["positions"])
     parts = [_table("message", [point[name] for point in points], width) for name in names]
-    jerk = parts[2].diff(dim=0) / since.diff()[:, None]
+    jerk = parts[2].diff(dim=0) / steps[:, None]
     parts.append(torch.cat([jerk, jerk[-1:]]))
     motion = Motion(
         *(part.to(dtype) for part in parts),
-        dt=since.diff().to(wide_dtype(dtype)),
+        dt=steps.to(wide_dtype(dtype)),
         start_time=since[0] + begin,
     )
     check_finite(motion)

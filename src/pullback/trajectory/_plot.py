@@ -1,5 +1,6 @@
 """`plot`: position, velocity, acceleration and jerk of a motion over time."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pullback.internal._arguments import checked
 from pullback.internal._extras import require
 from pullback.trajectory._limits import Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion, check_finite
+from pullback.trajectory._urdf import ENDLESS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,7 @@ _BEYOND = 0.2
 _LEGEND_COLUMNS = 8
 _MARK = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": "white",
          "clip_on": False, "zorder": 5}  # fmt: skip
-# Of the height of a panel: a limit so near is met.
+# Of the range of a joint: a limit so near is met.
 _MET = 1e-4
 
 
@@ -50,13 +52,13 @@ def plot(
     What lies beyond a limit is shaded, with the size of the limit in the shade. Where joints have
     different limits, the shade begins at the widest one, and each narrower limit is a dashed line
     in the colour of its joint. Where a joint is at a limit, that is a thick line of its colour. The
-    jerk is drawn in steps, as `minimum_jerk` holds it, from each
-    sample to the next.
+    million radians of a joint that turns without end are no limit to draw. The jerk is drawn in
+    steps, as `minimum_jerk` holds it, from each sample to the next.
 
     Arguments:
         motion: ``[horizon, dof]``, one trajectory.
         limits: for one trajectory.
-        points: ``[count, dof]``, marked in the first panel at their times.
+        points: ``[count, dof]``, marked in the first panel at their times within the motion.
         times: ``[count]`` seconds, with points.
         labels: a name for each joint.
         title: above the panels.
@@ -93,8 +95,8 @@ def plot(
             look = {"color": _colour(joint), "label": name, "linewidth": 1.6, "drawstyle": style}
             axes.plot(seconds, values[:, joint], **look)
         if limits is not None and kind in limits.given:
-            _shade(axes, seconds, range_of(limits, kind, motion.position), values, style)
-        _dress(axes, kind, float(seconds[-1]))
+            _shade(axes, seconds, _ends(limits, kind, motion), values, style)
+        _dress(axes, kind, seconds)
     if points is not None:
         _mark(panels[0], points, times)
     panels[-1].set_xlabel("time [s]")
@@ -111,9 +113,9 @@ def _colour(joint: int) -> str:
     return f"C{joint % 10}"
 
 
-def _dress(axes: Any, kind: str, end: float) -> None:
+def _dress(axes: Any, kind: str, seconds: Tensor) -> None:
     axes.set_ylabel(_LABELS[kind], fontsize=9)
-    axes.set_xlim(0, end)
+    axes.set_xlim(float(seconds[0]), float(seconds[-1]))
     axes.axhline(0, color="0.75", linewidth=0.7, zorder=0)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.tick_params(labelsize=8)
@@ -121,34 +123,52 @@ def _dress(axes: Any, kind: str, end: float) -> None:
         axes.spines[side].set_visible(False)
 
 
+def _ends(limits: Limits, kind: str, motion: Motion) -> tuple[Tensor, Tensor]:
+    """The ends of each joint, infinite where it turns without end."""
+    lower, upper = (
+        end.detach().cpu().double().expand(motion.dof)
+        for end in range_of(limits, kind, motion.position)
+    )
+    if kind != "position":
+        return lower, upper
+    return lower.where(lower > -ENDLESS, -torch.inf), upper.where(upper < ENDLESS, torch.inf)
+
+
 def _shade(
     axes: Any, seconds: Tensor, ends: tuple[Tensor, Tensor], values: Tensor, style: str
 ) -> None:
-    lower, upper = (end.detach().cpu().double().expand(values.shape[-1]) for end in ends)
-    widest = float(lower.min()), float(upper.max())
-    low, high = min(widest[0], float(values.min())), max(widest[1], float(values.max()))
+    drawn = torch.cat([*ends, values.flatten()])
+    low, high = map(float, drawn[drawn.isfinite()].aminmax())
     room = _BEYOND * max(high - low, 1e-12) / 2
     low, high = low - room, high + room
-    narrow = False
-    for bounds, outer, far in ((upper, widest[1], high), (lower, widest[0], low)):
-        axes.axhspan(*sorted((outer, far)), color=_FORBIDDEN, alpha=0.12, linewidth=0)
-        axes.axhline(outer, color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
+    narrow, outers = False, []
+    widths = (ends[1] - ends[0]).tolist()
+    for bounds, outer, far in ((ends[1], ends[1].max(), high), (ends[0], ends[0].min(), low)):
+        if outer.isfinite():
+            outers.append((float(outer), far))
+            axes.axhspan(*sorted(outers[-1]), color=_FORBIDDEN, alpha=0.12, linewidth=0)
+            axes.axhline(float(outer), color=_FORBIDDEN, linewidth=0.9, alpha=0.7)
         for joint, bound in enumerate(bounds.tolist()):
+            if math.isinf(bound):
+                continue
             if bound != outer:
                 narrow = True
                 axes.axhline(bound, color=_colour(joint), linewidth=0.9, linestyle="--", alpha=0.7)
-            met = (values[:, joint] - bound).abs() < _MET * (high - low)
+            met = (values[:, joint] - bound).abs() < _MET * min(widths[joint], high - low)
             if bool(met.any()):
                 look = {"color": _colour(joint), "linewidth": 5, "alpha": 0.45, "zorder": 1,
                         "drawstyle": style}  # fmt: skip
                 _draw_active(axes, seconds, met, bound, look)
     axes.set_ylim(low, high)
-    words = "widest limit" if narrow else "limit"
+    _name(axes, outers, "widest limit" if narrow else "limit")
+
+
+def _name(axes: Any, outers: list[tuple[float, float]], words: str) -> None:
+    """Words in the shade beyond each limit; one of them where both are of one size."""
+    if len(outers) == 2 and outers[0][0] == -outers[1][0]:
+        del outers[1]
     look = {"ha": "right", "va": "center_baseline", "fontsize": 7, "color": _FORBIDDEN}
-    named = [(widest[1], high)]
-    if widest[0] != -widest[1]:
-        named.append((widest[0], low))
-    for end, far in named:
+    for end, far in outers:
         place, frame = (0.995, (end + far) / 2), axes.get_yaxis_transform()
         axes.annotate(f"{words} {end:.6g}", place, xycoords=frame, **look)
 
@@ -163,8 +183,10 @@ def _draw_active(axes: Any, seconds: Tensor, met: Tensor, bound: float, look: An
 
 def _mark(axes: Any, points: Tensor, times: Tensor | Sequence[float] | None) -> None:
     at = torch.as_tensor(times, device="cpu").detach().double()
+    first, last = axes.get_xlim()
+    within = (at >= first) & (at <= last)  # marks on an end of the axis are not clipped
     for joint, column in enumerate(points.detach().cpu().double().unbind(-1)):
-        axes.plot(at, column, **_MARK, markeredgecolor=_colour(joint))
+        axes.plot(at[within], column[within], **_MARK, markeredgecolor=_colour(joint))
 
 
 def _check(
@@ -187,6 +209,14 @@ def _check(
     check_finite(motion)
     if limits is not None:
         check_limits(limits, motion.position)
+        ends = [end for kind in limits.given for end in range_of(limits, kind, motion.position)]
+        if any(end.dim() > 1 for end in ends):
+            raise ArgumentError(
+                "There must be limits for one trajectory.",
+                given=f"shapes {', '.join(str(tuple(end.shape)) for end in ends)}",
+                expected=f"numbers, or [{motion.dof}]",
+                mend="Choose those of this trajectory.",
+            )
     if (points is None) != (times is None):
         raise ArgumentError("Points are marked at their times: give both or neither.")
     marks = torch.as_tensor(() if times is None else times, device="cpu")

@@ -12,10 +12,10 @@ from pullback.internal._arguments import checked
 from pullback.trajectory._exchange import check_names, reaching
 from pullback.trajectory._limits import Limits
 
-__all__ = ["read_urdf_limits"]
+__all__ = ["ENDLESS", "read_urdf_limits"]
 
 # Radians, more than a joint that turns without end ever turns: ranges are finite.
-_ENDLESS = 1e6
+ENDLESS = 1e6
 _LIMITED = ("revolute", "prismatic", "continuous")
 _OTHERS = ("fixed", "floating", "planar")
 
@@ -100,7 +100,7 @@ def _joints_of(robot: ElementTree.Element) -> dict[str, ElementTree.Element]:
 def _limits_of(name: str, joint: ElementTree.Element) -> tuple[float, float, float]:
     limits, endless = joint.findall("limit"), joint.get("type") == "continuous"
     given = dict(limits[0].attrib) if len(limits) == 1 else {}
-    ends = (-_ENDLESS, _ENDLESS) if endless else (given.get("lower", 0), given.get("upper", 0))
+    ends = (-ENDLESS, ENDLESS) if endless else (given.get("lower", 0), given.get("upper", 0))
     try:
         lower, upper, velocity = float(ends[0]), float(ends[1]), float(given["velocity"])
     except (KeyError, ValueError):
@@ -110,5 +110,6 @@ def _limits_of(name: str, joint: ElementTree.Element) -> tuple[float, float, flo
             f"The limits of joint {name!r} are missing, or are no range and no velocity.",
             given=str(given) if len(limits) == 1 else f"{len(limits)} <limit>",
             expected='<limit lower="-1.5" upper="1.5" velocity="2" effort="10"/>',
+            mend="Write them into the file, or name the joints to read without this one.",
         )
     return lower, upper, velocity

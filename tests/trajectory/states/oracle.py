@@ -62,10 +62,10 @@ def least(asked, level, item):
     return str(solution.status), precision, w @ w / unit**2, unit**-2
 
 
-def drawn(seed):
+def drawn(seed, widths=None):
     """Programs of one kind, their levels, and which of them are degenerate where kept at all.
 
-    Some limits are at the edge of what can be kept.
+    Some limits are at the edge of what can be kept, at ``widths`` as they are known there.
     """
     random = np.random.default_rng(seed)
     kinds = tuple(random.permutation(KINDS)[: random.integers(1, 4)])
@@ -82,7 +82,7 @@ def drawn(seed):
         scale[push, :-1, :3] = scale[force, :-1, :3] * random.integers(2, 6, 3)
         level = level * scale / np.where(asked.scale != 0, asked.scale, 1)
         asked = asked._replace(scale=scale)
-    _, high = bound(asked, level, 1e-7)
+    high = bound(asked, level, 1e-7)[1] if widths is None else np.array(widths)
     # Every second joint a little within what can be kept, the last one exactly on its limit.
     wider = np.where(np.arange(BATCH) % 2, 1.0, high * (1 + 10 ** random.uniform(-4, -1, BATCH)))
     wider[-1] = np.abs(level[..., -1]).max()
@@ -90,13 +90,13 @@ def drawn(seed):
     return asked._replace(scale=asked.scale / wider), level / wider, degenerate
 
 
-def compare(seed):
+def compare(seed, widths=None):
     """How many programs of each kind were compared, and what two solvers find unlike each other.
 
     And the most by which a cost is above that of Clarabel, as a part of it, where it has eleven
     digits. What is at the edge is asked of neither, unless the motion without limits keeps them.
     """
-    asked, level, degenerate = drawn(seed)
+    asked, level, degenerate = drawn(seed, widths)
     found = search(asked, level)
     low, high = bound(asked, level, 1e-7)
     aims = np.where(found.active != 0, found.active - level, 0.0)[None]

@@ -99,7 +99,7 @@ def differentiate(
     *batch, horizon, dof = position.shape
     device = position.device
     if type(dt) is not float:
-        dt = check_steps("dt", dt, position, horizon - 1, cubed=True)
+        dt = check_steps("dt", dt, position, horizon - 1, power=-3)
     if type(backend) is not str:
         choose_backend(device, backend)  # which refuses it: what is kept is found by a word
     seconds = None if isinstance(dt, Tensor) else dt
@@ -140,7 +140,7 @@ def _plan(
     word = kernels_word("stencil", choose_backend(device, backend), layout.geometry)
     weights = None
     if seconds is not None:
-        check_step("dt", seconds, dtype, cubed=True)
+        check_step("dt", seconds, dtype, -3)
         weights = uniform_table(layout, seconds, device, dtype)
     return layout, layout.geometry.width, word, dtype, weights
 

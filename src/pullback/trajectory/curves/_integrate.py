@@ -61,9 +61,9 @@ def integrate(
         backend: ``"auto"``, ``"reference"``, ``"cpu"`` or ``"triton"``; see `backend_used`.
 
     Raises:
-        ArgumentError: a dt that is not positive, finite and of the right length and device, no
-            steps, an unknown order or method, a start that lacks a state, holds one that the
-            control decides, or does not fit.
+        ArgumentError: a dt that is not positive, too long for its powers to be held, or not of
+            the right length and device, no steps, an unknown order or method, a start that lacks
+            a state, holds one that the control decides, or does not fit.
         ArgumentTypeError: a dtype or type that cannot be used.
         MissingExtraError: the backend asked for is not installed.
         UnsupportedError: the backend asked for does not run on this device.
@@ -88,7 +88,7 @@ def integrate(
     level = PARTS.index(order)
     check_is_state("start", start)
     _check_start(start, level, order)
-    dt = check_steps("dt", dt, control, steps)
+    dt = check_steps("dt", dt, control, steps, power=level)
     if isinstance(dt, Tensor):
         check_device("dt", dt, control, "samples")
     chosen = choose_backend(control.device, backend)

@@ -61,7 +61,7 @@ def minimum_time(
     so they are refused, and `minimum_duration` is for them.
 
     Differentiable in points, times and limits, to any order: the derivative is that of the limit
-    that is met.
+    that is met, and of one of them where several are met at once.
 
     Arguments:
         points: ``[..., count, dof]``, in the unit of a joint; all joints of a trajectory share
@@ -177,11 +177,13 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
         inner = inner_rows((kind,), plan.samples, value.device)
         value = torch.where(inner & (value.abs() > rounding), value, 0.0)
         peak = torch.maximum(_part(value, upper), _part(-value, -lower))
-        peak = torch.where((lower > 0) | (upper < 0), torch.inf, peak).amax((-2, -1))
+        peak = torch.where((lower > 0) | (upper < 0), torch.inf, peak)
+        # Of two that are met at once one has the derivative: amax would give its mean, of no side.
+        peak = peak.flatten(-2).max(-1).values
         # The root of a peak of zero has no derivative; it is never the largest of a motion.
         root = torch.where(peak > 0, peak, 1.0) ** (1 / power)
         candidates.append(torch.where(peak > 0, root, 0.0))
-    step = torch.stack(torch.broadcast_tensors(*candidates)).amax(0)
+    step = torch.stack(torch.broadcast_tensors(*candidates)).max(0).values
     if somewhere(~(step > 0)):
         raise ArgumentError(
             "A motion stands still, or needs nothing of what is limited: every duration would do.",

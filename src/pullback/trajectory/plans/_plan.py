@@ -31,6 +31,7 @@ from pullback.internal.kernels._shapes import broadcast_shapes
 from pullback.trajectory._checks import (
     check_points,
     concrete,
+    fits_within,
     normalise_duration,
     normalise_times,
     plain,
@@ -132,6 +133,8 @@ _MOST_SAMPLES = 2048
 # Steps from an end at which all is given, which decides the position a step away: at 1.01 what
 # comes between has to be so large that it is met to a millionth alone.
 _BESIDE = 1.1
+# More conditions for each joint than this: a motion for each of them would be found to be added up.
+_MANY = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,25 +162,35 @@ class Plan:
         return self.known[kinds]
 
     def least(self, step: Tensor) -> Tensor:
-        """The least motion that meets its conditions, in steps: ``[..., dof, 4, samples]``."""
+        """The least motion that meets its conditions, in steps: ``[..., dof, 4, samples]``.
+
+        A sum of those that meet each condition with 1 and the others with 0, which are found once;
+        where conditions are many and their times serve a few joints alone, found for these.
+        """
+        values = self.values(step)
+        few, dof = values.shape[-2:]
+        alone = fits_within(values.shape[:-2], self.conditions.alpha.shape[:-2])
+        if alone and 0 < _MANY * dof < few:
+            return self._solve(values.mT)
         if "basis" not in self.known:
-            self.known["basis"] = self._basis()
+            unit = torch.eye(few, dtype=values.dtype, device=step.device)
+            self.known["basis"] = self._solve(unit)
         basis: Tensor = self.known["basis"]
-        return (self.values(step).mT @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
+        return (values.mT @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
 
-    def _basis(self) -> Tensor:
-        """The least motion that meets each condition with 1 and the others with 0, in steps.
+    def _solve(self, values: Tensor) -> Tensor:
+        """The least motions of values ``[..., columns, conditions]``, in steps.
 
-        ``[..., conditions, 4, samples]``: position, velocity, acceleration and jerk.
+        ``[..., columns, 4, samples]``: position, velocity, acceleration and jerk.
         """
         alpha, place = self.conditions
-        few, samples = alpha.shape[-2], self.samples
+        columns, samples = values.shape[-2], self.samples
         options = {"dtype": alpha.dtype, "device": alpha.device}
         # No two are one tensor: a compiler takes none in two places.
         scale, active = torch.zeros(0, samples, **options), torch.zeros(0, samples, **options)
         return LeastMotion.apply(
-            alpha, torch.zeros(few, 4, samples, **options), torch.eye(few, **options),
-            torch.zeros(few, 0, samples, **options), place, scale, active,
+            alpha, torch.zeros(columns, 4, samples, **options), values,
+            torch.zeros(columns, 0, samples, **options), place, scale, active,
             torch.zeros((), dtype=torch.bool, device=alpha.device), self.order, "",
         )[0]  # fmt: skip
 

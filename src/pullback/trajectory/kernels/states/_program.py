@@ -22,7 +22,7 @@ from pullback.trajectory.kernels.states._reference import met
 __all__ = ["Program", "System", "meet", "pick", "stiffness", "whole"]
 
 # Of the largest part of the matrix: without a cost, what no row holds is held by this.
-_PROXIMAL = 1e-13
+_PROXIMAL = 1e-16
 # How much stiffer than the motion at its stiffest springs are, and passes at most.
 _SPRING = 1e4
 _STIFFEST = 1e13
