@@ -303,6 +303,35 @@ def test_training_that_fails_and_goes_on_is_the_same_as_one_that_never_failed(tm
         Trainer(1).fit(Spam(), DataLoader(DATA, 3), resume=tmp_path / "bad.json")
 
 
+def test_a_run_that_goes_on_counts_what_went_before_it(tmp_path):
+    number = iter(range(100))
+
+    def fit(epochs, account, resume=None):
+        module = Spam(Scripted(lambda _: f"<IMPROVED>{next(number)}</IMPROVED>"), DATA, risk=1.0)
+        trainer = Trainer(epochs, folder=tmp_path, budget=account)
+        return trainer.fit(module, DataLoader(DATA, 4), resume=resume)
+
+    # No proposal is better than the start, so each of the two batches of an epoch makes one.
+    account, path = Account(proposals=3), tmp_path / "checkpoint.json"
+    first = fit(1, account)
+    again = fit(2, Account(proposals=3), path)
+    assert again.proposals == 3  # and not 3 more
+    assert again.outcomes[: len(first.outcomes)] == first.outcomes
+    assert "used up" in again.stopped
+    fit(1, account := Account(proposals=3))
+    assert fit(2, account, path).proposals == 3  # what it has counted itself it counts once
+
+
+def test_a_run_that_ended_for_want_of_a_better_score_has_ended(tmp_path):
+    number = iter(range(100))
+    module = Spam(Scripted(lambda _: f"<IMPROVED>{next(number)}</IMPROVED>"))
+    given = module, DataLoader(DATA, 8), DataLoader(DATA, 8)
+    trainer = Trainer(9, patience=2, folder=tmp_path)
+    first = trainer.fit(*given)
+    again = trainer.fit(*given, resume=tmp_path / "checkpoint.json")
+    assert (again.stopped, again.history) == (first.stopped, first.history)
+
+
 def test_an_exception_of_a_step_is_feedback():
     class Reads(Module):
         def __init__(self):

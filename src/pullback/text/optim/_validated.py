@@ -40,6 +40,12 @@ class Outcome:
     reason: str
     comparison: Comparison | None = None
 
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Outcome":
+        """What `dataclasses.asdict` gave of one."""
+        found = value["comparison"]
+        return cls(**{**value, "comparison": None if found is None else Comparison(**found)})
+
 
 @checked
 class Validated(Optimizer):
