@@ -83,7 +83,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    """Refuse NaN and infinities: Python reads them, JSON has none, so no journal could hold them."""
+    """Refuse NaN and infinities, which Python reads and JSON, and so a journal, does not have."""
     raise ValueError(f"{name} is no number of JSON")
 
 

@@ -317,7 +317,7 @@ class _Run:
                 self.epoch, self.since = int(state["epoch"]), int(state["since"])
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
-                self.result.outcomes = [Outcome.from_dict(each) for each in state.get("outcomes", ())]
+                self.result.outcomes = list(map(Outcome.from_dict, state.get("outcomes", [])))
         except BaseException:
             self.module.load_state_dict(before)
             raise
