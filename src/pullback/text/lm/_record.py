@@ -14,6 +14,7 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
+from pullback.tape import place
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Chunk, Completion, Usage
 from pullback.text.lm._journal import MEMORY, Journal
@@ -120,11 +121,19 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
     """The error for a request that a journal does not hold: how it differs from the nearest."""
     calls = journal.calls()
     digest = request.digest(model)
-    equal = sum(call.digest == digest for call in calls)
-    if equal:
+    equal = [call.place for call in calls if call.digest == digest]
+    here = "/".join(map(str, place()))
+    if count := equal.count(here):
         return RecordingError(
             "The request is in the journal, but was asked more often than there.",
-            given=f"once more than {equal} times", expected=f"{journal.path}",
+            given=f"once more than {count} time{'s' * (count > 1)}", expected=f"{journal.path}",
+        )  # fmt: skip
+    if equal:
+        return RecordingError(
+            "The journal has this request at another place of the program.",
+            given=f"asked at {here or 'the start'}",
+            expected=f"at {', '.join(each or 'the start' for each in equal[:3])} of {journal.path}",
+            mend="Run the program that was recorded, on the same items in their order.",
         )  # fmt: skip
     asked = _lines({"model": model, "request": request.written()})
     recorded = [_lines({"model": call.model, "request": call.request}) for call in calls]
