@@ -16,7 +16,7 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
-from pullback.tape import Function, Variable, vmap
+from pullback.tape import Function, Variable, at, vmap
 from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
@@ -343,12 +343,18 @@ def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
                 record(f"my key is {key}, plain-secret-1")
                 list(record.stream(f"say {key}"))
                 journal.note("program", [key])
+                journal.note(f"graph:{key}", json.dumps({"tools": json.dumps([key])}))
+                with at("user", key):
+                    record("at a place with a name")
+            with Journal(tmp_path / "run.sqlite") as journal, at("user", key):
+                Record(lm, journal)("at a place with a name")
+                assert journal.recorded == 1
             cached = Cached(lm, tmp_path / "cache.sqlite")
             cached(f"my key is {key}")
             cached.close()
         for path in tmp_path.iterdir():
             data = path.read_bytes()
-            for form in (key, json.dumps(key)[1:-1], "plain-secret-1"):
+            for form in (key, key[3:9], json.dumps(key)[1:-1], "plain-secret-1"):
                 assert form.encode() not in data, path
 
 

@@ -266,7 +266,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         An entry without an answer is to be asked for, with its key. Where there is none, it is
         made; or None is given, if ``make`` is False.
         """
-        digest, where = request.digest(model), "/".join(map(str, place()))
+        digest, where = request.digest(model), here()
         with self._lock:
             # Arrival decides only among requests that are equal and at one place. Operations,
             # items, batches and epochs have places of their own; tasks that a program starts itself
@@ -320,7 +320,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def note(self, name: str, value: Any) -> None:
         """Keep plain JSON by a name, in place of what that name had."""
-        text = scrub(canonical(value))
+        name, text = scrub(name), scrub(canonical(value))
         statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
         self._execute(statement, name, text, digest_of([name, text]))
 
@@ -362,6 +362,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             )  # fmt: skip
         except (ValueError, PullbackError) as error:
             raise self._corrupt(f"call {number}: {error}") from None
+
+
+def here() -> str:
+    """The place in the program that this is in, as a journal writes it."""
+    return scrub("/".join(map(str, place())))
 
 
 def _is_whole(name: str, text: str, checksum: str) -> bool:

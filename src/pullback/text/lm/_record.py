@@ -14,10 +14,9 @@ from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
-from pullback.tape import place
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Chunk, Completion, Usage
-from pullback.text.lm._journal import MEMORY, Journal
+from pullback.text.lm._journal import MEMORY, Journal, here
 from pullback.text.lm._lm import LM, Ask, Wrapper, hand_on
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
@@ -122,8 +121,8 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
     calls = journal.calls()
     digest = request.digest(model)
     equal = [call.place for call in calls if call.digest == digest]
-    here = "/".join(map(str, place()))
-    if count := equal.count(here):
+    where = here()
+    if count := equal.count(where):
         return RecordingError(
             "The request is in the journal, but was asked more often than there.",
             given=f"once more than {count} time{'s' * (count > 1)}", expected=f"{journal.path}",
@@ -131,7 +130,7 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
     if equal:
         return RecordingError(
             "The journal has this request at another place of the program.",
-            given=f"asked at {here or 'the start'}",
+            given=f"asked at {where or 'the start'}",
             expected=f"at {', '.join(each or 'the start' for each in equal[:3])} of {journal.path}",
             mend="Run the program that was recorded, on the same items in their order.",
         )  # fmt: skip

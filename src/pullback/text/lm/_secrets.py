@@ -21,15 +21,17 @@ _secrets: set[str] = set()
 
 @checked
 def keep_secret(secret: str) -> None:
-    """Never write this text into a journal, an error or a page; as JSON would write it neither.
+    """Never write this text into a journal, an error or a page; as JSON would write it neither,
+    nor as JSON in a text of JSON would.
 
     What follows a scheme is kept too: of ``Bearer KEY`` also ``KEY`` alone.
     """
     for part in {secret, secret.rpartition(" ")[2]}:
         if len(part) >= 6 and part.lower() not in _PUBLIC:  # shorter ones would tear ordinary words
-            _secrets.update(
-                {part, *(json.dumps(part, ensure_ascii=e)[1:-1] for e in (True, False))}
-            )
+            forms = {part}
+            for _ in range(3):  # a graph is JSON in that of a note, and may hold tools' arguments
+                forms |= {json.dumps(f, ensure_ascii=e)[1:-1] for f in forms for e in (True, False)}
+            _secrets.update(forms)
 
 
 @checked
