@@ -23,7 +23,8 @@ _secrets: set[str] = set()
 def keep_secret(secret: str) -> None:
     """Never write this text into a journal, an error or a page; as JSON would write it neither.
 
-    Nor as JSON in a text of JSON would. What follows a scheme is kept too: of ``Bearer KEY`` also ``KEY`` alone.
+    Nor as JSON in a text of JSON would. What follows a scheme is kept too: of ``Bearer KEY`` also
+    ``KEY`` alone.
     """
     for part in {secret, secret.rpartition(" ")[2]}:
         if len(part) >= 6 and part.lower() not in _PUBLIC:  # shorter ones would tear ordinary words
