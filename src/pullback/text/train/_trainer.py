@@ -82,7 +82,7 @@ class Trainer:
         budget: what may be spent, as an `Account` or a number of calls: every model that is asked
             is held to it, proposals count too. That of the `Run` under way if None.
         max_failures: how many answers of models may fail before the run ends: a count, or a share
-            of all. Until then each scores 0 and says why.
+            of all as of `tolerate`. Until then each scores 0 and says why.
         progress: whether a line a step is shown, with what it has cost so far.
 
     Raises:
