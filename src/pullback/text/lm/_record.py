@@ -163,10 +163,10 @@ def _lines(value: Any) -> list[str]:
 class Cached(Wrapper):
     """Give equal requests one answer, which is paid for once, also by other processes later.
 
-    Equal means the same model, messages, options, schema and tools. Of equal requests at the same
-    time one is sent. An answer from the cache used nothing: its usage is zero and its metadata
-    says what the first one used. One that could not be used is kept no longer. Ask without a cache
-    where several samples are wanted.
+    Equal means the same model, messages, options, schema and tools. Of equal requests of a process
+    at the same time one is sent; two processes at the same time may each send it. An answer from
+    the cache used nothing: its usage is zero and its metadata says what the first one used. One
+    that could not be used is kept no longer. Ask without a cache where several samples are wanted.
 
     Arguments:
         inner: the model.

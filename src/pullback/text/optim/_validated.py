@@ -43,8 +43,9 @@ class Outcome:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Outcome":
         """What `dataclasses.asdict` gave of one."""
-        found = value["comparison"]
-        return cls(**{**value, "comparison": None if found is None else Comparison(**found)})
+        fields = dict(value)
+        found: Any = fields.pop("comparison")
+        return cls(**fields, comparison=None if found is None else Comparison(**found))
 
 
 @checked
