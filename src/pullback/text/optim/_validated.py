@@ -40,12 +40,12 @@ class Outcome:
     reason: str
     comparison: Comparison | None = None
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Outcome":
-        """What `dataclasses.asdict` gave of one."""
-        fields = dict(value)
-        found: Any = fields.pop("comparison")
-        return cls(**fields, comparison=None if found is None else Comparison(**found))
+
+def read_outcome(value: Mapping[str, Any]) -> Outcome:
+    """What `dataclasses.asdict` gave of one."""
+    fields = dict(value)
+    found: Any = fields.pop("comparison")
+    return Outcome(**fields, comparison=None if found is None else Comparison(**found))
 
 
 @checked

@@ -25,7 +25,7 @@ from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._optimizer import Optimizer
-from pullback.text.optim._validated import Outcome
+from pullback.text.optim._validated import Outcome, read_outcome
 from pullback.text.train._data import DataLoader
 
 __all__ = ["Result", "Trainer"]
@@ -317,7 +317,7 @@ class _Run:
                 self.epoch, self.since = int(state["epoch"]), int(state["since"])
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
-                self.result.outcomes = list(map(Outcome.from_dict, state.get("outcomes", [])))
+                self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
         except BaseException:
             self.module.load_state_dict(before)
             raise
