@@ -180,6 +180,53 @@ def test_a_count_or_a_share_is_one_of_any_type(most):
         failures.count(1, ["bad"])
 
 
+class Steps(Module):
+    """A plan of a model, whose steps are asked about one by one."""
+
+    def __init__(self, lm, run):
+        self.plan, self.run = ChatModule(lm, "Plan.", "{x}", schema=PLAN), run
+        self.do = ChatModule(lm, "Do.", "{step}")
+
+    def each(self, steps):
+        return [self.do(step=step) for step in steps][-1]
+
+    def training_step(self, batch, number):
+        return exact_match(self.run(self, self.plan(x=batch[0])), "done")
+
+    def configure_optimizers(self):
+        return TGD(self.parameters(), self.plan.lm)
+
+
+PLAN = {"type": "object", "properties": {"steps": {"type": "array"}, "count": {"type": "integer"}}}
+RUNS = {
+    "batch": lambda module, plan: vmap(lambda step: module.do(step=step))(plan["steps"])[0],
+    "number": lambda module, plan: module.do(step=f"{plan.data['count'] + 1}"),
+    "loop": lambda module, plan: module.each(plan["steps"]),
+    "plain loop": lambda module, plan: module.each(plan.data["steps"]),
+    "first three": lambda module, plan: module.each(plan["steps"][:3]),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_what_breaks_on_an_answer_that_failed_is_that_failure(run):
+    asked = []
+
+    def answer(request):
+        asked.append(request.messages[0].text)
+        return "no JSON" if asked[-1] == "Plan." else "done"
+
+    result = Trainer(1).fit(Steps(answering(answer), run), DataLoader([(Variable("a"),)] * 3, None))
+    assert result.history == [{"score": 0.0}]
+    assert len(result.failures) == 3
+    assert "Do." not in asked  # nobody is asked about the letters of what says that it failed
+
+
+def test_what_breaks_without_a_failure_is_the_program_s():
+    module = Steps(answering(lambda request: '{"steps": [], "count": 1}'), RUNS["loop"])
+    with pytest.raises(IndexError):
+        Trainer(1).fit(module, DataLoader([(Variable("a"),)], None))
+
+
 def test_a_share_ends_no_run_by_ill_luck():
     ended = 0
     for seed in range(300):  # models that fail in 5 % of their answers; a fifth may

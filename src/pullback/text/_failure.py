@@ -43,6 +43,12 @@ class Failure(str):
         failure.cause = cause
         return failure
 
+    def __iter__(self) -> Iterator["Failure"]:  # type: ignore[bad-override]
+        return iter((self,))  # a list that failed has one entry, and not its letters
+
+    def __getitem__(self, key: Any) -> "Failure":
+        return self
+
     def __getnewargs__(self) -> tuple[str]:
         return (self.cause,)  # a copy, or one from another process, is made of the cause again
 
@@ -127,6 +133,7 @@ class Failures:
         )  # fmt: skip
 
 
+_met: ContextVar[list[Failure]] = ContextVar("pullback.text.met")
 _tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", default=None)
 
 
@@ -172,6 +179,12 @@ def forgiven() -> Iterator[list[Failure]]:
         if now is None or not is_usual:
             raise
         failed.append(now.add(scrub(error.what)))
+        _met.get([]).append(failed[0])
+
+
+def meeting() -> AbstractContextManager[list[Failure]]:
+    """Gives the failures that are met inside."""
+    return setting(_met, [])
 
 
 @contextlib.contextmanager
