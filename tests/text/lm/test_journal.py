@@ -237,7 +237,7 @@ def test_a_byte_of_what_says_where_the_rows_are_costs_none(tmp_path):
     with Run(path) as run:
         for number in range(40):
             Scripted(lambda request: "word " * 300)(f"{number}")
-        run.note("program", ["a.py"])
+        run.journal.note("program", ["a.py"])
     data, dice, page = path.read_bytes(), random.Random(0), 4096
     places = [place for place in range(2 * page) if data[place] and not 68 <= place < 72]
     for place in [0, *dice.choices(places, k=examples(20))]:
@@ -255,7 +255,7 @@ def test_a_byte_that_is_no_text_costs_one_row(tmp_path, text):
     with Run(path) as run:
         for number in range(40):
             Scripted(lambda request: "word " * 300)(f"{number}")
-        run.note("program", ["a.py"])
+        run.journal.note("program", ["a.py"])
     data = bytearray(path.read_bytes())
     data[data.rindex(text) + 3] ^= 0x80
     path.write_bytes(data)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ from pullback.text.prices import price_of
 __all__ = ["Plan", "Run", "current_run"]
 
 
+_OWN = ("plan", "search", "program", "damaged")  # names of notes that the page and `text run` read
+_GRAPH = "graph:"
 ENDING = 5.0  # seconds for calls that are cancelled to say so
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
@@ -320,7 +322,19 @@ class Run:
         )
 
     def note(self, name: str, value: Any) -> None:
-        """Keep plain JSON in the journal; one that is replayed stays as it is."""
+        """Keep plain JSON in the journal, by a name that is not the run's own.
+
+        A journal that is replayed stays as it is.
+
+        Raises:
+            ArgumentError: what the run keeps itself has this name.
+        """
+        if name in _OWN or name.startswith(_GRAPH):
+            raise ArgumentError("What the run itself keeps has this name.", given=repr(name),
+                                expected=f"none of {', '.join(_OWN)} and {_GRAPH}...")  # fmt: skip
+        self._note(name, value)
+
+    def _note(self, name: str, value: Any) -> None:
         if not self.replays:
             self.journal.note(name, value)
 
@@ -331,7 +345,7 @@ class Run:
         """
         self.plans.append(plan)
         self.described.append(plan.describe(self.account, self.paid + self.recorded))
-        self.note("plan", self.described)
+        self._note("plan", self.described)
         if self.watch is not None:
             self.watch(self)
 
@@ -342,7 +356,11 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        self.note(f"graph:{name}", graph.to_json(roots))
+        self._note(f"{_GRAPH}{name}", graph.to_json(roots))
+
+    def keep_search(self, found: Mapping[str, Any]) -> None:
+        """Keep what a search found, to be drawn: its steps, its texts, and why it stopped."""
+        self._note("search", found)
 
 
 def current_run() -> Run | None:

@@ -267,7 +267,7 @@ class _Run:
             if isinstance(before, str)
         ]
         steps = [asdict(outcome) for outcome in self.result.outcomes]
-        run.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
+        run.keep_search({"steps": steps, "texts": texts, "stopped": str(self.result)})
 
     def _propose(self) -> str:
         """One step of the optimizer, which is a proposal; what became of it, in words."""
