@@ -20,6 +20,7 @@ from pullback.tape import Function, Variable, at, vmap
 from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
+    LM,
     Account,
     Cached,
     Finish,
@@ -34,6 +35,7 @@ from pullback.text.lm import (
     Usage,
 )
 from pullback.text.lm import Completion as Answer
+from pullback.text.prices import Price
 from pullback.text.report import render_run
 
 KEY = "sk-journal-0123456789"
@@ -356,6 +358,30 @@ def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
             data = path.read_bytes()
             for form in (key, key[3:9], json.dumps(key)[1:-1], "plain-secret-1"):
                 assert form.encode() not in data, path
+
+
+def test_what_is_in_doubt_counts_what_its_own_model_asks_for(tmp_path):
+    class Lost(LM):
+        model, price = "mine", Price(1e6, 1e6)  # in no table
+
+        async def answer(self, request):
+            raise ModelError("lost", transient=True, may_be_billed=True)
+
+    for count in (1, 2, 2):  # the one in doubt, and the same, sent again
+        account = Account(cost=1e5)
+        with Run(tmp_path / "run.sqlite", account=account, max_output_tokens=5):
+            most = account.spent.cost
+            with pytest.raises(ModelError, match="lost"):
+                Lost()("x")
+        assert most == pytest.approx((count - 1) * (account.spent.cost - most), rel=0.1)
+
+
+def test_half_a_character_in_a_name_or_place_is_written(tmp_path):
+    for paid in (1, 0):
+        with Run(tmp_path / "run.sqlite") as run, at("item", "\ud800"):
+            Scripted(["x"], model="m\ud800")("hi")
+            run.note("\ud800", "\ud800")
+            assert run.paid == paid
 
 
 NESTED = "plain words 77"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ReplyError
@@ -21,12 +21,13 @@ from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, entered
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.lm._steps import Budget, most_of, spent_by
-from pullback.text.prices import price_of
+from pullback.text.prices import Price, price_of
 
 __all__ = ["Plan", "Run", "current_run"]
 
 
-_OWN = ("plan", "search", "program", "damaged")  # names of notes that the page and `text run` read
+# The names of what is noted here, and read when the run goes on, is shown or is replayed.
+_OWN = ("plan", "search", "program", "damaged", "prices")
 _GRAPH = "graph:"
 ENDING = 5.0  # seconds for calls that are cancelled to say so
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
@@ -216,10 +217,12 @@ class Run:
         calls = self.journal.calls()
         self.before = [call for call in calls if call.answer is not None]
         self.in_doubt = [call for call in calls if call.answer is None]
+        noted = self.journal.notes().get("prices", {})
+        self._prices = {name: Price(**price) for name, price in noted.items()}
         if account is not None and not replay:
             account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
             for call in calls:
-                price = price_of(call.model)
+                price = self._prices.get(call.model) or price_of(call.model)
                 most = most_of(call.request, price, otherwise=max_output_tokens or 0)
                 account.add(spent_by(call.answer, most, price))
 
@@ -262,6 +265,11 @@ class Run:
         if self.replays:
             replay = Replay(self.journal, model=lm.model)
             return [lambda request, ask: in_one(replay.answer, request), self._counted]
+        if lm.price is not None and self._prices.get(lm.model) != lm.price:
+            # A run that goes on counts what is in doubt before the program has made this model.
+            with self._changed:
+                self._prices[lm.model] = lm.price
+                self._note("prices", {name: asdict(each) for name, each in self._prices.items()})
         # The journal stands before the budget: an answer that is known reserves nothing.
         steps: list[Step] = [Record(lm, self.journal).step, self._counted]
         if self.account is None:
