@@ -160,6 +160,17 @@ def test_a_critic_that_fails_says_nothing():
     assert len(failures.causes) == 1
 
 
+def test_an_answer_without_text_or_a_call_of_a_tool_is_none():
+    tools = [Tool("weather", "the weather", {"type": "object"})]
+    asks = Completion("", finish=Finish.TOOL_CALLS, tool_calls=(ToolCall("c", "weather", "{}"),))
+    assert chat(Scripted([asks]), "x", tools=tools).data["tool_calls"][0]["id"] == "c"
+    with pytest.raises(ReplyError, match="answered nothing"):
+        chat(Scripted([" "]), "x", tools=tools)
+    with tolerate() as failures:
+        assert "answered nothing" in chat(Scripted([""]), "x", tools=tools).data["text"].cause
+    assert len(failures.causes) == 1
+
+
 def test_outside_of_a_tolerance_and_for_programmers_errors_everything_raises():
     with pytest.raises(ReplyError, match="nothing"):
         chat(Scripted([""]), "x")
