@@ -322,6 +322,22 @@ def test_a_run_that_goes_on_counts_what_went_before_it(tmp_path):
     assert fit(2, account, path).proposals == 3  # what it has counted itself it counts once
 
 
+def test_scores_of_other_held_samples_are_not_taken_for_those_of_these(tmp_path):
+    def fit(held, epochs, resume=None):
+        module = Spam(Scripted(lambda _: "<IMPROVED>even</IMPROVED>"), held, risk=1.0)
+        trainer = Trainer(epochs, folder=tmp_path)
+        result = trainer.fit(module, DataLoader(DATA, 8), resume=resume)
+        return result.outcomes[-1].before, module.measure.evaluations
+
+    ham, spam = DATA[::2], DATA[1::2]
+    path = tmp_path / "checkpoint.json"
+    assert fit(ham, 1) == (1.0, 4 + 4)
+    before = path.read_text()
+    assert fit(ham, 2, path) == (1.0, 0)  # the start and the proposal are known
+    path.write_text(before)
+    assert fit(spam, 2, path) == (0.0, 4 + 4)
+
+
 def test_a_run_that_ended_for_want_of_a_better_score_has_ended(tmp_path):
     number = iter(range(100))
     module = Spam(Scripted(lambda _: f"<IMPROVED>{next(number)}</IMPROVED>"))
