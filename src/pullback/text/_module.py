@@ -12,7 +12,7 @@ from pullback.internal._arguments import checked, reading
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template, fields_of
-from pullback.text.lm import scrub
+from pullback.text.lm._secrets import writable
 
 __all__ = ["Module", "Parameter", "TemplateParameter"]
 
@@ -200,8 +200,7 @@ class Module:
 
 def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """The JSON of a value, without any key, that any file can hold."""
-    text = scrub(json.dumps(value, ensure_ascii=False, indent=1, default=default))
-    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
+    return writable(json.dumps(value, ensure_ascii=False, indent=1, default=default))
 
 
 def write_json(

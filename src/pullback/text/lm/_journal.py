@@ -20,7 +20,7 @@ from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
 from pullback.text.lm._salvage import BROKEN, connect, rows_of
-from pullback.text.lm._secrets import scrub
+from pullback.text.lm._secrets import scrub, writable
 
 __all__ = ["MEMORY", "Journal"]
 
@@ -320,7 +320,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def note(self, name: str, value: Any) -> None:
         """Keep plain JSON by a name, in place of what that name had."""
-        name, text = _plain(name), scrub(canonical(value))
+        name, text = writable(name), scrub(canonical(value))
         statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
         self._execute(statement, name, text, digest_of([name, text]))
 
@@ -339,10 +339,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _write(self, call: Call) -> Call:
         """Write a call, new or changed, without keys; gives it as it is written."""
         values = (
-            call.digest, call.place, call.occurrence, _plain(call.model),
+            call.digest, call.place, call.occurrence, writable(call.model),
             scrub(canonical(call.request)), call.key, call.begun, call.ended,
             None if call.answer is None else scrub(canonical(call.answer.to_dict())),
-            None if call.failure is None else _plain(call.failure),
+            None if call.failure is None else writable(call.failure),
         )  # fmt: skip
         checksum = digest_of(values)
         cursor = self._execute(_WRITE, call.id or None, *values, checksum)
@@ -366,12 +366,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 def here() -> str:
     """The place in the program that this is in, as a journal writes it."""
-    return _plain("/".join(map(str, place())))
-
-
-def _plain(text: str) -> str:
-    """A text without keys, that SQLite can hold: half a character is written as JSON escapes it."""
-    return scrub(text).encode("utf-8", "backslashreplace").decode()
+    return writable("/".join(map(str, place())))
 
 
 def _is_whole(name: str, text: str, checksum: str) -> bool:

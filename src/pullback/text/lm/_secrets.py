@@ -7,7 +7,7 @@ from typing import Any
 from pullback.internal._arguments import checked
 from pullback.internal._secrets import mask_secrets, names_secret
 
-__all__ = ["is_secret", "keep_secret", "masked", "scrub"]
+__all__ = ["is_secret", "keep_secret", "masked", "scrub", "writable"]
 
 _MARK = "[key]"
 _PUBLIC = {  # what the pages of local servers tell everybody to pass; words that answers may hold
@@ -40,6 +40,11 @@ def scrub(text: str) -> str:
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, _MARK)
     return text
+
+
+def writable(text: str) -> str:
+    """A text without any of the secrets, that a file can hold: half a character as JSON has it."""
+    return scrub(text).encode("utf-8", "backslashreplace").decode()
 
 
 def is_secret(name: str) -> bool:
