@@ -322,6 +322,33 @@ def test_a_run_that_goes_on_counts_what_went_before_it(tmp_path):
     assert fit(2, account, path).proposals == 3  # what it has counted itself it counts once
 
 
+def test_a_budget_of_a_training_is_that_of_the_whole_when_its_run_goes_on(tmp_path):
+    sent = []
+
+    def fit(path, stop=10**6, replay=False):
+        def write(request):
+            sent.append(request)
+            if len(sent) == stop:
+                raise ZeroDivisionError
+            return f"<IMPROVED>{len(sent)}</IMPROVED>"
+
+        module = Spam(Scripted(write))
+        with Run(path, replay=replay) as run:
+            result = Trainer(9, budget=70).fit(module, DataLoader(DATA, 4))
+        return str(result), run.paid, run.recorded
+
+    whole = fit(tmp_path / "whole.sqlite")
+    assert "used up" in whole[0]
+    assert whole[1:] == (70, 0)
+    sent.clear()
+    with pytest.raises(ZeroDivisionError):  # as where the process ends
+        fit(tmp_path / "run.sqlite", 3)
+    result, paid, recorded = fit(tmp_path / "run.sqlite")
+    assert (result, paid + recorded) == (whole[0], 70)
+    assert 0 < recorded < 70
+    assert fit(tmp_path / "run.sqlite", replay=True) == (whole[0], 0, 70)
+
+
 def test_scores_of_other_held_samples_are_not_taken_for_those_of_these(tmp_path):
     def fit(held, epochs, resume=None):
         module = Spam(Scripted(lambda _: "<IMPROVED>even</IMPROVED>"), held, risk=1.0)

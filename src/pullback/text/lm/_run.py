@@ -153,9 +153,14 @@ def remark(proposals: int) -> str:
 
 def within_budget(account: Account | None) -> AbstractContextManager[Any]:
     """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
-    if account is None:
+    run = current_run()
+    if account is None or (run is not None and run.account is account):  # which holds them itself
         return nullcontext()
-    return setting(bound, lambda lm: Budget(lm, account).step)
+    # What a budget of the run further in would say of the longest answer is said further out.
+    longest = None
+    if run is not None and run.account is not None and {"tokens", "cost"} & set(account.limits):
+        longest = run.max_output_tokens
+    return setting(bound, lambda lm: Budget(lm, account, max_output_tokens=longest).step)
 
 
 @checked
@@ -209,7 +214,7 @@ class Run:
         self.described: list[str] = []
         self.replays = replay
         self._patience = patience
-        self._max_output_tokens = max_output_tokens
+        self.max_output_tokens = max_output_tokens
         self.watch = watch
         self._changed = threading.Condition()
         self._answers: set[Future[Completion]] = set()
@@ -274,7 +279,7 @@ class Run:
         steps: list[Step] = [Record(lm, self.journal).step, self._counted]
         if self.account is None:
             return steps
-        held = Budget(lm, self.account, max_output_tokens=self._max_output_tokens)
+        held = Budget(lm, self.account, max_output_tokens=self.max_output_tokens)
         return [held.step, *steps]
 
     async def keep(self, answer: Coroutine[Any, Any, Completion]) -> Completion:
