@@ -17,7 +17,7 @@ from pullback.compat.afnio._client import _backward
 from pullback.compat.afnio.autodiff.function import Function
 from pullback.compat.afnio.tellurio.run_context import get_active_run_uuid
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError, UnsupportedError
-from pullback.text import Rule, RuleCritic, use_critic
+from pullback.text import Rule, RuleCritic, tolerate, use_critic
 from pullback.text.lm import Scripted
 
 PATHS = {
@@ -273,6 +273,15 @@ def test_a_judge_of_a_batch():
     with pytest.raises(ReplyError):
         F.lm_judge_evaluator(Scripted(lambda r: "no JSON"), messages, variable("x"), "y",
                              {"metric": "m"})  # fmt: skip
+
+
+def test_a_judge_that_fails_once_hides_nothing_of_what_it_says_of_the_others():
+    messages = [{"role": "user", "content": [hf.Variable("Is it {prediction}?")]}]
+    said = {"bad": "", "it": '{"score": 0, "explanation": "not Italian"}'}
+    with tolerate():
+        score, explanation = F.lm_judge_evaluator(Scripted(said), messages, variable(["bad", "x"]))
+    assert score.data == 0
+    assert explanation.data.splitlines()[1] == "not Italian"
 
 
 def test_a_chat_completion_and_its_feedback():

@@ -489,7 +489,7 @@ INSIDE = {
             "Module": "forward",
             "Relay": "review",
             "RuleCritic": "review",
-            "Run": "keep steps",
+            "Run": "keep keep_search steps",
         }.items()
         for verb in verbs.split()
     ),

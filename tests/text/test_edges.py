@@ -121,3 +121,4 @@ def test_a_program_that_fails_is_told_its_own_lines_and_no_more(tmp_path, capsys
     assert any("program.py" in line and "line 5" in line for line in lines)
     assert not any("pullback/tape" in line for line in lines)
     assert any("a long word " * 20 in line for line in lines)  # not wrapped
+    assert sum("mend:" in line for line in lines) == 1  # said once

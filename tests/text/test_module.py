@@ -3,12 +3,13 @@
 import copy
 import json
 import pickle
+from collections import OrderedDict, defaultdict, deque, namedtuple
 
 import pytest
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.tape import Variable
-from pullback.text import ChatModule, Module, Parameter
+from pullback.text import ChatModule, Module, Parameter, StepError, join, map_python
 from pullback.text.lm import Cached, Scripted
 
 
@@ -34,6 +35,36 @@ def test_each_parameter_once_by_its_path():
     }  # fmt: skip
     assert outer.state_dict() == state
     assert len(list(outer.modules())) == 4
+
+
+def test_parameters_in_any_list_or_dict_are_found_and_none_hides_another():
+    class Held(Module):
+        def __init__(self):
+            self.ordered = OrderedDict(a=Parameter("1"))
+            self.by_name = defaultdict(Module, b=Parameter("2"))
+            self.last = deque([Parameter("3")])
+            self.pair = namedtuple("Pair", "one")(Parameter("4"))
+
+    held = Held()
+    assert held.state_dict() == {"ordered.a": "1", "by_name.b": "2", "last.0": "3", "pair.0": "4"}
+    dotted = {"x.y": Parameter("5"), "x": {"y": Parameter("6")}}
+    for texts in (dotted, {1: Parameter("5"), "1": Parameter("6")}):
+        two = Module()
+        two.texts = texts
+        with pytest.raises(ArgumentError, match="one path"):
+            two.state_dict()
+        with pytest.raises(ArgumentError, match="one path"):
+            two.load_state_dict({})
+
+
+def test_a_step_that_failed_reaches_another_process():
+    given = join("", [Variable("x", requires_grad=True)])
+    with pytest.raises(StepError) as failed:
+        map_python(int, given, purpose="read")
+    again = pickle.loads(pickle.dumps(failed.value))
+    assert str(again) == str(failed.value)
+    assert again.inputs[0].data == "x"
+    again.backward()  # nothing there can be told
 
 
 def test_a_module_that_holds_itself_is_walked_once():

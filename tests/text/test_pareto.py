@@ -45,7 +45,8 @@ def test_it_finds_the_rule_and_pays_for_no_sample_twice():
 
 @pytest.mark.parametrize("answer", ["unreadable", "<IMPROVED>evil odd</IMPROVED>"])
 def test_a_writer_that_fails_changes_nothing(answer):
-    module, *_ = search(lambda request: answer, max_failures=1.0)
+    module, pareto, *_ = search(lambda request: answer, max_failures=1.0)
+    assert "9 of 20 answers failed" in pareto.stopped
     with pytest.raises(ModelError, match="Too many"):
         search(lambda request: answer)
     assert module.classify.system.data == "Classify."

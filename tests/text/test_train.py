@@ -303,6 +303,78 @@ def test_training_that_fails_and_goes_on_is_the_same_as_one_that_never_failed(tm
         Trainer(1).fit(Spam(), DataLoader(DATA, 3), resume=tmp_path / "bad.json")
 
 
+def test_a_run_that_goes_on_counts_what_went_before_it(tmp_path):
+    number = iter(range(100))
+
+    def fit(epochs, account, resume=None):
+        module = Spam(Scripted(lambda _: f"<IMPROVED>{next(number)}</IMPROVED>"), DATA, risk=1.0)
+        trainer = Trainer(epochs, folder=tmp_path, budget=account)
+        return trainer.fit(module, DataLoader(DATA, 4), resume=resume)
+
+    # No proposal is better than the start, so each of the two batches of an epoch makes one.
+    account, path = Account(proposals=3), tmp_path / "checkpoint.json"
+    first = fit(1, account)
+    again = fit(2, Account(proposals=3), path)
+    assert again.proposals == 3  # and not 3 more
+    assert again.outcomes[: len(first.outcomes)] == first.outcomes
+    assert "used up" in again.stopped
+    fit(1, account := Account(proposals=3))
+    assert fit(2, account, path).proposals == 3  # what it has counted itself it counts once
+
+
+def test_a_budget_of_a_training_is_that_of_the_whole_when_its_run_goes_on(tmp_path):
+    sent = []
+
+    def fit(path, stop=10**6, replay=False):
+        def write(request):
+            sent.append(request)
+            if len(sent) == stop:
+                raise ZeroDivisionError
+            return f"<IMPROVED>{len(sent)}</IMPROVED>"
+
+        module = Spam(Scripted(write))
+        with Run(path, replay=replay) as run:
+            result = Trainer(9, budget=70).fit(module, DataLoader(DATA, 4))
+        return str(result), run.paid, run.recorded
+
+    whole = fit(tmp_path / "whole.sqlite")
+    assert "used up" in whole[0]
+    assert whole[1:] == (70, 0)
+    sent.clear()
+    with pytest.raises(ZeroDivisionError):  # as where the process ends
+        fit(tmp_path / "run.sqlite", 3)
+    result, paid, recorded = fit(tmp_path / "run.sqlite")
+    assert (result, paid + recorded) == (whole[0], 70)
+    assert 0 < recorded < 70
+    assert fit(tmp_path / "run.sqlite", replay=True) == (whole[0], 0, 70)
+
+
+def test_scores_of_other_held_samples_are_not_taken_for_those_of_these(tmp_path):
+    def fit(held, epochs, resume=None):
+        module = Spam(Scripted(lambda _: "<IMPROVED>even</IMPROVED>"), held, risk=1.0)
+        trainer = Trainer(epochs, folder=tmp_path)
+        result = trainer.fit(module, DataLoader(DATA, 8), resume=resume)
+        return result.outcomes[-1].before, module.measure.evaluations
+
+    ham, spam = DATA[::2], DATA[1::2]
+    path = tmp_path / "checkpoint.json"
+    assert fit(ham, 1) == (1.0, 4 + 4)
+    before = path.read_text()
+    assert fit(ham, 2, path) == (1.0, 0)  # the start and the proposal are known
+    path.write_text(before)
+    assert fit(spam, 2, path) == (0.0, 4 + 4)
+
+
+def test_a_run_that_ended_for_want_of_a_better_score_has_ended(tmp_path):
+    number = iter(range(100))
+    module = Spam(Scripted(lambda _: f"<IMPROVED>{next(number)}</IMPROVED>"))
+    given = module, DataLoader(DATA, 8), DataLoader(DATA, 8)
+    trainer = Trainer(9, patience=2, folder=tmp_path)
+    first = trainer.fit(*given)
+    again = trainer.fit(*given, resume=tmp_path / "checkpoint.json")
+    assert (again.stopped, again.history) == (first.stopped, first.history)
+
+
 def test_an_exception_of_a_step_is_feedback():
     class Reads(Module):
         def __init__(self):

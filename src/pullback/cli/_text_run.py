@@ -52,8 +52,10 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
             status = 1
             if isinstance(error, ReplyError):  # it would end every run that goes on from here
                 run.retire_failures()
-            console.print(f"[red]The run stopped.[/] {_plain(str(error))}", soft_wrap=True)
-            if not isinstance(error, BudgetError):
+            is_met = isinstance(error, BudgetError)  # else the traceback ends with the rest of it
+            said = _plain(str(error) if is_met else error.what)
+            console.print(f"[red]The run stopped.[/] {said}", soft_wrap=True)
+            if not is_met:
                 _print_traceback(error, console)
         except Exception as error:
             status = 1

@@ -274,6 +274,9 @@ def _data(call: Call, completion: Any) -> Any:
     if completion.finish is Finish.LENGTH:
         raise ReplyError("The answer of the model was cut off.", given=repr(completion.text[-60:]),
                          mend="Pass a larger max_tokens.")  # fmt: skip
+    is_empty = not completion.text.strip() and not (call.tools and completion.tool_calls)
+    if is_empty and (call.tools or call.schema is None):
+        raise ReplyError("The model answered nothing.", given=repr(completion.text[:20]))
     if call.tools:
         return {"text": completion.text, "tool_calls": list(map(asdict, completion.tool_calls))}
     if call.schema is not None:
@@ -281,8 +284,6 @@ def _data(call: Call, completion: Any) -> Any:
             raise ReplyError("The model asked for a tool that it was not offered.")
         parsed = completion.parsed
         return parsed.model_dump(mode="json") if hasattr(parsed, "model_dump") else parsed
-    if not completion.text.strip():
-        raise ReplyError("The model answered nothing.", given=repr(completion.text[:20]))
     return completion.text
 
 

@@ -319,11 +319,15 @@ def judge(
     check_batch(data, many, single=not batched)
     given = expected if batched else as_variable(expected)
     scores, explanations = vmap(one, in_dims=(0, 0 if batched else None))(prediction, given)
-    # As plain texts, so that one judge that failed does not hide what others said.
+    return in_one(scores, explanations, fmean)
+
+
+def in_one(scores: Any, explanations: Any, reduction: Callable[[Sequence[float]], Any]) -> Any:
+    """One evaluation of those of a batch; a judge that failed hides nothing of what others said."""
     plain = [
         Quote.apply(lambda text: Variable(str(text.data), text.role), each) for each in explanations
     ]
-    return Evaluation(Total.apply(fmean, *scores), join("\n", plain))
+    return Evaluation(Total.apply(reduction, *scores), join("\n", plain))
 
 
 def read_verdict(answer: str) -> tuple[float, str]:

@@ -10,13 +10,15 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
+from pullback.errors import BudgetError, ModelError, RecordingError
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape._concurrency import within
 from pullback.text._evaluation import Evaluation, finite
-from pullback.text._failure import forgiven, tolerating
+from pullback.text._failure import forgiven, meeting, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
+from pullback.text.lm import scrub
 from pullback.text.lm._json import digest_of
 
 __all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
@@ -84,14 +86,22 @@ def traced(run: Callable[[], Any]) -> Trace:
     """Run what gives a score; its feedback can be read later, while the texts are as they were.
 
     No parameter's ``grad`` changes. A step that fails scores 0, and what it raised is the feedback.
-    A model that fails scores 0, up to the failures that are tolerated here.
+    A model that fails scores 0, up to the failures that are tolerated here, and so does a program
+    that breaks on what has failed.
     """
     found: Any = None
-    with tolerating(), forgiven() as failed:
+    with tolerating(), meeting() as met, forgiven() as failed:
         try:
             found = run()
         except StepError as error:
             return Trace(Scored(0.0, error.feedback), *error.told())
+        except Exception as error:
+            # What breaks on an answer that failed, as a list of it does on a text, is that failure;
+            # without one it is the program's own error.
+            if not met or isinstance(error, ModelError | BudgetError | RecordingError):
+                raise
+            then = scrub(f"{type(error).__name__}: {error}")
+            return Trace(Scored(0.0, f"{met[0].cause} Then {then}"))
     if failed:
         return Trace(Scored(0.0, failed[0].cause))
     roots = [found.score] if isinstance(found, Evaluation) else []

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from pullback.internal._arguments import checked, reading
 from pullback.internal._files import write_whole
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template, fields_of
-from pullback.text.lm import scrub
+from pullback.text.lm._secrets import writable
 
 __all__ = ["Module", "Parameter", "TemplateParameter"]
 
@@ -135,8 +136,22 @@ class Module:
 
     def state_dict(self) -> dict[str, Any]:
         """The data of the parameters and buffers by their paths: plain JSON."""
-        named = [*self.named_parameters(), *self.named_buffers()]
-        return {path: variable.data for path, variable in named}
+        return {path: variable.data for path, variable in self._named().items()}
+
+    def _named(self) -> dict[str, Variable]:
+        """The parameters and buffers by their paths.
+
+        Raises:
+            ArgumentError: two of them have one path, so that one would be lost.
+        """
+        named: dict[str, Variable] = {}
+        for path, variable in [*self.named_parameters(), *self.named_buffers()]:
+            if named.setdefault(path, variable) is not variable:
+                raise ArgumentError(
+                    "Two texts of a module have one path.", given=repr(path),
+                    mend="Name them apart: a key with a dot, or 1 and '1', make one path.",
+                )  # fmt: skip
+        return named
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take the data that `state_dict` gave; all of it, or nothing where something is wrong.
@@ -145,7 +160,7 @@ class Module:
             ArgumentError: a path is missing or unknown (unless ``strict`` is False), or a value is
                 of another kind than what it replaces, or no template where it replaces one.
         """
-        named = dict([*self.named_parameters(), *self.named_buffers()])
+        named = self._named()
         missing, unknown = named.keys() - state.keys(), state.keys() - named.keys()
         if strict and (missing or unknown):
             raise ArgumentError(
@@ -185,8 +200,7 @@ class Module:
 
 def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """The JSON of a value, without any key, that any file can hold."""
-    text = scrub(json.dumps(value, ensure_ascii=False, indent=1, default=default))
-    return text.encode("utf-8", "backslashreplace").decode()  # half a character: as JSON escapes it
+    return writable(json.dumps(value, ensure_ascii=False, indent=1, default=default))
 
 
 def write_json(
@@ -210,10 +224,10 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Module):
         for name, below in vars(value).items():
             yield from _walk(below, _join(path, name), seen)
-    elif type(value) in (list, tuple):
+    elif isinstance(value, list | tuple | deque):
         for number, below in enumerate(value):
             yield from _walk(below, _join(path, str(number)), seen)
-    elif type(value) is dict:
+    elif isinstance(value, dict):
         for key, below in value.items():
             yield from _walk(below, _join(path, str(key)), seen)
 

@@ -32,6 +32,10 @@ class StepError(ProgramError):
             what, given=feedback, mend="error.backward() tells the steps before it.",
         )  # fmt: skip
 
+    def __reduce__(self) -> Any:
+        """As an executor hands it to another process, where its inputs have no history."""
+        return StepError, (self.what, tuple(each.detach() for each in self.inputs), self.feedback)
+
     def told(self) -> tuple[list[Variable], list[Variable]]:
         """The inputs of the step that can be told, and what is said to each."""
         told = [each for each in self.inputs if each.requires_grad and isinstance(each.data, str)]

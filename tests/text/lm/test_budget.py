@@ -272,6 +272,9 @@ def test_the_most_of_a_request_bounds_whatever_is_in_it():
     most = most_of(Request.of([Message("user", ["ü" * 100, image])]).to_dict(), None)
     assert IMAGE_TOKENS + 200 <= most.tokens < IMAGE_TOKENS + 900
     assert most_of(Request.of("x", max_tokens=7).to_dict(), PRICE).cost > 7 * 7e-6
+    # Half a character is sent as U+FFFD, which is three bytes.
+    half = most_of(Request.of("\ud800" * 1000, max_tokens=7).to_dict(), None)
+    assert half.tokens > 3000 + 7
 
 
 class Own(LM):

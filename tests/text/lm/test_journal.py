@@ -16,10 +16,11 @@ from tests.text import server as faults
 from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, RecordingError, ReplyError
-from pullback.tape import Function, Variable, vmap
+from pullback.tape import Function, Variable, at, vmap
 from pullback.tape._concurrency import begin
 from pullback.text import chat, tolerate
 from pullback.text.lm import (
+    LM,
     Account,
     Cached,
     Finish,
@@ -34,6 +35,7 @@ from pullback.text.lm import (
     Usage,
 )
 from pullback.text.lm import Completion as Answer
+from pullback.text.prices import Price
 from pullback.text.report import render_run
 
 KEY = "sk-journal-0123456789"
@@ -237,7 +239,7 @@ def test_a_byte_of_what_says_where_the_rows_are_costs_none(tmp_path):
     with Run(path) as run:
         for number in range(40):
             Scripted(lambda request: "word " * 300)(f"{number}")
-        run.note("program", ["a.py"])
+        run.journal.note("program", ["a.py"])
     data, dice, page = path.read_bytes(), random.Random(0), 4096
     places = [place for place in range(2 * page) if data[place] and not 68 <= place < 72]
     for place in [0, *dice.choices(places, k=examples(20))]:
@@ -255,7 +257,7 @@ def test_a_byte_that_is_no_text_costs_one_row(tmp_path, text):
     with Run(path) as run:
         for number in range(40):
             Scripted(lambda request: "word " * 300)(f"{number}")
-        run.note("program", ["a.py"])
+        run.journal.note("program", ["a.py"])
     data = bytearray(path.read_bytes())
     data[data.rindex(text) + 3] ^= 0x80
     path.write_bytes(data)
@@ -343,13 +345,43 @@ def test_the_key_is_in_no_file_of_the_journal_and_cache(tmp_path):
                 record(f"my key is {key}, plain-secret-1")
                 list(record.stream(f"say {key}"))
                 journal.note("program", [key])
+                journal.note(f"graph:{key}", json.dumps({"tools": json.dumps([key])}))
+                with at("user", key):
+                    record("at a place with a name")
+            with Journal(tmp_path / "run.sqlite") as journal, at("user", key):
+                Record(lm, journal)("at a place with a name")
+                assert journal.recorded == 1
             cached = Cached(lm, tmp_path / "cache.sqlite")
             cached(f"my key is {key}")
             cached.close()
         for path in tmp_path.iterdir():
             data = path.read_bytes()
-            for form in (key, json.dumps(key)[1:-1], "plain-secret-1"):
+            for form in (key, key[3:9], json.dumps(key)[1:-1], "plain-secret-1"):
                 assert form.encode() not in data, path
+
+
+def test_what_is_in_doubt_counts_what_its_own_model_asks_for(tmp_path):
+    class Lost(LM):
+        model, price = "mine", Price(1e6, 1e6)  # in no table
+
+        async def answer(self, request):
+            raise ModelError("lost", transient=True, may_be_billed=True)
+
+    for count in (1, 2, 2):  # the one in doubt, and the same, sent again
+        account = Account(cost=1e5)
+        with Run(tmp_path / "run.sqlite", account=account, max_output_tokens=5):
+            most = account.spent.cost
+            with pytest.raises(ModelError, match="lost"):
+                Lost()("x")
+        assert most == pytest.approx((count - 1) * (account.spent.cost - most), rel=0.1)
+
+
+def test_half_a_character_in_a_name_or_place_is_written(tmp_path):
+    for paid in (1, 0):
+        with Run(tmp_path / "run.sqlite") as run, at("item", "\ud800"):
+            Scripted(["x"], model="m\ud800")("hi")
+            run.note("\ud800", "\ud800")
+            assert run.paid == paid
 
 
 NESTED = "plain words 77"

@@ -108,6 +108,12 @@ def test_what_is_no_number_of_json_is_named_in_an_answer(answer):
     assert not answer.startswith("{") or "NaN is no number of JSON" in str(refused.value)
 
 
+def test_a_number_beyond_all_floats_is_no_infinity():
+    said = pytest.raises(ReplyError, match="-1e999 is beyond all floats")
+    with Server(lambda body: '{"n": -1e999}') as server, said:
+        model(server)("x", schema={"type": "object"})
+
+
 FAULTS = {
     "bad request": (faults.status(400, "bad"), ModelError, "HTTP 400", False),
     "no key": (faults.status(401, f"wrong key {KEY}"), ModelError, "HTTP 401", False),

@@ -5,9 +5,11 @@ import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from tests.fuzzing import examples
 
 from pullback import tape
+from pullback.errors import RecordingError
 from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
 from pullback.text.lm import Journal, Record, Run, Scripted
@@ -107,6 +109,22 @@ def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
     assert draws("cab", Model(stop=0)) == first
     with Journal(tmp_path / "run.sqlite") as journal:
         assert sorted(call.place for call in journal.calls()) == ["a/0", "b/0", "c/0"]
+
+
+def test_a_replay_says_where_the_journal_has_what_is_asked_elsewhere(tmp_path):
+    lm = Scripted(lambda request: request.messages[-1].text)
+    ask = vmap(lambda word: chat(lm, word))
+    with Run(tmp_path / "run.sqlite"):
+        ask(Variable(["a", "b"]))
+        lm("once")
+    with Run(tmp_path / "run.sqlite", replay=True), pytest.raises(RecordingError) as raised:
+        ask(Variable(["b", "a"]))
+    assert "at another place" in str(raised.value)
+    with Run(tmp_path / "run.sqlite", replay=True):
+        assert ask(Variable(["a", "b"])).data == ["a", "b"]
+        assert lm("once").text == "once"
+        with pytest.raises(RecordingError, match=r"given: +once more than 1 time\n"):
+            lm("once")
 
 
 def test_a_stream_that_is_read_has_the_place_of_its_reader(tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pullback.errors import ModelError
+from pullback.errors import ArgumentError, ModelError
 from pullback.tape import Function, Variable
 from pullback.text import chat, join
 from pullback.text.lm import (
@@ -106,6 +106,17 @@ def test_everything_is_there_and_nothing_of_it_is_markup(tmp_path):
         assert what in page, what
     assert ("a", "href", "#call-1") in reader.attributes
     assert ("details", "id", "call-1") in reader.attributes
+
+
+def test_a_note_of_a_program_takes_no_name_that_the_page_reads(tmp_path):
+    with Run(tmp_path / "run.sqlite") as run:
+        for name in ("search", "graph:loss", "plan", "program", "damaged"):
+            with pytest.raises(ArgumentError, match="this name"):
+                run.note(name, "mine")
+        run.note("mine", "said")
+    with Journal(tmp_path / "run.sqlite") as journal:
+        assert journal.notes() == {"mine": "said"}
+        render_run(journal)
 
 
 def test_an_empty_run_and_a_long_graph(tmp_path):

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -101,7 +102,7 @@ class Account:
         self._spent: Counter[str] = Counter()
         self._began: float | None = None
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self.id, self._process = uuid.uuid4().hex, os.getpid()
         self._held: set[_Held] = set()
         self._waiting: list[_Held] = []
 

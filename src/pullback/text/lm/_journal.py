@@ -20,7 +20,7 @@ from pullback.text.lm._completion import Call, Completion, ModelSummary
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
 from pullback.text.lm._salvage import BROKEN, connect, rows_of
-from pullback.text.lm._secrets import scrub
+from pullback.text.lm._secrets import scrub, writable
 
 __all__ = ["MEMORY", "Journal"]
 
@@ -266,7 +266,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         An entry without an answer is to be asked for, with its key. Where there is none, it is
         made; or None is given, if ``make`` is False.
         """
-        digest, where = request.digest(model), "/".join(map(str, place()))
+        digest, where = request.digest(model), here()
         with self._lock:
             # Arrival decides only among requests that are equal and at one place. Operations,
             # items, batches and epochs have places of their own; tasks that a program starts itself
@@ -320,7 +320,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def note(self, name: str, value: Any) -> None:
         """Keep plain JSON by a name, in place of what that name had."""
-        text = scrub(canonical(value))
+        name, text = writable(name), scrub(canonical(value))
         statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
         self._execute(statement, name, text, digest_of([name, text]))
 
@@ -339,10 +339,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _write(self, call: Call) -> Call:
         """Write a call, new or changed, without keys; gives it as it is written."""
         values = (
-            call.digest, call.place, call.occurrence, scrub(call.model),
+            call.digest, call.place, call.occurrence, writable(call.model),
             scrub(canonical(call.request)), call.key, call.begun, call.ended,
             None if call.answer is None else scrub(canonical(call.answer.to_dict())),
-            None if call.failure is None else scrub(call.failure),
+            None if call.failure is None else writable(call.failure),
         )  # fmt: skip
         checksum = digest_of(values)
         cursor = self._execute(_WRITE, call.id or None, *values, checksum)
@@ -362,6 +362,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             )  # fmt: skip
         except (ValueError, PullbackError) as error:
             raise self._corrupt(f"call {number}: {error}") from None
+
+
+def here() -> str:
+    """The place in the program that this is in, as a journal writes it."""
+    return writable("/".join(map(str, place())))
 
 
 def _is_whole(name: str, text: str, checksum: str) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare.split("\n", 1)[1].removesuffix("```").strip()
     try:
-        value = json.loads(bare, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(bare, **_STRICT)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
             f"The model did not write JSON as {what}.",
@@ -83,13 +84,26 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    """Refuse NaN and infinities: Python reads them, and JSON, which a journal is, has none."""
+    """Refuse NaN and infinities, which Python reads and JSON, and so a journal, does not have."""
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _number(digits: str) -> float:
+    """Refuse what is too large for a float: Python reads it as an infinity."""
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:40]} is beyond all floats")
+    return number
+
+
+_STRICT: Any = {
+    "object_pairs_hook": _object, "parse_constant": _constant, "parse_float": _number,
+}  # fmt: skip
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, those inside of others left out."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+    decoder = json.JSONDecoder(**_STRICT)
     place = text.find("{")
     while place >= 0:
         try:

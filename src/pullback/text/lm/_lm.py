@@ -116,7 +116,11 @@ class LM(ABC):
         return self._way(request, self.stream_answer)
 
     def _way(self, request: Request, answer: Ask) -> AsyncIterator[Chunk]:
-        """Through the steps that are in force here, those of a run around that of a budget."""
+        """Through the steps that are in force here, that of a budget around those of a run.
+
+        So what the journal answers counts as it did when it was paid for: a training that goes on
+        or is replayed meets its budget where it would have met it.
+        """
         ask: Ask = partial(self._pieces, answer)
         if not self.wraps:
             hold, run, began = bound.get(None), active(), entered.get()
@@ -126,8 +130,8 @@ class LM(ABC):
                     "answer and no budget holds.",
                     given=self.model, mend="Let what asks end inside of the run.",
                 )  # fmt: skip
-            steps = [] if hold is None else [hold(self)]
-            steps += [] if run is None else run.steps(self)
+            steps = [] if run is None else run.steps(self)
+            steps += [] if hold is None else [hold(self)]
             for step in steps:
                 ask = partial(_through, step, ask)
         return ask(request)

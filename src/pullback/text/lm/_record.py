@@ -16,7 +16,7 @@ from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
 from pullback.text.lm._account import may_be_billed
 from pullback.text.lm._completion import Chunk, Completion, Usage
-from pullback.text.lm._journal import MEMORY, Journal
+from pullback.text.lm._journal import MEMORY, Journal, here
 from pullback.text.lm._lm import LM, Ask, Wrapper, hand_on
 from pullback.text.lm._openai import idempotency_key
 from pullback.text.lm._request import Request
@@ -120,11 +120,19 @@ def mismatch(journal: Journal, request: Request, model: str) -> RecordingError:
     """The error for a request that a journal does not hold: how it differs from the nearest."""
     calls = journal.calls()
     digest = request.digest(model)
-    equal = sum(call.digest == digest for call in calls)
-    if equal:
+    equal = [call.place for call in calls if call.digest == digest]
+    where = here()
+    if count := equal.count(where):
         return RecordingError(
             "The request is in the journal, but was asked more often than there.",
-            given=f"once more than {equal} times", expected=f"{journal.path}",
+            given=f"once more than {count} time{'s' * (count > 1)}", expected=f"{journal.path}",
+        )  # fmt: skip
+    if equal:
+        return RecordingError(
+            "The journal has this request at another place of the program.",
+            given=f"asked at {where or 'the start'}",
+            expected=f"at {', '.join(each or 'the start' for each in equal[:3])} of {journal.path}",
+            mend="Run the program that was recorded, on the same items in their order.",
         )  # fmt: skip
     asked = _lines({"model": model, "request": request.written()})
     recorded = [_lines({"model": call.model, "request": call.request}) for call in calls]
@@ -155,10 +163,10 @@ def _lines(value: Any) -> list[str]:
 class Cached(Wrapper):
     """Give equal requests one answer, which is paid for once, also by other processes later.
 
-    Equal means the same model, messages, options, schema and tools. Of equal requests at the same
-    time one is sent. An answer from the cache used nothing: its usage is zero and its metadata
-    says what the first one used. One that could not be used is kept no longer. Ask without a cache
-    where several samples are wanted.
+    Equal means the same model, messages, options, schema and tools. Of equal requests of a process
+    at the same time one is sent; two processes at the same time may each send it. An answer from
+    the cache used nothing: its usage is zero and its metadata says what the first one used. One
+    that could not be used is kept no longer. Ask without a cache where several samples are wanted.
 
     Arguments:
         inner: the model.

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pullback.errors import ArgumentError, BudgetError, ReplyError
@@ -21,11 +21,14 @@ from pullback.text.lm._lm import LM, Ask, Step, activate, active, bound, entered
 from pullback.text.lm._record import Record, Replay
 from pullback.text.lm._request import Request
 from pullback.text.lm._steps import Budget, most_of, spent_by
-from pullback.text.prices import price_of
+from pullback.text.prices import Price, price_of
 
 __all__ = ["Plan", "Run", "current_run"]
 
 
+# The names of what is noted here, and read when the run goes on, is shown or is replayed.
+_OWN = ("plan", "search", "program", "damaged", "prices")
+_GRAPH = "graph:"
 ENDING = 5.0  # seconds for calls that are cancelled to say so
 ENOUGH = 8  # proposals: after fewer, the best of them is as likely luck as a better text
 
@@ -150,9 +153,14 @@ def remark(proposals: int) -> str:
 
 def within_budget(account: Account | None) -> AbstractContextManager[Any]:
     """Hold every model that is asked inside to an account, also one that no `Budget` wraps."""
-    if account is None:
+    run = current_run()
+    if account is None or (run is not None and run.account is account):  # which holds them itself
         return nullcontext()
-    return setting(bound, lambda lm: Budget(lm, account).step)
+    # What a budget of the run further in would say of the longest answer is said further out.
+    longest = None
+    if run is not None and run.account is not None and {"tokens", "cost"} & set(account.limits):
+        longest = run.max_output_tokens
+    return setting(bound, lambda lm: Budget(lm, account, max_output_tokens=longest).step)
 
 
 @checked
@@ -206,7 +214,7 @@ class Run:
         self.described: list[str] = []
         self.replays = replay
         self._patience = patience
-        self._max_output_tokens = max_output_tokens
+        self.max_output_tokens = max_output_tokens
         self.watch = watch
         self._changed = threading.Condition()
         self._answers: set[Future[Completion]] = set()
@@ -214,10 +222,12 @@ class Run:
         calls = self.journal.calls()
         self.before = [call for call in calls if call.answer is not None]
         self.in_doubt = [call for call in calls if call.answer is None]
+        noted = self.journal.notes().get("prices", {})
+        self._prices = {name: Price(**price) for name, price in noted.items()}
         if account is not None and not replay:
             account.add(Spending(self.journal.damaged))  # they were paid; how much, nobody knows
             for call in calls:
-                price = price_of(call.model)
+                price = self._prices.get(call.model) or price_of(call.model)
                 most = most_of(call.request, price, otherwise=max_output_tokens or 0)
                 account.add(spent_by(call.answer, most, price))
 
@@ -260,11 +270,16 @@ class Run:
         if self.replays:
             replay = Replay(self.journal, model=lm.model)
             return [lambda request, ask: in_one(replay.answer, request), self._counted]
+        if lm.price is not None and self._prices.get(lm.model) != lm.price:
+            # A run that goes on counts what is in doubt before the program has made this model.
+            with self._changed:
+                self._prices[lm.model] = lm.price
+                self._note("prices", {name: asdict(each) for name, each in self._prices.items()})
         # The journal stands before the budget: an answer that is known reserves nothing.
         steps: list[Step] = [Record(lm, self.journal).step, self._counted]
         if self.account is None:
             return steps
-        held = Budget(lm, self.account, max_output_tokens=self._max_output_tokens)
+        held = Budget(lm, self.account, max_output_tokens=self.max_output_tokens)
         return [held.step, *steps]
 
     async def keep(self, answer: Coroutine[Any, Any, Completion]) -> Completion:
@@ -320,7 +335,19 @@ class Run:
         )
 
     def note(self, name: str, value: Any) -> None:
-        """Keep plain JSON in the journal; one that is replayed stays as it is."""
+        """Keep plain JSON in the journal, by a name that is not the run's own.
+
+        A journal that is replayed stays as it is.
+
+        Raises:
+            ArgumentError: what the run keeps itself has this name.
+        """
+        if name in _OWN or name.startswith(_GRAPH):
+            raise ArgumentError("What the run itself keeps has this name.", given=repr(name),
+                                expected=f"none of {', '.join(_OWN)} and {_GRAPH}...")  # fmt: skip
+        self._note(name, value)
+
+    def _note(self, name: str, value: Any) -> None:
         if not self.replays:
             self.journal.note(name, value)
 
@@ -331,7 +358,7 @@ class Run:
         """
         self.plans.append(plan)
         self.described.append(plan.describe(self.account, self.paid + self.recorded))
-        self.note("plan", self.described)
+        self._note("plan", self.described)
         if self.watch is not None:
             self.watch(self)
 
@@ -342,7 +369,11 @@ class Run:
             roots: Variables with a history, or gradient edges.
             name: one graph is kept for each.
         """
-        self.note(f"graph:{name}", graph.to_json(roots))
+        self._note(f"{_GRAPH}{name}", graph.to_json(roots))
+
+    def keep_search(self, found: Mapping[str, Any]) -> None:
+        """Keep what a search found, to be drawn: its steps, its texts, and why it stopped."""
+        self._note("search", found)
 
 
 def current_run() -> Run | None:

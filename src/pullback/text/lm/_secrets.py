@@ -7,7 +7,7 @@ from typing import Any
 from pullback.internal._arguments import checked
 from pullback.internal._secrets import mask_secrets, names_secret
 
-__all__ = ["is_secret", "keep_secret", "masked", "scrub"]
+__all__ = ["is_secret", "keep_secret", "masked", "scrub", "writable"]
 
 _MARK = "[key]"
 _PUBLIC = {  # what the pages of local servers tell everybody to pass; words that answers may hold
@@ -23,13 +23,15 @@ _secrets: set[str] = set()
 def keep_secret(secret: str) -> None:
     """Never write this text into a journal, an error or a page; as JSON would write it neither.
 
-    What follows a scheme is kept too: of ``Bearer KEY`` also ``KEY`` alone.
+    Nor as JSON in a text of JSON would. What follows a scheme is kept too: of ``Bearer KEY`` also
+    ``KEY`` alone.
     """
     for part in {secret, secret.rpartition(" ")[2]}:
         if len(part) >= 6 and part.lower() not in _PUBLIC:  # shorter ones would tear ordinary words
-            _secrets.update(
-                {part, *(json.dumps(part, ensure_ascii=e)[1:-1] for e in (True, False))}
-            )
+            forms = {part}
+            for _ in range(3):  # a graph is JSON in that of a note, and may hold tools' arguments
+                forms |= {json.dumps(f, ensure_ascii=e)[1:-1] for f in forms for e in (True, False)}
+            _secrets.update(forms)
 
 
 @checked
@@ -38,6 +40,11 @@ def scrub(text: str) -> str:
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, _MARK)
     return text
+
+
+def writable(text: str) -> str:
+    """A text without any of the secrets, that a file can hold: half a character as JSON has it."""
+    return scrub(text).encode("utf-8", "backslashreplace").decode()
 
 
 def is_secret(name: str) -> bool:

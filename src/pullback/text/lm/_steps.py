@@ -184,7 +184,8 @@ def spent_by(answer: Completion | None, most: Spending, price: Price | None) -> 
 
 
 def _bytes(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    # Half a character counts three bytes, as does the mark that is sent in its place.
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 class Budget(Wrapper):

@@ -277,13 +277,14 @@ class Pareto:
         check_plan(plan, account_of(None))
         program, start = self.program, self.program.candidate
         result = None
-        try:
-            with tolerate(self.max_failures):
+        with tolerate(self.max_failures) as failures:
+            try:
                 result = self._search(start)
-            self.stopped = f"{program.evaluations} evaluations are done"
-        except BudgetError as error:
-            self.stopped = f"the budget is used up: {error.what}"
+                self.stopped = f"{program.evaluations} evaluations are done"
+            except BudgetError as error:
+                self.stopped = f"the budget is used up: {error.what}"
         self.stopped += f"; {program.proposals} proposals{remark(program.proposals)}"
+        self.stopped += f"; {failures}" if failures.causes else ""
         program.load(self._chosen(start))
         return result
 

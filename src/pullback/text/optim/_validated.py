@@ -11,8 +11,10 @@ from typing import Any
 from pullback.errors import ArgumentError, ArgumentTypeError, ProgramError
 from pullback.internal._arguments import Amount, Count, checked, reading
 from pullback.internal._text import shown
+from pullback.tape import Variable
 from pullback.text._evaluation import finite
 from pullback.text._failure import tolerating
+from pullback.text.lm._json import digest_of
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
 
@@ -39,6 +41,13 @@ class Outcome:
     after: float | None
     reason: str
     comparison: Comparison | None = None
+
+
+def read_outcome(value: Mapping[str, Any]) -> Outcome:
+    """What `dataclasses.asdict` gave of one."""
+    fields = dict(value)
+    found: Any = fields.pop("comparison")
+    return Outcome(**fields, comparison=None if found is None else Comparison(**found))
 
 
 @checked
@@ -228,10 +237,10 @@ class Validated(Optimizer):
             for key, scores in self._known.items()
         }
         return {"optimizer": self.optimizer.state_dict(), "known": known, "start": self._start,
-                "looked": self.looked, "risked": self.risked}  # fmt: skip
+                "looked": self.looked, "risked": self.risked, "items": self._items()}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave."""
+        """Take what `state_dict` gave; no score of other items, in another order, is taken."""
         with reading("state of a Validated", state):
             known = {
                 key: {int(number): _score(score) for number, score in scores.items()}
@@ -244,7 +253,24 @@ class Validated(Optimizer):
             raise ArgumentError("The state of a Validated lacks the score of an item.",
                                 given=shown(known))  # fmt: skip
         self.optimizer.load_state_dict(inner)
+        if state.get("items", self._items()) != self._items():
+            known = {}  # else proposals would be compared with scores of items that are not theirs
         self._known, self._start, self.looked, self.risked = known, start, looked, risked
+
+    def _items(self) -> str | None:
+        """What tells the items and their order apart, as far as they are plain data."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, Variable):
+                return value.data
+            return vars(value) if hasattr(value, "__dict__") else type(value).__qualname__
+
+        samples = getattr(self.measure, "samples", None)
+        try:
+            written = None if samples is None else json.dumps(list(samples), default=plain)
+        except (TypeError, ValueError, RecursionError):  # keys or circles that JSON has not
+            return None
+        return written and digest_of(written)
 
     def _scores(self, numbers: Sequence[int] | None = None) -> list[float]:
         """The score of each item, or of these, with the texts as they are."""

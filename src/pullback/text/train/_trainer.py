@@ -21,11 +21,11 @@ from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
 from pullback.text._measure import traced
 from pullback.text._module import Module, write_json
-from pullback.text.lm import Account, Plan, current_run
+from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._optimizer import Optimizer
-from pullback.text.optim._validated import Outcome
+from pullback.text.optim._validated import Outcome, read_outcome
 from pullback.text.train._data import DataLoader
 
 __all__ = ["Result", "Trainer"]
@@ -82,7 +82,7 @@ class Trainer:
         budget: what may be spent, as an `Account` or a number of calls: every model that is asked
             is held to it, proposals count too. That of the `Run` under way if None.
         max_failures: how many answers of models may fail before the run ends: a count, or a share
-            of all. Until then each scores 0 and says why.
+            of all as of `tolerate`. Until then each scores 0 and says why.
         progress: whether a line a step is shown, with what it has cost so far.
 
     Raises:
@@ -200,18 +200,14 @@ class _Run:
 
     def epochs(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.save()  # what ends in the first epoch goes on from here
-        result, limit = self.result, self.trainer.max_epochs
+        result = self.result
         try:
-            while self.epoch < limit:
+            while not (over := self._over()):  # which a run that goes on may be already
                 with at("epoch", self.epoch):
                     self._epoch(train, validation)
                 self.epoch += 1
                 self.save()
-                if self.trainer.patience is not None and self.since >= self.trainer.patience:
-                    result.stopped = f"no better score for {self.since} epochs"
-                    break
-            else:
-                result.stopped = f"{limit} epochs are done"
+            result.stopped = over
         except BudgetError as error:
             result.stopped = f"the budget is used up: {error.what}"
         finally:
@@ -223,6 +219,13 @@ class _Run:
         except BudgetError:  # where there is no room for it, there is no figure
             result.stopped += ", before the final split was measured"
         self._tell_run()
+
+    def _over(self) -> str:
+        """Why no further epoch is run, in words; empty where one is."""
+        patience, limit = self.trainer.patience, self.trainer.max_epochs
+        if patience is not None and self.since >= patience:
+            return f"no better score for {self.since} epochs"
+        return f"{limit} epochs are done" if self.epoch >= limit else ""
 
     def _epoch(self, train: DataLoader, validation: Iterable[Any] | None) -> None:
         self.module.train()
@@ -264,7 +267,7 @@ class _Run:
             if isinstance(before, str)
         ]
         steps = [asdict(outcome) for outcome in self.result.outcomes]
-        run.note("search", {"steps": steps, "texts": texts, "stopped": str(self.result)})
+        run.keep_search({"steps": steps, "texts": texts, "stopped": str(self.result)})
 
     def _propose(self) -> str:
         """One step of the optimizer, which is a proposal; what became of it, in words."""
@@ -294,6 +297,9 @@ class _Run:
             "best": None if self.best is None else list(self.best),
             "since": self.since,
             "history": self.result.history,
+            "proposals": self.result.proposals,
+            "outcomes": list(map(asdict, self.result.outcomes)),
+            "account": self.account and self.account.id,
         }
         write_json(folder / "checkpoint.json", state)
 
@@ -310,9 +316,13 @@ class _Run:
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.epoch, self.since = int(state["epoch"]), int(state["since"])
                 self.result.history = list(state["history"])
+                self.result.proposals = int(state.get("proposals", 0))
+                self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
         except BaseException:
             self.module.load_state_dict(before)
             raise
+        if self.account is not None and self.account.id != state.get("account"):
+            self.account.add(Spending(proposals=self.result.proposals))  # which it has not counted
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

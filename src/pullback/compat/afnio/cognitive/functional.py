@@ -13,7 +13,7 @@ from pullback.internal._arguments import checked
 from pullback.tape._variable import data_of, roles_of
 from pullback.text._chat import Call, Chat, read_conversation
 from pullback.text._critic import current_critic
-from pullback.text._evaluation import Evaluator, Judge, Total, ask_judge
+from pullback.text._evaluation import Evaluator, Judge, ask_judge, in_one
 
 __all__ = [
     "add",
@@ -171,8 +171,9 @@ def lm_judge_evaluator(
 
     score, explanation = _over_batch(ask, {**given, **(inputs or {})}, "judgement")
     if isinstance(prediction._data, list):
-        explanation = text.join("\n", list(explanation))
-        score = Total.apply(lambda scores: _reduced(scores, reduction_fn), *score)
+        score, explanation = in_one(
+            score, explanation, lambda scores: _reduced(scores, reduction_fn)
+        )
     return adopt_pair(score, explanation)
 
 
@@ -217,5 +218,5 @@ def _passes(success_fn: Success) -> Callable[[float], bool]:
     return lambda score: score >= 1 if success_fn is None else bool(success_fn([score]))
 
 
-def _reduced(scores: list[Any], reduction_fn: Reduction) -> float:
+def _reduced(scores: Any, reduction_fn: Reduction) -> float:
     return (reduction_fn or fmean)(scores)
