@@ -91,6 +91,27 @@ def test_in_place_activation_after_a_view() -> None:
     assert ("0", "backward") in {(key.name, key.direction) for key in totals[0]}
 
 
+class Views(nn.Module):
+    """Returns a view of what else it returns, or of what it keeps."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.layer, self.keeps = nn.Linear(4, 6), keeps
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.hidden = self.layer(x).tanh()
+        return self.hidden * 2 if self.keeps else self.hidden, self.hidden.view(-1, 2, 3)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_view_that_nobody_uses_has_no_gradient(keeps: bool) -> None:
+    model = Views(keeps)
+    with Tracker(model) as tracker:
+        model(torch.randn(3, 4))[0].square().sum().backward()
+    backward = {key.name for key in tracker.totals() if key.direction == "backward"}
+    assert backward == {"layer", "(root)[0]"}  # that of the base was given to "(root)[1]"
+
+
 def test_inputs_and_parameters_keep_their_flags_and_gradients() -> None:
     model, x = sequential(), torch.ones(2, 5)
     with Tracker(model):

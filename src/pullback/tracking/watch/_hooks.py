@@ -46,7 +46,7 @@ ROOT = "(root)"
 class _GradientHook:
     """Measures the gradient of one tensor, under each name that the tensor was returned by."""
 
-    __slots__ = ("names", "order", "store", "taken")
+    __slots__ = ("changes", "names", "order", "store", "taken", "version")
 
     def __init__(self, store: Store, names: list[Seen], order: int) -> None:
         self.store = store
@@ -58,14 +58,20 @@ class _GradientHook:
         self.taken = True
         self._measure(gradient)
 
-    def of_base(self, gradient: torch.Tensor) -> None:
-        """The gradient of the tensor that the value is a view of, if the view's never came.
+    def follow_base(self, values: torch.Tensor, base: torch.Tensor) -> None:
+        """Look at the gradient of the tensor that the value is a view of, too.
 
         An operation in place on a view takes the view's node out of the graph, and hooks with
         it; the node of its base stays. A linear layer's output is such a view, and an in-place
         activation after it is common.
         """
-        if not self.taken:
+        self.changes, self.version = values.detach(), version_of(values)
+        self.changes.data = values.new_empty(0)  # it shares the count of changes, and no memory
+        base.register_hook(self._of_base)
+
+    def _of_base(self, gradient: torch.Tensor) -> None:
+        # A view that nothing changed and whose gradient never came has none: another used the base.
+        if not self.taken and version_of(self.changes) != self.version:
             self._measure(gradient)
         self.taken = False
 
@@ -163,7 +169,7 @@ class Sightings:
                 self._leaves.append(handle)
             base = _own_base(values, inputs)
             if base is not None:
-                base.register_hook(hook.of_base)
+                hook.follow_base(values, base)
 
 
 def _gone() -> None:
