@@ -67,6 +67,19 @@ def test_gradients_of_parameters_are_without_the_loss_scale():
         tracker.update_ratios()
 
 
+def test_a_tangent_has_no_loss_scale():
+    model, x = nn.Linear(3, 3), torch.ones(1, 3)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", 1024.0)
+    with Tracker(model, scaler=scaler) as tracker:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        _, tangent = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+        tracker.step()
+    assert tracker.total("(root)", "tangent").scale == pytest.approx(rms(tangent))
+    assert tracker.total("(root)", "backward").scale == 1.0
+
+
 def test_parameters_follow_names_and_cadence_and_their_optimizer():
     model = sequential()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -325,15 +338,18 @@ def test_sinks(tmp_path):
 
 def test_a_step_in_parts_is_one_point():
     net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))  # more than a store's buffer holds
-    writer = Writer()
+    writer, run = Writer(), Writer()
     counted = []
     writer.add_scalar = lambda tag, value, step: counted.append((tag, step))
-    with Tracker(net, sinks=[TensorBoard(writer)]) as tracker:
+    with Tracker(net, sinks=[TensorBoard(writer), WeightsAndBiases(run)]) as tracker:
         for _ in range(2):
-            for _ in range(3):  # microbatches
-                net(torch.ones(1, 2)).sum().backward()
+            for scale in (1.0, 10.0, 100.0):  # microbatches
+                net(scale * torch.ones(1, 2)).sum().backward()
             tracker.step()
     assert len(counted) == len(set(counted)) == 2 * 4 * len(tracker.totals())
+    assert [values["pullback/step"] for values in run.logged] == [0, 1]
+    scale = tracker.total("0").scale  # the two steps are alike
+    assert [values["0/forward/scale"] for values in run.logged] == pytest.approx([scale, scale])
 
 
 def test_sinks_whose_package_is_missing(tmp_path, monkeypatch):

@@ -211,8 +211,9 @@ class Store:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        # The loss scale was taken before from what an optimizer holds.
-        factor = self._factor(device) if key.order and key.source == "module" else 1.0
+        # The loss scale was taken before from what an optimizer holds, and is in no tangent.
+        scaled = key.direction == "backward" and key.source == "module"
+        factor = self._factor(device) if scaled else 1.0
         measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
         self.measures.take(values, factor, self._append(key, place, (device, index)), place)
