@@ -303,6 +303,9 @@ class Log:
             self.first_nonfinite = Observation(key, place, Statistics.from_row(rows[index]))
 
     def _add_frame(self, place: Place, layout: bytes, points: np.ndarray) -> None:
+        if self._frames and self._frames[-1][0] == place:  # a moment that arrives in parts
+            _, layout_before, points_before = self._frames.pop()
+            layout, points = layout_before + layout, np.concatenate([points_before, points])
         layout = self._layouts.setdefault(layout, layout)
         self._dropped += len(self._frames) == self._frames.maxlen
         self._frames.append((place, layout, points))

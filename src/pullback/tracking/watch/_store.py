@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -76,6 +76,9 @@ class Store:
         self.closed = False
         self.touched = False  # whether anything happened in this step, measured or not
         self.ended = False  # an optimizer ended the last step
+        self._enders: WeakSet[Any] = WeakSet()  # the optimizers that stepped at its end
+        self._before = Place(0, 0), False  # where the last step ended, and whether it is measured
+        self._late = False  # the optimizer that steps now belongs to it
         self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
@@ -122,7 +125,7 @@ class Store:
             number = self._calls.get((name, recomputed), 0)
             self._calls[name, recomputed] = number + 1
             key = Key(name, number, recomputed=recomputed, phase=self.phase)
-            seen = key, Place(self.step, self.microbatch)
+            seen = key, self._now
             self._write(values, *seen, first)
         return seen
 
@@ -144,18 +147,38 @@ class Store:
                 self._write(values, *own, first)
                 first = first or own
 
-    def observe_as(self, values: torch.Tensor, key: Key) -> None:
-        """Measure what has a key of its own, such as what an optimizer holds."""
-        if self.active:
+    def begin_update(self, by: Any) -> None:
+        """Note that an optimizer is about to step what is measured.
+
+        Where nothing happened since another one ended a step, it belongs to that step too; if it
+        has ended it itself, this is a step in which no module is called.
+        """
+        self._late = not self.touched and bool(self._enders) and by not in self._enders
+        self.touched = self.touched or not self._late
+
+    @property
+    def moment_of_update(self) -> Place | None:
+        """When an optimizer steps, or nothing if that step is not measured."""
+        place, active = self._before if self._late else (self._now, self.active)
+        return place if active and not self.closed else None
+
+    @property
+    def _now(self) -> Place:
+        return Place(self.step, self.microbatch)
+
+    def observe_update(self, values: torch.Tensor, key: Key) -> None:
+        """Measure what an optimizer holds or does."""
+        place = self.moment_of_update
+        if place is not None:
             with self._lock:
-                self._write(values, key, Place(self.step, self.microbatch))
+                self._write(values, key, place)
 
     def observe_factor(self, values: torch.Tensor, key: Key) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
         if self.active and values.is_floating_point():
             with self._lock:
-                key, place = key._replace(phase=self.phase), Place(self.step, self.microbatch)
-                self.measures.take(values, 1.0, key, place, self.measures.blocks)
+                key = key._replace(phase=self.phase)
+                self.measures.take(values, 1.0, key, self._now, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
@@ -164,10 +187,13 @@ class Store:
         none of them falls between the steps that are measured.
         """
         if not self.touched:
+            self._enders.update(() if by is None else (by,))
             return
         self.flush()
         with self._lock:
             self.between()
+            self._before = self._now, self.active
+            self._enders = WeakSet(() if by is None else (by,))
             self.step += 1
             self.microbatch = 0
             self.inside = False
