@@ -129,6 +129,15 @@ def test_a_history_is_a_ring_of_four_bytes_a_point() -> None:
     assert series.points.scale.tolist() == [1.0] * 20
 
 
+def test_a_moment_that_comes_in_parts_takes_one_place_of_the_history() -> None:
+    model = nn.Linear(3, 3)
+    with Tracker(model, history=12) as tracker:
+        for _ in range(5):
+            sum(model(torch.ones(1, 3)).sum() for _ in range(4)).backward()
+            tracker.step()
+    assert [len(each.points) for each in tracker.run().series] == [12, 12]
+
+
 def test_a_buffer_that_runs_full_loses_nothing() -> None:
     model = nn.Sequential(*(nn.Identity() for _ in range(700)))
     with Tracker(model) as tracker:

@@ -18,7 +18,6 @@ elements that are not finite the share of zeros is not kept: it says nothing the
 import warnings
 from collections import deque
 from dataclasses import dataclass, field, fields
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -155,11 +154,18 @@ class Series:
         key: which tensor.
         total: all that was ever measured of it, merged.
         points: its moments, as many as the history still holds.
+        dropped: how many moments it no longer holds.
     """
 
     key: Key
     total: Statistics
     points: Points
+    dropped: int = 0
+
+    @property
+    def moments(self) -> int:
+        """How many there were."""
+        return len(self.points) + self.dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,6 @@ class Run:
         predecessors: the tensors measured just before that one, oldest first, each with its scale
             (root mean square).
         every: the cadence it was recorded at, in steps.
-        dropped: how many moments the history no longer holds.
         skipped: tensors that could not be measured, with the reason.
         truncated: the file that the run was read from ends in the middle of a line.
         title: the model, or the program, that was tracked.
@@ -185,12 +190,16 @@ class Run:
     first_nonfinite: Observation | None = None
     predecessors: tuple[tuple[Key, float], ...] = ()
     every: int = 1
-    dropped: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     truncated: bool = False
     title: str = "model"
     noise: tuple[QuantisationNoise, ...] = ()
     advice: str = ""
+
+    @property
+    def dropped(self) -> int:
+        """How many moments the history no longer holds."""
+        return max((series.dropped for series in self.series), default=0)
 
 
 class Log:
@@ -207,10 +216,10 @@ class Log:
         self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self.sinks: list[Sink] = []
         self.measured: dict[Key, deque[tuple[Place, dict[str, np.ndarray]]]] = {}
-        self._dropped = 0
         self._latest: tuple[list[tuple[Key, Place]], np.ndarray, Measured] = ([], np.empty(0), {})
         self._numbers: dict[Key, int] = {}
         self._rows = np.tile(_NOTHING, (16, 1))
+        self._moments = np.zeros(16, np.int64)  # of each tensor, held or not
         self._frames: deque[tuple[Place, bytes, np.ndarray]] = deque(maxlen=limit)
         self._layouts: dict[bytes, bytes] = {}
 
@@ -232,16 +241,19 @@ class Log:
     def add_points(self, identities: list[tuple[Key, Place]], points: np.ndarray) -> np.ndarray:
         """Take in moments alone; give the number of each one's tensor."""
         numbers = np.fromiter((self._number(key) for key, _ in identities), np.int32)
-        moments = groupby(range(len(points)), key=lambda index: identities[index][1])
-        for place, indices in moments:
-            chosen = list(indices)
+        np.add.at(self._moments, numbers, 1)
+        moments: dict[Place, list[int]] = {}
+        for index, (_, place) in enumerate(identities):
+            moments.setdefault(place, []).append(index)
+        for place, chosen in moments.items():
             self._add_frame(place, numbers[chosen].tobytes(), points[chosen])
         return numbers
 
-    def set_total(self, key: Key, total: Statistics) -> None:
-        """Say what all that was measured of a tensor is, merged."""
+    def set_total(self, key: Key, total: Statistics, dropped: int = 0) -> None:
+        """Say what all that was measured of a tensor is, merged, and how many moments are gone."""
         number = self._number(key)  # which may make room for it
         self._rows[number] = total.to_row()
+        self._moments[number] += dropped
 
     def latest(self) -> list[Observation]:
         """The rows that were taken in last, in the order of execution, in full."""
@@ -260,9 +272,12 @@ class Log:
         points, at = self._points(), np.zeros(0, np.int64)
         none = decode_points(at, at, np.zeros((0, 4), np.uint8))
         totals = self.totals().items()
-        series = (Series(key, total, points.get(n, none)) for n, (key, total) in enumerate(totals))
+        series = []
+        for number, (key, total) in enumerate(totals):
+            held = points.get(number, none)
+            series.append(Series(key, total, held, int(self._moments[number]) - len(held)))
         before = () if self.first_nonfinite is None else tuple(self.predecessors)
-        return Run(tuple(series), self.first_nonfinite, before, dropped=self._dropped, **told)
+        return Run(tuple(series), self.first_nonfinite, before, **told)
 
     @property
     def nbytes(self) -> int:
@@ -281,6 +296,7 @@ class Log:
         number = self._numbers.setdefault(key, len(self._numbers))
         if number == len(self._rows):
             self._rows = np.concatenate([self._rows, np.tile(_NOTHING, (number, 1))])
+            self._moments = np.concatenate([self._moments, np.zeros_like(self._moments)])
         return number
 
     def _merge(self, numbers: np.ndarray, rows: np.ndarray) -> None:
@@ -307,7 +323,6 @@ class Log:
             _, layout_before, points_before = self._frames.pop()
             layout, points = layout_before + layout, np.concatenate([points_before, points])
         layout = self._layouts.setdefault(layout, layout)
-        self._dropped += len(self._frames) == self._frames.maxlen
         self._frames.append((place, layout, points))
         if len(self._layouts) > 2 * len(self._frames) + 2:
             self._layouts = {layout: layout for _, layout, _ in self._frames}
