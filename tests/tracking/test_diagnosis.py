@@ -121,11 +121,12 @@ def test_the_first_step_is_not_told_where_moments_are_gone(tmp_path: Path) -> No
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     trackers = []
     for history in (5, 100):
-        with Tracker(model, history=history) as tracker:
+        with Tracker(model, history=history, jsonl=tmp_path / "live.jsonl") as tracker:
             for step in range(30):
                 model(torch.full((2, 3), math.nan if step in {3, 28} else 1.0))
                 tracker.step()
         trackers.append(tracker)
+        assert read_run(tmp_path / "live.jsonl").dropped == 0  # it has every step
     for tracker, later in zip(trackers, (None, 3), strict=True):
         tracker.to_jsonl(tmp_path / "run.jsonl")
         for run in (tracker.run(), read_run(tmp_path / "run.jsonl")):

@@ -249,11 +249,11 @@ class Log:
             self._add_frame(place, numbers[chosen].tobytes(), points[chosen])
         return numbers
 
-    def set_total(self, key: Key, total: Statistics, dropped: int = 0) -> None:
-        """Say what all that was measured of a tensor is, merged, and how many moments are gone."""
+    def set_total(self, key: Key, total: Statistics, moments: int) -> None:
+        """Say what all that was measured of a tensor is, merged, and at how many moments."""
         number = self._number(key)  # which may make room for it
         self._rows[number] = total.to_row()
-        self._moments[number] += dropped
+        self._moments[number] = max(self._moments[number], moments)
 
     def latest(self) -> list[Observation]:
         """The rows that were taken in last, in the order of execution, in full."""
