@@ -280,6 +280,11 @@ class Log:
         return Run(tuple(series), self.first_nonfinite, before, **told)
 
     @property
+    def moments(self) -> int:
+        """How many moments of all tensors were taken in."""
+        return int(self._moments.sum())
+
+    @property
     def nbytes(self) -> int:
         """How many bytes the ring holds now."""
         points = sum(points.nbytes for _, _, points in self._frames)
