@@ -52,7 +52,7 @@ def test_a_gradient_belongs_to_the_microbatch_of_its_value() -> None:
         losses[1].backward()
         seen = [
             (one.key.direction, one.place.microbatch)
-            for one in (tracker._store.flush(), tracker.latest())[1]
+            for one in tracker.latest()
             if one.key.name == "0"
         ]
     assert seen == [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]
@@ -145,6 +145,20 @@ def test_a_buffer_that_runs_full_loses_nothing() -> None:
     totals = tracker.totals()
     assert len(totals) == 1402
     assert {total.count for total in totals.values()} == {2}
+    assert [each.key for each in tracker.latest()] == list(totals)
+
+
+def test_the_latest_step_is_whole_though_it_was_read_before_its_end() -> None:
+    model = sequential()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model) as tracker:
+        for step in range(2):
+            loss = model(torch.randn(2, 5)).sum()
+            assert {each.key.direction for each in tracker.latest()} == {"forward"}
+            loss.backward()
+            optimizer.step()
+            assert [each.key for each in tracker.latest()] == list(tracker.totals())
+            assert {each.place.step for each in tracker.latest()} == {step}
 
 
 def test_two_optimizers_end_one_step() -> None:

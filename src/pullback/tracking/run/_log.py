@@ -143,6 +143,7 @@ Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 """What statistics of one's own made of rows, by name."""
 
 PREDECESSORS = 5
+PARTS = 32  # of a step that is kept in full, each of a buffer's rows at most: 20 MB in all
 _NOTHING = Statistics(0).to_row()
 
 
@@ -216,7 +217,10 @@ class Log:
         self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self.sinks: list[Sink] = []
         self.measured: dict[Key, deque[tuple[Place, dict[str, np.ndarray]]]] = {}
-        self._latest: tuple[list[tuple[Key, Place]], np.ndarray, Measured] = ([], np.empty(0), {})
+        # What was taken in of the last step, and in how many parts a step is kept at most.
+        self._latest: deque[tuple[list[tuple[Key, Place]], np.ndarray, Measured]]
+        self._latest = deque(maxlen=PARTS)
+        self._step = -1
         self._numbers: dict[Key, int] = {}
         self._rows = np.tile(_NOTHING, (16, 1))
         self._moments = np.zeros(16, np.int64)  # of each tensor, held or not
@@ -227,14 +231,18 @@ class Log:
         self, identities: list[tuple[Key, Place]], rows: np.ndarray, measured: Measured
     ) -> None:
         """Take in rows in the order of their execution, and hand them on."""
-        self._latest = identities, rows, measured
+        step = max(place.step for _, place in identities)
+        if step != self._step:
+            self._latest.clear()
+        self._step = step
+        self._latest.append((identities, rows, measured))
         self._look_for_nonfinite(identities, rows)
         self._merge(self.add_points(identities, encode_points(rows)), rows)
         for (key, place), found in measured.items():
             kept = self.measured.setdefault(key, deque(maxlen=self._frames.maxlen))
             kept.append((place, found))
         if self.sinks:
-            observations = self.latest()
+            observations = _observations(identities, rows, measured)
             for sink in list(self.sinks):
                 self._hand(sink, observations)
 
@@ -256,12 +264,8 @@ class Log:
         self._moments[number] = max(self._moments[number], moments)
 
     def latest(self) -> list[Observation]:
-        """The rows that were taken in last, in the order of execution, in full."""
-        identities, rows, measured = self._latest
-        return [
-            Observation(key, place, Statistics.from_row(row), measured.get((key, place), {}))
-            for (key, place), row in zip(identities, rows, strict=True)
-        ]
+        """What was taken in of the last step, in the order of execution, in full."""
+        return [each for part in self._latest for each in _observations(*part)]
 
     def totals(self) -> dict[Key, Statistics]:
         """The merged statistics of every tensor, in the order of first appearance."""
@@ -348,6 +352,15 @@ class Log:
             int(number): decode_points(steps[group], batches[group], points[group])
             for number, group in zip(found, groups, strict=True)
         }
+
+
+def _observations(
+    identities: list[tuple[Key, Place]], rows: np.ndarray, measured: Measured
+) -> list[Observation]:
+    return [
+        Observation(key, place, Statistics.from_row(row), measured.get((key, place), {}))
+        for (key, place), row in zip(identities, rows, strict=True)
+    ]
 
 
 def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key, Statistics]:

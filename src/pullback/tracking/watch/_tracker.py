@@ -197,7 +197,11 @@ class Tracker(Recorder):
         return self._log.nbytes
 
     def latest(self) -> list[Observation]:
-        """What the last flushed step measured, in the order of execution, in full."""
+        """What was measured of the last step, in the order of execution, in full.
+
+        Of a step with more than 8,192 tensors at all of its moments, it is the last ones.
+        """
+        self._store.flush()
         return self._log.latest()
 
     def totals(self) -> dict[Key, Statistics]:
