@@ -280,3 +280,21 @@ def test_a_model_that_holds_what_an_earlier_forward_gave():
     last = model.last
     assert "relu" in annotate(model, x)
     assert model.last is last
+
+
+class Halves(nn.Module):
+    """Uses one half of what a layer gives; of the other, the value alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x):
+        used, other = self.layer(x).chunk(2, -1)
+        return used * 2 + other.detach()
+
+
+def test_a_part_without_a_gradient():
+    text = quietly(Halves(), torch.randn(3, 4), cotangent=torch.ones(3, 3))
+    assert scales_of(text, "getitem")[1] == "2.0"
+    assert scales_of(text, "getitem_1")[1] == "n/a"

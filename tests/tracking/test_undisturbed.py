@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -110,6 +111,41 @@ def test_a_view_that_nobody_uses_has_no_gradient(keeps: bool) -> None:
         model(torch.randn(3, 4))[0].square().sum().backward()
     backward = {key.name for key in tracker.totals() if key.direction == "backward"}
     assert backward == {"layer", "(root)[0]"}  # that of the base was given to "(root)[1]"
+
+
+class Parts(nn.Module):
+    """Returns what one node of torch's graph gives, as heads of mean and variance do."""
+
+    def __init__(self, split: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.split = nn.Linear(4, 6), split
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.split(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "split", [lambda y: y.chunk(2, -1), torch.unbind, torch.linalg.qr, lambda y: y.split(1)]
+)
+def test_a_part_that_nobody_uses_ends_no_training(split: Callable[[torch.Tensor], Any]) -> None:
+    model, x = Parts(split), torch.randn(5, 4)
+    model(x)[0].sum().backward()
+    expected = model.layer.weight.grad.clone()
+    model.zero_grad()
+    with Tracker(model) as tracker:
+        model(x)[0].sum().backward()
+    assert torch.equal(model.layer.weight.grad, expected)
+    backward = {key.name for key in tracker.totals() if key.direction == "backward"}
+    assert backward == {"layer", "(root)[0]"}
+
+
+def test_a_part_that_nobody_uses_of_compiled_code() -> None:
+    torch._dynamo.reset()
+    model = Views(False)
+    compiled = torch.compile(model, backend="aot_eager")
+    with Tracker(model) as tracker:
+        compiled(torch.randn(3, 4))[0].square().sum().backward()
+    assert tracker.total("layer", "backward").count == 18
 
 
 def test_inputs_and_parameters_keep_their_flags_and_gradients() -> None:

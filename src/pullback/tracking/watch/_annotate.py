@@ -177,8 +177,9 @@ class _ScalesInterpreter(fx.Interpreter):
         pair: list[float | None] = [self.measure(value.detach()), None]
         self.scales[n.name] = pair
 
-        def see(gradient: Tensor) -> None:
-            pair[1] = self.measure(gradient.detach())
+        def see(gradient: Tensor | None) -> None:
+            if gradient is not None:  # as that of one half of a chunk may be
+                pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
             value.register_hook(see)

@@ -54,9 +54,11 @@ class _GradientHook:
         self.order = order
         self.taken = False
 
-    def __call__(self, gradient: torch.Tensor) -> None:
-        self.taken = True
-        self._measure(gradient)
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        # Of a node with several outputs, as those of chunk, torch hands on what got none, too.
+        if gradient is not None:
+            self.taken = True
+            self._measure(gradient)
 
     def follow_base(self, values: torch.Tensor, base: torch.Tensor) -> None:
         """Look at the gradient of the tensor that the value is a view of, too.
@@ -69,9 +71,10 @@ class _GradientHook:
         self.changes.data = values.new_empty(0)  # it shares the count of changes, and no memory
         base.register_hook(self._of_base)
 
-    def _of_base(self, gradient: torch.Tensor) -> None:
+    def _of_base(self, gradient: torch.Tensor | None) -> None:
         # A view that nothing changed and whose gradient never came has none: another used the base.
-        if not self.taken and version_of(self.changes) != self.version:
+        changed = version_of(self.changes) != self.version
+        if gradient is not None and changed and not self.taken:
             self._measure(gradient)
         self.taken = False
 

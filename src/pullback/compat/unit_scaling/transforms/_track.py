@@ -62,13 +62,13 @@ class Metrics:
         self.fwd = self.from_tensor(fwd_tensor)
         self.bwd: Metrics.Data | None = None
 
-    def set_bwd(self, bwd_tensor: Tensor) -> None:
+    def set_bwd(self, bwd_tensor: Tensor | None) -> None:
         """Record the gradient's metrics.
 
         Arguments:
-            bwd_tensor: the gradient.
+            bwd_tensor: the gradient, or ``None`` where there is none.
         """
-        self.bwd = self.from_tensor(bwd_tensor)
+        self.bwd = None if bwd_tensor is None else self.from_tensor(bwd_tensor)
 
     def __str__(self) -> str:
         return f"fwd: {self.fwd}, bwd: {self.bwd}"
