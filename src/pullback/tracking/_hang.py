@@ -78,6 +78,11 @@ class Hung:
         vars(module).setdefault(_REDUCE, MethodType(_reduce_plainly, module))
 
     @property
+    def module(self) -> nn.Module | None:
+        """What it hangs on, as long as that is there."""
+        return self._module()
+
+    @property
     def is_lost(self) -> bool:
         """Whether somebody else has removed it."""
         hooks = self._handle.hooks_dict_ref()
@@ -86,7 +91,7 @@ class Hung:
     def remove(self) -> None:
         """Take it off; with the last one the module is as it was."""
         self._handle.remove()
-        module = self._module()
+        module = self.module
         if module is not None and not any(map(_is_ours, forward_hooks_of(module))):
             vars(module).pop(_REDUCE, None)
 

@@ -25,7 +25,8 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._hooks import ROOT, Attachment, FunctionWatch, Names, choose_by
+from pullback.tracking.watch._functions import FunctionWatch
+from pullback.tracking.watch._hooks import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
