@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tests.tracking.models import sequential
+from tests.tracking.models import Around, sequential
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
@@ -53,6 +53,31 @@ def test_parameters_at_each_step():
     ratio = tracker.update_ratios()["0.weight"]
     assert ratio == pytest.approx(rms(updates) / rms(values))
     assert "0.weight[update]" in tracker.table()
+
+
+def test_parameters_around_other_tensors_are_named():
+    model = nn.Linear(3, 3)
+    model.weight = nn.Parameter(Around(model.weight.detach()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Tracker(model, parameters=True, blocks=2) as tracker:  # it read at address zero
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        model(torch.ones(1, 3)).detach()
+    ours = {"weight", "weight (gradient)", "weight[update]", "weight[momentum_buffer]"}
+    assert ours <= set(tracker.skipped)
+    assert "Around" in tracker.skipped["weight"]
+    assert tracker.total("bias", "backward").mean == 1.0
+
+
+def test_sparse_gradients_are_named_and_values_are_there():
+    model = nn.Embedding(4, 3, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model, parameters=True) as tracker:
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+    assert set(tracker.skipped) == {"weight (gradient)"}
+    assert tracker.total("weight").count == tracker.total("weight[update]").count == 12
 
 
 def test_gradients_of_parameters_are_without_the_loss_scale():

@@ -29,7 +29,7 @@ from pullback.tracking._hang import Hook, Hung, Overlay
 from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
-from pullback.tracking.measure._dispatch import check_measurable
+from pullback.tracking.measure._dispatch import PLAIN, check_measurable
 from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
@@ -77,13 +77,10 @@ class _GradientHook:
     def _measure(self, gradient: torch.Tensor) -> None:
         if self.store.closed:
             return
-        if type(gradient) in _PLAIN:
+        if type(gradient) in PLAIN:
             self.store.follow(gradient, self.names, self.order)
         if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
             gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
-
-
-_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 class Sightings:
@@ -107,7 +104,7 @@ class Sightings:
 
     def takes(self, values: torch.Tensor, name: str) -> bool:
         """Whether a value can be measured; what cannot is named among the skipped."""
-        if type(values) not in _PLAIN:
+        if type(values) not in PLAIN:
             self.store.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
             return False
         try:
@@ -338,7 +335,8 @@ class Attachment:
             return None
         if self._store.measures.blocks:
             for key, values in factors_of(module, name, inputs):
-                self._store.observe_factor(values, key)
+                if self.sightings.takes(values, key.name):
+                    self._store.observe_factor(values, key)
         return self.sightings.take(output, name, inputs)
 
     def _trace(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:

@@ -90,4 +90,4 @@ class ParameterWatch:
         try:
             self._store.observe_update(values, key)
         except UnsupportedError as refusal:
-            self._store.skipped[name] = refusal.what
+            self._store.skipped[f"{name} (gradient)" if order else name] = refusal.what

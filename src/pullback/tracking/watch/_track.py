@@ -20,7 +20,7 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import check_counts, checked
-from pullback.internal.torch import current_graph_task_id, declare_ordered
+from pullback.internal.torch import FakeTensor, current_graph_task_id, declare_ordered
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import Backend, check_measurable
 from pullback.tracking.measure._layout import Direction
@@ -360,7 +360,8 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         >>> record.total("forward").mean_abs, record.total("backward").mean
         (2.0, 2.0)
     """
-    if not torch.compiler.is_compiling():  # there, the operator checks when it runs
+    # Where nothing is computed yet, the operator checks when it runs.
+    if not torch.compiler.is_compiling() and not isinstance(values, FakeTensor):
         check_measurable(values)
     return pass_through(values, record.store.handle, record.name)
 
