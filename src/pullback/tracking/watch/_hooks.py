@@ -22,6 +22,7 @@ from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import (
     base_of,
     disable_torch_function,
+    never_compile,
     peek_interpreter_stack,
     version_of,
 )
@@ -81,6 +82,11 @@ class _GradientHook:
             self.store.follow(gradient, self.names, self.order)
         if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
             gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
+
+
+# A whole step that is compiled runs its backward pass with Dynamo looking on.
+never_compile(_GradientHook.__call__)
+never_compile(_GradientHook._of_base)
 
 
 class Sightings:

@@ -20,7 +20,12 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import check_counts, checked
-from pullback.internal.torch import FakeTensor, current_graph_task_id, declare_ordered
+from pullback.internal.torch import (
+    FakeTensor,
+    current_graph_task_id,
+    declare_ordered,
+    run_eagerly,
+)
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import Backend, check_measurable
 from pullback.tracking.measure._layout import Direction
@@ -266,6 +271,9 @@ class Recorder:
             sink.finish(self.run())
         except RecordingError as error:  # a full disk does not end somebody's training
             warnings.warn(f"The end of the run is not written: {error}", stacklevel=2)
+
+
+run_eagerly(Recorder.step, "A step that ends is measured outside of graphs.")
 
 
 @checked
