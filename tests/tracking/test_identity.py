@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pullback.tracking import Key, Tracker
+from pullback.tracking.watch import _store
 
 
 def test_tied_modules_number_their_calls() -> None:
@@ -104,6 +105,27 @@ def test_a_retained_graph_is_visited_twice() -> None:
         loss.backward()
     totals = tracker.totals()
     assert totals[Key("0", 0, "backward", 1)] == totals[Key("0", 0, "backward", 1, visit=1)]
+
+
+def test_visits_are_counted_over_many_microbatches() -> None:
+    model = nn.Linear(3, 2)
+    with Tracker(model) as tracker:
+        outputs = [model(torch.randn(1, 3)) for _ in range(100)]  # an episode, say
+        sum(output[:, 0].sum() for output in outputs).backward(retain_graph=True)
+        sum(2 * output[:, 1].sum() for output in outputs).backward()
+    for visit in (0, 1):
+        found = tracker.total("(root)", "backward", visit=visit)
+        assert (found.count, found.mean) == (200, 0.5 * (visit + 1))
+
+
+def test_what_visits_are_counted_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_store, "VISITS", 10)
+    model = sequential().eval()
+    with Tracker(model) as tracker:
+        for _ in range(20):
+            model(torch.randn(1, 5))
+        assert sum(map(len, tracker._store._visits.values())) <= 10
+    assert tracker.total("0").count == 20 * 7
 
 
 def test_a_container_shares_the_row_of_its_last_module() -> None:

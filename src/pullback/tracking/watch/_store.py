@@ -35,7 +35,7 @@ _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
-PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
+VISITS = 1 << 16  # tensors whose visits are counted: earlier graphs are hardly alive
 
 Seen = tuple[Key, Place] | None
 """Which value was measured, and when, as its gradient has to know; nothing where none was."""
@@ -91,6 +91,7 @@ class Store:
         self._waiting: list[tuple[Key, Place, torch.device, int]] = []
         self._calls: dict[tuple[str, bool], int] = {}
         self._visits: dict[Place, dict[Key, int]] = {}
+        self._visited = 0  # how many tensors are in it
         self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
@@ -200,6 +201,7 @@ class Store:
             self.touched, self.ended = False, True
             self._calls.clear()
             self._visits.clear()
+            self._visited = 0
             self._seen_roots.clear()
             self._rounds.end(by)
             self.active = self._rounds.number % self.every == 0
@@ -246,13 +248,12 @@ class Store:
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where
-        if place not in self._visits:
-            while len(self._visits) >= PLACES:  # evaluation goes on without the end of a step
-                del self._visits[next(iter(self._visits))]
-            self._visits[place] = {}
-        visits = self._visits[place]
+        visits = self._visits.setdefault(place, {})
         visit = visits.get(key, 0)
         visits[key] = visit + 1
+        self._visited += not visit
+        while self._visited > VISITS:  # evaluation goes on without the end of a step
+            self._visited -= len(self._visits.pop(next(iter(self._visits))))
         key = key._replace(visit=visit) if visit else key
         self._waiting.append((key, place, *where))
         return key
