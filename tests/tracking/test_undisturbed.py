@@ -67,6 +67,19 @@ def test_what_torch_traces_is_no_pass() -> None:
     assert tracker.total("0").count == model[0](x).numel()
 
 
+untold = pytest.mark.skipif(torch.__version__ < "2.9", reason="an export is a compilation there")
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=untold)])
+def test_what_is_exported_meanwhile_is_the_model_alone(strict: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(5, 3), nn.Tanh()), torch.ones(2, 5)
+    with Tracker(model, functions="linear") as tracker:
+        program = torch.export.export(model, (x,), strict=strict)
+        assert not tracker.totals()
+    assert "pullback_tracking" not in str(program.graph)
+    assert torch.equal(program.module()(x), model(x))
+
+
 def test_outputs_are_the_very_objects() -> None:
     model, seen = sequential(), []
     model[0].register_forward_hook(lambda m, i, o: seen.append(o))

@@ -18,6 +18,7 @@ from torch import nn
 
 from pullback.internal.torch import (
     forward_hooks_of,
+    is_known_to_export,
     never_compile,
     remove_forward_hook,
     without_forward_hooks,
@@ -42,7 +43,10 @@ class Hook:
 
     def __call__(self, module: nn.Module, *given: Any) -> Any:
         if torch.compiler.is_compiling():
-            return None if self.compiled is None else self.compiled(module, *given)
+            # What is exported runs where nobody tracks, and where this package need not be.
+            exported = not torch.compiler.is_dynamo_compiling() or is_known_to_export()
+            idle = self.compiled is None or exported
+            return None if idle else self.compiled(module, *given)
         return self.eager(module, *given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
