@@ -45,8 +45,9 @@ class Hook:
         if torch.compiler.is_compiling():
             # What is exported runs where nobody tracks, and where this package need not be.
             exported = not torch.compiler.is_dynamo_compiling() or is_known_to_export()
-            idle = self.compiled is None or exported
-            return None if idle else self.compiled(module, *given)
+            if self.compiled is None or exported:
+                return None
+            return self.compiled(module, *given)
         return self.eager(module, *given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
