@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
-from pullback.internal.torch import BatchNormalisation, pytree
+from pullback.internal.torch import BatchNormalisation, base_of, pytree, version_of
 from pullback.tensor._random import replaying, states
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
@@ -168,6 +168,7 @@ class _ScalesInterpreter(fx.Interpreter):
         # For each node, by name: the scale of its value and of its gradient.
         self.scales: dict[str, list[float | None]] = {}
         self.leaves: dict[str, Tensor] = {}
+        self.shown: list[Tensor] = []
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node and record the scale of what it gives, later its gradient's."""
@@ -183,7 +184,24 @@ class _ScalesInterpreter(fx.Interpreter):
 
         if value.requires_grad:
             value.register_hook(see)
+            base = base_of(value)
+            own = base is not None and all(base is not each for each in self.shown)
+            if own and not base.is_leaf and base.numel() == value.numel():
+                self._see_base(value, base, pair, see)
+        self.shown.append(value)
         return value
+
+    def _see_base(
+        self, value: Tensor, base: Tensor, pair: list[float | None], see: Callable[..., None]
+    ) -> None:
+        """See the gradient of a view's base where a change in place takes the view's node away."""
+        alike, version = value.detach(), version_of(value)
+
+        def see_base(gradient: Tensor | None) -> None:
+            if pair[1] is None and version_of(alike) != version:
+                see(gradient)
+
+        base.register_hook(see_base)
 
     def fetch_attr(self, target: str) -> Any:
         """Return an attribute; a parameter as a leaf of its own, so that the model sees nothing."""
