@@ -160,3 +160,15 @@ def test_a_part_without_a_gradient():
     assert None in backward
     assert any(each is not None and each.mean_abs == 2 for each in backward)
     assert "<- n/a" in us.analyse_module(Halves(), x, torch.ones(3, 3), syntax_highlight=False)
+
+
+def test_a_view_that_is_changed_in_place_has_its_gradient():
+    found = []
+    for inplace in (False, True):  # a layer of three dimensions gives a view
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=inplace), nn.Linear(6, 2))
+        model = us.track_scales(plain)
+        model(torch.randn(2, 3, 4)).sum().backward()
+        found.append([each.bwd for each in metrics_of(model).values()])
+    assert None not in found[1]
+    assert found[0] == found[1]

@@ -4,7 +4,7 @@ import copy
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
@@ -18,7 +18,7 @@ from pullback.tensor._random import replaying, states
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["annotate", "annotate_graph", "scale_text", "trace_deeply"]
+__all__ = ["annotate", "annotate_graph", "hook_gradient", "scale_text", "trace_deeply"]
 
 Statistic = Literal["scale", "std"]
 
@@ -155,6 +155,32 @@ def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
             node.type = known.get(name)
 
 
+def hook_gradient(value: Tensor, see: Callable[[Tensor], None], others: Sequence[Tensor]) -> None:
+    """Call a function with the gradient of a value, if one comes.
+
+    A change in place takes a view's node out of the graph, and hooks with it; the node of its
+    base stays, and is looked at unless the base is itself one of the others.
+    """
+    came, alike, version = False, value.detach(), version_of(value)
+
+    def of_value(gradient: Tensor | None) -> None:  # None of one half of a chunk, for one
+        nonlocal came
+        if gradient is not None:
+            came = True
+            see(gradient)
+
+    def of_base(gradient: Tensor | None) -> None:
+        if gradient is not None and not came and version_of(alike) != version:
+            see(gradient)
+
+    value.register_hook(of_value)
+    base = base_of(value)
+    if base is None or base.is_leaf or base.numel() != value.numel():
+        return
+    if all(base is not each for each in others):
+        base.register_hook(of_base)
+
+
 class _ScalesInterpreter(fx.Interpreter):
     """Runs a graph and records the scale of each floating value and of its gradient.
 
@@ -178,30 +204,13 @@ class _ScalesInterpreter(fx.Interpreter):
         pair: list[float | None] = [self.measure(value.detach()), None]
         self.scales[n.name] = pair
 
-        def see(gradient: Tensor | None) -> None:
-            if gradient is not None:  # as that of one half of a chunk may be
-                pair[1] = self.measure(gradient.detach())
+        def see(gradient: Tensor) -> None:
+            pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
-            value.register_hook(see)
-            base = base_of(value)
-            own = base is not None and all(base is not each for each in self.shown)
-            if own and not base.is_leaf and base.numel() == value.numel():
-                self._see_base(value, base, pair, see)
+            hook_gradient(value, see, self.shown)
         self.shown.append(value)
         return value
-
-    def _see_base(
-        self, value: Tensor, base: Tensor, pair: list[float | None], see: Callable[..., None]
-    ) -> None:
-        """See the gradient of a view's base where a change in place takes the view's node away."""
-        alike, version = value.detach(), version_of(value)
-
-        def see_base(gradient: Tensor | None) -> None:
-            if pair[1] is None and version_of(alike) != version:
-                see(gradient)
-
-        base.register_hook(see_base)
 
     def fetch_attr(self, target: str) -> Any:
         """Return an attribute; a parameter as a leaf of its own, so that the model sees nothing."""

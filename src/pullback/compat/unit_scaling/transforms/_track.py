@@ -15,6 +15,7 @@ from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_strided, widen
 from pullback.internal._arguments import checked
+from pullback.tracking.watch._annotate import hook_gradient
 
 __all__ = [
     "Metrics",
@@ -62,13 +63,13 @@ class Metrics:
         self.fwd = self.from_tensor(fwd_tensor)
         self.bwd: Metrics.Data | None = None
 
-    def set_bwd(self, bwd_tensor: Tensor | None) -> None:
+    def set_bwd(self, bwd_tensor: Tensor) -> None:
         """Record the gradient's metrics.
 
         Arguments:
-            bwd_tensor: the gradient, or ``None`` where there is none.
+            bwd_tensor: the gradient.
         """
-        self.bwd = None if bwd_tensor is None else self.from_tensor(bwd_tensor)
+        self.bwd = self.from_tensor(bwd_tensor)
 
     def __str__(self) -> str:
         return f"fwd: {self.fwd}, bwd: {self.bwd}"
@@ -250,7 +251,10 @@ class _Tracking:
 
         def run(*args: Any) -> Any:
             self.graph = graph_module.graph
-            return interpreter.run(*args)
+            interpreter.shown = []  # of an earlier call nothing is kept
+            result = interpreter.run(*args)
+            interpreter.shown = []
+            return result
 
         return run
 
@@ -275,6 +279,10 @@ def _clean(name: str) -> str:
 class _MetricsInterpreter(fx.Interpreter):
     """Records metrics by tensor hooks: nothing is inserted or copied but the leaves' views."""
 
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shown: list[Tensor] = []
+
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         floating = isinstance(value, Tensor) and value.is_floating_point()
@@ -289,5 +297,6 @@ class _MetricsInterpreter(fx.Interpreter):
         if value.is_leaf:  # no hook stays on a parameter; an input may be changed in place
             parameter = isinstance(value, nn.Parameter)
             value = value.view_as(value) if parameter else value.clone()
-        value.register_hook(metrics.set_bwd)
+        hook_gradient(value, metrics.set_bwd, self.shown)
+        self.shown.append(value)
         return value
