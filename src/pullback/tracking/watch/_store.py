@@ -248,15 +248,22 @@ class Store:
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where
+        visit = self._count_visit(key, place)
+        key = key._replace(visit=visit) if visit else key
+        self._waiting.append((key, place, *where))
+        return key
+
+    def _count_visit(self, key: Key, place: Place) -> int:
+        """How often a tensor was measured before; a value never was, whose calls are numbered."""
+        if not (key.order or key.recomputed or key.source != "module"):
+            return 0
         visits = self._visits.setdefault(place, {})
         visit = visits.get(key, 0)
         visits[key] = visit + 1
         self._visited += not visit
-        while self._visited > VISITS:  # evaluation goes on without the end of a step
+        while self._visited > VISITS:  # a step may never end
             self._visited -= len(self._visits.pop(next(iter(self._visits))))
-        key = key._replace(visit=visit) if visit else key
-        self._waiting.append((key, place, *where))
-        return key
+        return visit
 
     def _reserve(self, device: torch.device) -> int:
         if device not in self._rows:
