@@ -139,3 +139,36 @@ def test_what_has_no_metrics_is_refused_by_name():
         with pytest.raises(ArgumentTypeError):
             use("no graph")
     assert us.Metrics(torch.tensor([1, 2])).fwd.mean_abs == 1.5
+
+
+class Halves(nn.Module):
+    """Uses one half of what a layer gives; of the other, the value alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x):
+        used, other = self.layer(x).chunk(2, -1)
+        return used * 2 + other.detach()
+
+
+def test_a_part_without_a_gradient():
+    model, x = us.track_scales(Halves()), torch.randn(3, 4)
+    model(x).sum().backward()
+    backward = [each.bwd for name, each in metrics_of(model).items()]
+    assert None in backward
+    assert any(each is not None and each.mean_abs == 2 for each in backward)
+    assert "<- n/a" in us.analyse_module(Halves(), x, torch.ones(3, 3), syntax_highlight=False)
+
+
+def test_a_view_that_is_changed_in_place_has_its_gradient():
+    found = []
+    for inplace in (False, True):  # a layer of three dimensions gives a view
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=inplace), nn.Linear(6, 2))
+        model = us.track_scales(plain)
+        model(torch.randn(2, 3, 4)).sum().backward()
+        found.append([each.bwd for each in metrics_of(model).values()])
+    assert None not in found[1]
+    assert found[0] == found[1]

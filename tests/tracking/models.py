@@ -6,6 +6,30 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
+
+
+class Around(torch.Tensor):
+    """A tensor around another one, as a DTensor is: it has no elements of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Around":
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        def bare(given: Any) -> Any:
+            return given.inner if isinstance(given, Around) else given
+
+        result = func(*tree_map(bare, args), **tree_map(bare, kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.mm:
+            return result  # a layer gives plain tensors
+        return tree_map(lambda each: cls(each) if isinstance(each, torch.Tensor) else each, result)
 
 
 def sequential() -> nn.Sequential:

@@ -280,3 +280,40 @@ def test_a_model_that_holds_what_an_earlier_forward_gave():
     last = model.last
     assert "relu" in annotate(model, x)
     assert model.last is last
+
+
+class Halves(nn.Module):
+    """Uses one half of what a layer gives; of the other, the value alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x):
+        used, other = self.layer(x).chunk(2, -1)
+        return used * 2 + other.detach()
+
+
+def test_a_part_without_a_gradient():
+    text = quietly(Halves(), torch.randn(3, 4), cotangent=torch.ones(3, 3))
+    assert scales_of(text, "getitem")[1] == "2.0"
+    assert scales_of(text, "getitem_1")[1] == "n/a"
+
+
+class InPlace(nn.Module):
+    """Changes what a layer of three dimensions gives, which is a view."""
+
+    def __init__(self, inplace):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.inplace = nn.Linear(4, 6), nn.Linear(6, 2), inplace
+
+    def forward(self, x):
+        return self.second(functional.relu(self.first(x), inplace=self.inplace))
+
+
+def test_a_view_that_is_changed_in_place_has_its_gradient():
+    x = torch.randn(2, 3, 4)
+    found = [scales_of(quietly(InPlace(inplace), x), "linear") for inplace in (False, True)]
+    assert found[0] == found[1]
+    assert found[0][1] != "n/a"

@@ -1,11 +1,13 @@
 """Statistics of blocks: dominated scales, underflow, what would lose less, and the advice."""
 
+import functools
 import math
 
 import pytest
 import torch
 from tests.tracking.models import sequential
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.tracking import BlockErrors, Tracker, read_run, simulate_format
@@ -16,6 +18,7 @@ from pullback.tracking.formats import (
     round_values,
     signal_to_noise,
 )
+from pullback.tracking.formats._noise import measure_blocks
 
 
 def by_hand(values, number_format, rotation=None):
@@ -194,6 +197,44 @@ def test_a_uniform_model_keeps_nothing_and_one_without_layers_has_nothing_to_say
     with Tracker(nn.Tanh(), blocks=32) as tracker:
         pass
     assert "nothing to say" in str(tracker.advise_blocks())
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x, **how):
+        run = functools.partial(checkpoint, **how) if how else lambda part, x: part(x)
+        return self.second(run(self.first, x))
+
+
+@pytest.mark.parametrize("how", [{}, {"use_reentrant": False}, {"use_reentrant": True}])
+def test_the_advice_is_of_a_gradient_that_a_checkpoint_computes(how):
+    model, x = Checkpointed(), torch.randn(8, 32, requires_grad=True)
+    with Tracker(model, blocks="mxfp4") as tracker:
+        model(x, **how).square().sum().backward()
+    errors = tracker.advise_blocks().errors
+    assert len(errors) == 6
+    with torch.no_grad():
+        of_first = 2 * model(x) @ model.second.weight
+    expected = BlockErrors.from_sums(measure_blocks(of_first, find_format("MXFP4")))
+    assert errors["first", "gradient"].decibels == pytest.approx(expected.decibels, abs=1e-3)
+
+
+def test_the_advice_of_an_evaluation():
+    model = Checkpointed().eval()
+    with Tracker(model, blocks="mxfp4") as tracker, torch.no_grad():
+        model(torch.randn(8, 32))
+    assert {role for _, role in tracker.advise_blocks().errors} == {"activation", "weight"}
+
+
+def test_a_norm_of_two_dimensions_multiplies_no_matrices():
+    model = nn.Sequential(nn.LayerNorm((4, 32)), nn.RMSNorm((4, 32)), nn.Linear(32, 32))
+    with Tracker(model, blocks="mxfp4") as tracker:
+        model(torch.randn(8, 4, 32))
+    assert {module for module, _ in tracker.advise_blocks().errors} == {"2"}
 
 
 def test_without_blocks_it_says_how():

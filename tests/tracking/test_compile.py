@@ -1,5 +1,6 @@
 """Compiled models: no graph breaks, one graph, the numbers of eager code."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,3 +105,49 @@ def test_only_a_part_is_compiled() -> None:
     with Tracker(compiled) as tracker:
         train(compiled, 3)
     compare(plain, tracker)
+
+
+def steps_of(model: nn.Module, part: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One step of training, of which a part is compiled as its recipes say."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def end() -> None:
+        if part == "scaled":
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
+
+    ended = torch.compile(end, backend="aot_eager") if part == "optimizer" else end
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        (scaler.scale(loss) if part == "scaled" else loss).backward()
+        ended()
+        return loss.detach()
+
+    whole = part in {"whole", "scaled"}
+    run = torch.compile(step, backend="aot_eager") if whole else step
+    run.scaler = scaler if part == "scaled" else None  # type: ignore[attr-defined]
+    return run
+
+
+@looks_at_gradients
+@pytest.mark.filterwarnings("ignore:Profiler")
+@pytest.mark.parametrize("part", ["optimizer", "whole", "scaled"])
+def test_a_compiled_step(part: str) -> None:
+    losses, trackers = [], []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3)
+        step: Any = steps_of(model, part if compiled or part == "scaled" else "none")
+        data = [torch.randn(4, 5) for _ in range(4)]
+        with Tracker(model, parameters=True, scaler=step.scaler) as tracker:
+            losses.append([step(x).item() for x in data])
+        trackers.append(tracker)
+    assert losses[0] == pytest.approx(losses[1])
+    assert [each.steps for each in trackers] == [4, 4]
+    compare(*trackers)
+    assert trackers[1].total("weight[update]").count == 60

@@ -91,6 +91,63 @@ def test_saturated_layers() -> None:
     assert ("saturated", "3.0", "forward") in findings(model)
 
 
+class Priced(nn.Module):
+    """Returns its loss, as Hugging Face's models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
+        y = self.layer(x)
+        return {"loss": scale * (1 + 1e-3 * y.square().mean()), "y": y}
+
+
+@pytest.mark.parametrize("history", [1000, 10])
+@pytest.mark.parametrize("fall", [0.999, 0.9])
+def test_a_loss_is_no_layer(fall: float, history: int) -> None:
+    model = Priced()
+    with Tracker(model, history=history) as tracker:
+        for step in range(40):
+            model(torch.randn(4, 8), fall**step)["loss"].backward()
+            tracker.step()
+    loss = tracker.total("(root)[loss]")
+    assert loss.mean_abs > 0.9 * loss.max_abs or loss.max_abs > 8 * loss.min_abs
+    assert not [each for each in tracker.diagnose() if each.key.name == "(root)[loss]"]
+
+
+def test_the_first_step_is_not_told_where_moments_are_gone(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    trackers = []
+    for history in (5, 100):
+        with Tracker(model, history=history, jsonl=tmp_path / "live.jsonl") as tracker:
+            for step in range(30):
+                model(torch.full((2, 3), math.nan if step in {3, 28} else 1.0))
+                tracker.step()
+        trackers.append(tracker)
+        assert read_run(tmp_path / "live.jsonl").dropped == 0  # it has every step
+    for tracker, later in zip(trackers, (None, 3), strict=True):
+        tracker.to_jsonl(tmp_path / "run.jsonl")
+        for run in (tracker.run(), read_run(tmp_path / "run.jsonl")):
+            first, *others = diagnose(run)
+            assert first.step == 3
+            assert [each.step for each in others] == [later]  # it was said to be 28
+            assert run.dropped == (0 if later else 25)
+
+
+def test_what_stays_while_others_move_does_not_drift() -> None:
+    kept, *falling = model = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+    with Tracker(model) as tracker:
+        for step in range(30):
+            x = torch.randn(2, 4)
+            (kept(x).sum() + 0.8**step * sum(one(x).sum() for one in falling)).backward()
+            tracker.step()
+    assert (
+        not tracker.diagnose()
+    )  # "its scale shrank by 2^0.0, steadily", with a warning of numpy's
+
+
 def test_drifting_layers() -> None:
     model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
     for parameter in model.parameters():

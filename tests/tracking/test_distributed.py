@@ -51,8 +51,25 @@ def reduce_on_a_rank(rank: int, port: int, folder: str) -> None:
             model(data(rank, share)).square().sum().backward()
             merged = tracker.reduce()
         found[share] = {tuple(key): value.to_dict() for key, value in merged.items()}
+    reduce_and_go_on(rank)
     torch.save(found, f"{folder}/{rank}.pt")
     die_or_reduce(rank, folder)
+
+
+def reduce_and_go_on(rank: int) -> None:
+    model = make()
+    with Tracker(model) as tracker:
+        counts = []
+        for _ in range(2):
+            model(torch.ones(1 + rank, 5)).sum().backward()
+            tracker.step()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                counts.append((tracker.total("0").count, len(caught)))  # of this rank
+                tracker.reduce()
+                counts.append((tracker.total("0").count, len(caught)))
+    mine = 6 * (1 + rank)
+    assert counts == [(mine, 0), (18, 0), (2 * mine, 1), (36, 1)]
 
 
 def die_or_reduce(rank: int, folder: str) -> None:

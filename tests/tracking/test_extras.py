@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tests.tracking.models import sequential
+from tests.tracking.models import Around, sequential
 from torch import nn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
@@ -55,6 +55,31 @@ def test_parameters_at_each_step():
     assert "0.weight[update]" in tracker.table()
 
 
+def test_parameters_around_other_tensors_are_named():
+    model = nn.Linear(3, 3)
+    model.weight = nn.Parameter(Around(model.weight.detach()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Tracker(model, parameters=True, blocks=2) as tracker:  # it read at address zero
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        model(torch.ones(1, 3)).detach()
+    ours = {"weight", "weight (gradient)", "weight[update]", "weight[momentum_buffer]"}
+    assert ours <= set(tracker.skipped)
+    assert "Around" in tracker.skipped["weight"]
+    assert tracker.total("bias", "backward").mean == 1.0
+
+
+def test_sparse_gradients_are_named_and_values_are_there():
+    model = nn.Embedding(4, 3, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model, parameters=True) as tracker:
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+    assert set(tracker.skipped) == {"weight (gradient)"}
+    assert tracker.total("weight").count == tracker.total("weight[update]").count == 12
+
+
 def test_gradients_of_parameters_are_without_the_loss_scale():
     model = nn.Linear(3, 3)
     optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", 1024.0)
@@ -65,6 +90,19 @@ def test_gradients_of_parameters_are_without_the_loss_scale():
     assert tracker.total("weight", "backward").scale == 1.0
     with pytest.raises(UnsupportedError, match="updates"):
         tracker.update_ratios()
+
+
+def test_a_tangent_has_no_loss_scale():
+    model, x = nn.Linear(3, 3), torch.ones(1, 3)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", 1024.0)
+    with Tracker(model, scaler=scaler) as tracker:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        _, tangent = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+        tracker.step()
+    assert tracker.total("(root)", "tangent").scale == pytest.approx(rms(tangent))
+    assert tracker.total("(root)", "backward").scale == 1.0
 
 
 def test_parameters_follow_names_and_cadence_and_their_optimizer():
@@ -325,15 +363,18 @@ def test_sinks(tmp_path):
 
 def test_a_step_in_parts_is_one_point():
     net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))  # more than a store's buffer holds
-    writer = Writer()
+    writer, run = Writer(), Writer()
     counted = []
     writer.add_scalar = lambda tag, value, step: counted.append((tag, step))
-    with Tracker(net, sinks=[TensorBoard(writer)]) as tracker:
+    with Tracker(net, sinks=[TensorBoard(writer), WeightsAndBiases(run)]) as tracker:
         for _ in range(2):
-            for _ in range(3):  # microbatches
-                net(torch.ones(1, 2)).sum().backward()
+            for scale in (1.0, 10.0, 100.0):  # microbatches
+                net(scale * torch.ones(1, 2)).sum().backward()
             tracker.step()
     assert len(counted) == len(set(counted)) == 2 * 4 * len(tracker.totals())
+    assert [values["pullback/step"] for values in run.logged] == [0, 1]
+    scale = tracker.total("0").scale  # the two steps are alike
+    assert [values["0/forward/scale"] for values in run.logged] == pytest.approx([scale, scale])
 
 
 def test_sinks_whose_package_is_missing(tmp_path, monkeypatch):

@@ -108,6 +108,19 @@ def _raise(module: nn.Module, inputs: object) -> None:
     raise ValueError("half-way")
 
 
+def test_a_module_that_comes_while_it_is_watched_is_named() -> None:
+    model = sequential()
+    with Tracker(model, names=["0", "2", "4*"]) as tracker:
+        model(torch.ones(2, 5))
+        model[0] = nn.Linear(5, 7)
+        model.append(nn.Sequential(nn.Linear(7, 7)))
+        model(torch.ones(2, 5))
+    assert set(tracker.skipped) == {"0", "4", "4.0"}
+    assert "came while the model was watched" in tracker.skipped["0"]
+    assert tracker.total("0").count == 14
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
 def test_hooks_removed_by_somebody_else_are_named(tmp_path: Path) -> None:
     model = sequential()
     with Tracker(model, jsonl=tmp_path / "hooks.jsonl") as tracker:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pullback.tracking import Key, Tracker
+from pullback.tracking.watch import _store
 
 
 def test_tied_modules_number_their_calls() -> None:
@@ -52,7 +53,7 @@ def test_a_gradient_belongs_to_the_microbatch_of_its_value() -> None:
         losses[1].backward()
         seen = [
             (one.key.direction, one.place.microbatch)
-            for one in (tracker._store.flush(), tracker.latest())[1]
+            for one in tracker.latest()
             if one.key.name == "0"
         ]
     assert seen == [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]
@@ -106,6 +107,27 @@ def test_a_retained_graph_is_visited_twice() -> None:
     assert totals[Key("0", 0, "backward", 1)] == totals[Key("0", 0, "backward", 1, visit=1)]
 
 
+def test_visits_are_counted_over_many_microbatches() -> None:
+    model = nn.Linear(3, 2)
+    with Tracker(model) as tracker:
+        outputs = [model(torch.randn(1, 3)) for _ in range(100)]  # an episode, say
+        sum(output[:, 0].sum() for output in outputs).backward(retain_graph=True)
+        sum(2 * output[:, 1].sum() for output in outputs).backward()
+    for visit in (0, 1):
+        found = tracker.total("(root)", "backward", visit=visit)
+        assert (found.count, found.mean) == (200, 0.5 * (visit + 1))
+
+
+def test_what_visits_are_counted_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_store, "VISITS", 10)
+    model = sequential().eval()
+    with Tracker(model) as tracker:
+        for _ in range(20):
+            model(torch.randn(1, 5)).sum().backward()
+        assert 0 < sum(map(len, tracker._store._visits.values())) <= 10
+    assert tracker.total("0").count == 20 * 7
+
+
 def test_a_container_shares_the_row_of_its_last_module() -> None:
     model = sequential()
     with Tracker(model) as tracker:
@@ -129,6 +151,15 @@ def test_a_history_is_a_ring_of_four_bytes_a_point() -> None:
     assert series.points.scale.tolist() == [1.0] * 20
 
 
+def test_a_moment_that_comes_in_parts_takes_one_place_of_the_history() -> None:
+    model = nn.Linear(3, 3)
+    with Tracker(model, history=12) as tracker:
+        for _ in range(5):
+            sum(model(torch.ones(1, 3)).sum() for _ in range(4)).backward()
+            tracker.step()
+    assert [len(each.points) for each in tracker.run().series] == [12, 12]
+
+
 def test_a_buffer_that_runs_full_loses_nothing() -> None:
     model = nn.Sequential(*(nn.Identity() for _ in range(700)))
     with Tracker(model) as tracker:
@@ -136,6 +167,20 @@ def test_a_buffer_that_runs_full_loses_nothing() -> None:
     totals = tracker.totals()
     assert len(totals) == 1402
     assert {total.count for total in totals.values()} == {2}
+    assert [each.key for each in tracker.latest()] == list(totals)
+
+
+def test_the_latest_step_is_whole_though_it_was_read_before_its_end() -> None:
+    model = sequential()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model) as tracker:
+        for step in range(2):
+            loss = model(torch.randn(2, 5)).sum()
+            assert {each.key.direction for each in tracker.latest()} == {"forward"}
+            loss.backward()
+            optimizer.step()
+            assert [each.key for each in tracker.latest()] == list(tracker.totals())
+            assert {each.place.step for each in tracker.latest()} == {step}
 
 
 def test_two_optimizers_end_one_step() -> None:

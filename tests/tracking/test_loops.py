@@ -8,7 +8,7 @@ import torch
 from tests.tracking.models import HuggingFaceStyle, sequential
 from torch import nn
 
-from pullback.tracking import Statistics, Tracker
+from pullback.tracking import Key, Statistics, Tracker
 
 
 def test_a_model_that_returns_its_loss_in_a_dataclass() -> None:
@@ -114,6 +114,63 @@ def test_lightnings_loop() -> None:
         "net.3",
         "net.3.0",
     }
+
+
+def places(tracker: Tracker, name: str) -> list[int]:
+    (found,) = [each for each in tracker.run().series if each.key == Key(name, source="parameter")]
+    return found.points.steps.tolist()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_a_second_optimizer_does_belongs_to_the_step_of_the_first(every: int) -> None:
+    model = sequential()
+    optimizers = [
+        torch.optim.SGD(model[0].parameters(), 0.1),
+        torch.optim.Adam(model[2].parameters()),
+    ]
+    values = Statistics(0)
+    with Tracker(model, every=every, parameters=True) as tracker:
+        for step in range(7):
+            model(torch.randn(4, 5)).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            if step % every == 0:
+                values = values.merge(Statistics.of(model[2].weight))
+    assert tracker.steps == 7
+    for layer in ("0", "2"):
+        assert places(tracker, f"{layer}.weight") == list(range(0, 7, every))
+    assert tracker.total("2.weight") == values
+    assert {key.visit for key in tracker.totals()} == {0}
+
+
+class Potential(nn.Module):
+    """Is never called: its parameters are used by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre, self.width = nn.Parameter(torch.randn(4)), nn.Parameter(torch.ones(4))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_steps_of_a_module_that_is_never_called(every: int) -> None:
+    model = Potential()
+    optimizers = [torch.optim.SGD([each], lr=0.1) for each in model.parameters()]
+    updates = Statistics(0)
+    with Tracker(model, every=every, parameters=True) as tracker:
+        for step in range(4):
+            ((torch.randn(4) - model.centre) / model.width).square().sum().backward()
+            before = model.centre.detach().clone()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            if step % every == 0:
+                updates = updates.merge(Statistics.of(model.centre.detach() - before))
+    assert tracker.steps == 4
+    assert places(tracker, "centre") == places(tracker, "width") == list(range(0, 4, every))
+    assert {key.visit for key in tracker.totals()} == {0}
+    ratio = updates.scale / tracker.total("centre").scale
+    assert tracker.update_ratios()["centre"] == pytest.approx(ratio)
 
 
 class Lookahead(torch.optim.Optimizer):

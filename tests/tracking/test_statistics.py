@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from tests.tracking.models import Around
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.tracking import Statistics, Tracker, read_run
@@ -206,10 +207,11 @@ def test_any_data_is_measured(x: torch.Tensor) -> None:
     [
         (torch.eye(3).to_sparse(), UnsupportedError),
         (torch.empty(3, device="meta"), UnsupportedError),
+        (Around(torch.ones(3)), UnsupportedError),
         ([1.0], ArgumentTypeError),
         (None, ArgumentTypeError),
     ],
-    ids=["sparse", "meta", "list", "none"],
+    ids=["sparse", "meta", "around", "list", "none"],
 )
 def test_what_cannot_be_measured_is_refused(x: object, error: type[Exception]) -> None:
     with pytest.raises(error):

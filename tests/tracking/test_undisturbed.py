@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,6 +67,19 @@ def test_what_torch_traces_is_no_pass() -> None:
     assert tracker.total("0").count == model[0](x).numel()
 
 
+untold = pytest.mark.skipif(torch.__version__ < "2.9", reason="an export is a compilation there")
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=untold)])
+def test_what_is_exported_meanwhile_is_the_model_alone(strict: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(5, 3), nn.Tanh()), torch.ones(2, 5)
+    with Tracker(model, functions="linear") as tracker:
+        program = torch.export.export(model, (x,), strict=strict)
+        assert not tracker.totals()
+    assert "pullback_tracking" not in str(program.graph)
+    assert torch.equal(program.module()(x), model(x))
+
+
 def test_outputs_are_the_very_objects() -> None:
     model, seen = sequential(), []
     model[0].register_forward_hook(lambda m, i, o: seen.append(o))
@@ -89,6 +103,62 @@ def test_in_place_activation_after_a_view() -> None:
         totals.append(tracker.totals())
     assert totals[0] == totals[1]
     assert ("0", "backward") in {(key.name, key.direction) for key in totals[0]}
+
+
+class Views(nn.Module):
+    """Returns a view of what else it returns, or of what it keeps."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.layer, self.keeps = nn.Linear(4, 6), keeps
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.hidden = self.layer(x).tanh()
+        return self.hidden * 2 if self.keeps else self.hidden, self.hidden.view(-1, 2, 3)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_view_that_nobody_uses_has_no_gradient(keeps: bool) -> None:
+    model = Views(keeps)
+    with Tracker(model) as tracker:
+        model(torch.randn(3, 4))[0].square().sum().backward()
+    backward = {key.name for key in tracker.totals() if key.direction == "backward"}
+    assert backward == {"layer", "(root)[0]"}  # that of the base was given to "(root)[1]"
+
+
+class Parts(nn.Module):
+    """Returns what one node of torch's graph gives, as heads of mean and variance do."""
+
+    def __init__(self, split: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.split = nn.Linear(4, 6), split
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.split(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "split", [lambda y: y.chunk(2, -1), torch.unbind, torch.linalg.qr, lambda y: y.split(1)]
+)
+def test_a_part_that_nobody_uses_ends_no_training(split: Callable[[torch.Tensor], Any]) -> None:
+    model, x = Parts(split), torch.randn(5, 4)
+    model(x)[0].sum().backward()
+    expected = model.layer.weight.grad.clone()
+    model.zero_grad()
+    with Tracker(model) as tracker:
+        model(x)[0].sum().backward()
+    assert torch.equal(model.layer.weight.grad, expected)
+    backward = {key.name for key in tracker.totals() if key.direction == "backward"}
+    assert backward == {"layer", "(root)[0]"}
+
+
+def test_a_part_that_nobody_uses_of_compiled_code() -> None:
+    torch._dynamo.reset()
+    model = Views(False)
+    compiled = torch.compile(model, backend="aot_eager")
+    with Tracker(model) as tracker:
+        compiled(torch.randn(3, 4))[0].square().sum().backward()
+    assert tracker.total("layer", "backward").count == 18
 
 
 def test_inputs_and_parameters_keep_their_flags_and_gradients() -> None:

@@ -49,7 +49,7 @@ __all__ = [
     "has_kernel", "has_own_fake", "has_saved_result", "hint_of", "innermost",
     "is_any_autocast_enabled",
     "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
-    "is_gradtrackingtensor", "is_legacy_batchedtensor", "is_of_an_operator",
+    "is_gradtrackingtensor", "is_known_to_export", "is_legacy_batchedtensor", "is_of_an_operator",
     "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
     "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
     "legacy_batch_level", "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim",
@@ -532,6 +532,11 @@ def is_exporting() -> bool:
     answer is yes for both.
     """
     return torch.compiler._is_exporting_flag if _FLAG_TELLS else torch.compiler.is_exporting()
+
+
+def is_known_to_export() -> bool:
+    """The same, with no for an answer where it cannot be told from a compilation."""
+    return _FLAG_TELLS and torch.compiler._is_exporting_flag
 
 
 def graph_break(message: str) -> None:

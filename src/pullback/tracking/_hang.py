@@ -18,6 +18,7 @@ from torch import nn
 
 from pullback.internal.torch import (
     forward_hooks_of,
+    is_known_to_export,
     never_compile,
     remove_forward_hook,
     without_forward_hooks,
@@ -42,7 +43,11 @@ class Hook:
 
     def __call__(self, module: nn.Module, *given: Any) -> Any:
         if torch.compiler.is_compiling():
-            return None if self.compiled is None else self.compiled(module, *given)
+            # What is exported runs where nobody tracks, and where this package need not be.
+            exported = not torch.compiler.is_dynamo_compiling() or is_known_to_export()
+            if self.compiled is None or exported:
+                return None
+            return self.compiled(module, *given)
         return self.eager(module, *given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
@@ -78,6 +83,11 @@ class Hung:
         vars(module).setdefault(_REDUCE, MethodType(_reduce_plainly, module))
 
     @property
+    def module(self) -> nn.Module | None:
+        """What it hangs on, as long as that is there."""
+        return self._module()
+
+    @property
     def is_lost(self) -> bool:
         """Whether somebody else has removed it."""
         hooks = self._handle.hooks_dict_ref()
@@ -86,7 +96,7 @@ class Hung:
     def remove(self) -> None:
         """Take it off; with the last one the module is as it was."""
         self._handle.remove()
-        module = self._module()
+        module = self.module
         if module is not None and not any(map(_is_ours, forward_hooks_of(module))):
             vars(module).pop(_REDUCE, None)
 

@@ -18,21 +18,6 @@ from pullback.tracking.run._recording import JsonLines
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 
 
-Merged = dict[int, dict[Key, Observation]]
-"""By step, what was measured of each tensor, its microbatches together."""
-
-
-def _merge(steps: Merged, observations: Sequence[Observation]) -> Merged:
-    for each in observations:
-        seen = steps.setdefault(each.place.step, {})
-        if each.key in seen:
-            merged = seen[each.key].statistics.merge(each.statistics)
-            seen[each.key] = replace(each, statistics=merged)
-        else:
-            seen[each.key] = each
-    return steps
-
-
 def _scalars(seen: Mapping[Key, Observation]) -> dict[str, float]:
     """What is drawn of a step, by its tag."""
     return {tag: value for each in seen.values() for tag, value in _scalars_of(each).items()}
@@ -62,11 +47,42 @@ def _check_takes(target: Any, name: str, call: str) -> None:
         )
 
 
-class TensorBoard:
+class _Scalars:
+    """One point a step, added when the next one comes or the block ends.
+
+    A large model hands on a step in parts. Microbatches are merged; of a statistic of one's own,
+    which is of a kind that nobody knows, the last one's is taken.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[Key, Observation]] = {}
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Add the scalars of each step but the last, which may go on."""
+        for each in observations:
+            seen = self._steps.setdefault(each.place.step, {})
+            known = seen.get(each.key)
+            merged = known.statistics.merge(each.statistics) if known else each.statistics
+            seen[each.key] = replace(each, statistics=merged)
+        self._add_steps(sorted(self._steps)[:-1])
+
+    def close(self) -> None:
+        """Add what is left."""
+        self._add_steps(sorted(self._steps))
+
+    def _add_steps(self, steps: Sequence[int]) -> None:
+        for step in steps:
+            self._add(step, _scalars(self._steps.pop(step)))
+
+    def _add(self, step: int, scalars: Mapping[str, float]) -> None:
+        raise NotImplementedError
+
+
+class TensorBoard(_Scalars):
     """Scalars for TensorBoard: scale, largest ``|x|``, share of zeros, non-finite, and one's own.
 
     Each step is one point, its microbatches merged, added when the next step comes or the block
-    ends: a large model hands on a step in parts.
+    ends; a statistic of one's own is that of the last microbatch.
 
     Arguments:
         target: a folder, for which the extra ``tensorboard`` is needed, or anything with
@@ -85,28 +101,24 @@ class TensorBoard:
 
             target = SummaryWriter(str(target))
         _check_takes(target, "target", "add_scalar(tag, value, step)")
+        super().__init__()
         self._writer = target
-        self._steps: Merged = {}
-
-    def write(self, observations: Sequence[Observation]) -> None:
-        """Add the scalars of each step but the last, which may go on."""
-        _merge(self._steps, observations)
-        self._add(sorted(self._steps)[:-1])
-
-    def _add(self, steps: Sequence[int]) -> None:
-        for step in steps:
-            for tag, value in _scalars(self._steps.pop(step)).items():
-                self._writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
         """Add what is left, and close the writer, if it was made here."""
-        self._add(sorted(self._steps))
+        super().close()
         if self._own:
             self._writer.close()
 
+    def _add(self, step: int, scalars: Mapping[str, float]) -> None:
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, step)
 
-class WeightsAndBiases:
+
+class WeightsAndBiases(_Scalars):
     """The same scalars for Weights & Biases, with the step of training beside them.
+
+    Each step is logged once, when the next one comes or the block ends.
 
     Arguments:
         run: what ``wandb.init()`` returned, or anything with ``log(values)``; by default the run
@@ -121,13 +133,9 @@ class WeightsAndBiases:
         if run is None:
             run = require("wandb", extra="wandb", purpose="Logging to Weights & Biases")
         _check_takes(run, "run", "log(values)")
+        super().__init__()
         self._run = run
 
-    def write(self, observations: Sequence[Observation]) -> None:
-        """Log the scalars of each step at once, its microbatches merged."""
-        for step, seen in _merge({}, observations).items():
-            # wandb's own step counts calls of log, which others make as well.
-            self._run.log({**_scalars(seen), "pullback/step": step})
-
-    def close(self) -> None:
-        """Nothing: the run belongs to the program."""
+    def _add(self, step: int, scalars: Mapping[str, float]) -> None:
+        # wandb's own step counts calls of log, which others make as well.
+        self._run.log({**scalars, "pullback/step": step})

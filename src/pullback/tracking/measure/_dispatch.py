@@ -10,10 +10,11 @@ from pullback.internal.kernels._backend import Backend
 from pullback.tracking.measure._layout import WIDTH
 from pullback.tracking.measure._reference import measure_reference
 
-__all__ = ["Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
+__all__ = ["PLAIN", "Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 _USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
 
 
@@ -32,7 +33,8 @@ def choose_backend(asked: Backend, device: torch.device) -> Backend:
 def check_measurable(values: torch.Tensor) -> None:
     """Refuse a tensor whose elements cannot be read as an array of numbers."""
     strided = values.layout is torch.strided and not values.is_nested
-    if strided and values.dtype in _USUAL and not values.is_meta:
+    plain = type(values) in PLAIN
+    if plain and strided and values.dtype in _USUAL and not values.is_meta:
         return  # almost always: what follows is felt when it is asked of every tensor of a step
     if not strided or values.is_quantized:
         kind = "nested" if values.is_nested else "quantised" if values.is_quantized else "sparse"
@@ -48,6 +50,20 @@ def check_measurable(values: torch.Tensor) -> None:
             given=f"dtype {values.dtype} on {values.device}",
             expected="numbers, one an element, in memory",
         )
+    if not plain and not _is_in_memory(values):
+        raise UnsupportedError(
+            f"A {type(values).__name__} has no elements of its own that can be read.",
+            given=f"a tensor around others, of shape {tuple(values.shape)}",
+            mend="Track what it is made of, such as to_local() of a DTensor.",
+        )
+
+
+def _is_in_memory(values: torch.Tensor) -> bool:
+    """Whether a tensor of another class has elements; its address is null around others."""
+    try:
+        return not values.numel() or values.untyped_storage().data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:

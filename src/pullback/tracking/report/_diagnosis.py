@@ -61,6 +61,7 @@ def diagnose(run: Run) -> list[Finding]:
       or an optimizer's state by as much against the others, since all of them shrink with the loss.
       Not that of a parameter, which may begin at zero: what it does to a layer is seen there.
 
+    A tensor of one number, such as a loss, neither saturates nor drifts, and its gradient neither.
     A tensor that several modules return is reported once.
 
     Arguments:
@@ -113,7 +114,8 @@ def _nonfinite(series: Series) -> Finding | None:
     if series.total.finite == series.total.count:
         return None
     bad = np.flatnonzero(series.points.flags & 7)
-    step = int(series.points.steps[bad[0]]) if len(bad) else None
+    # Where moments are gone, there may have been an earlier one among them.
+    step = int(series.points.steps[bad[0]]) if len(bad) and not series.dropped else None
     return Finding("non-finite", series.key, f"it held {_bad(series.total)}", step)
 
 
@@ -130,7 +132,7 @@ def _dead(series: Series) -> Finding | None:
 
 def _saturated(series: Series) -> Finding | None:
     total = series.total
-    if series.key.order or series.key.source != "module":
+    if series.key.order or series.key.source != "module" or _is_one_number(series):
         return None
     if total.finite < SATURATED_LEAST or total.max_abs == 0:
         return None
@@ -140,6 +142,10 @@ def _saturated(series: Series) -> Finding | None:
         return None
     detail = f"mean |x| is {total.mean_abs:.3g} and max |x| only {total.max_abs:.3g}"
     return Finding("saturated", series.key, detail)
+
+
+def _is_one_number(series: Series) -> bool:
+    return series.key.source == "module" and series.total.count <= series.moments
 
 
 def _drift(series: Series) -> float | None:
@@ -172,9 +178,13 @@ def _drifting(series: Series, together: dict[str, float]) -> Finding | None:
     moved, kind = _drift(series), _kind(series.key)
     common = together.get(kind, 0.0)
     is_parameter = series.key.source == "parameter" and not series.key.order
-    if moved is None or abs(moved - common) < DRIFT_OCTAVES or is_parameter:
+    if moved is None or abs(moved - common) < DRIFT_OCTAVES:
+        return None
+    if is_parameter or _is_one_number(series):
         return None
     level = series.points.scale[np.isfinite(series.points.scale)]
+    if not np.ptp(level):  # it stays while others move, and correlates with nothing
+        return None
     if abs(np.corrcoef(np.arange(len(level)), level)[0, 1]) < STEADY:
         return None
     way = "grew" if moved > 0 else "shrank"

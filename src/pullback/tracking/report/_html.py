@@ -49,8 +49,7 @@ def render_html(run: Run) -> str:
 
     It asks nothing of the network.
     """
-    run = thin(run)
-    findings = diagnose(run)
+    findings, run = diagnose(run), thin(run)
     rows = shown_rows(run, findings)
     numbers = {name: at for at, row in enumerate(rows) for name in (row.name, *row.also)}
     page = files("pullback.tracking.report") / "_page"

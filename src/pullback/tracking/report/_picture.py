@@ -32,8 +32,8 @@ def write_png(run: Run, path: str | Path) -> None:
         RecordingError: the file cannot be written.
     """
     figure_module = require("matplotlib.figure", extra="plot", purpose="Drawing a run")
-    run = thin(run)
-    rows = shown_rows(run, diagnose(run))
+    findings, run = diagnose(run), thin(run)
+    rows = shown_rows(run, findings)
     drawn = [row for row in rows if row.problems or row.group == GROUPS["module"]]
     order = sorted(drawn, key=lambda row: row.rank)  # the worst at the top
     height = 1.5 * max(len(order[:ROWS]), 1) + 1.3

@@ -86,7 +86,7 @@ def thin(run: Run, moments: int = MOMENTS) -> Run:
         return run
     chosen = every[np.linspace(0, len(every) - 1, moments).round().astype(np.int64)]
     series = tuple(
-        Series(one.key, one.total, _keep(one.points, np.isin(at, chosen)))
+        replace(one, points=_keep(one.points, np.isin(at, chosen)))
         for one, at in zip(run.series, steps, strict=True)
     )
     return replace(run, series=series)

@@ -18,7 +18,6 @@ elements that are not finite the share of zeros is not kept: it says nothing the
 import warnings
 from collections import deque
 from dataclasses import dataclass, field, fields
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -144,6 +143,7 @@ Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 """What statistics of one's own made of rows, by name."""
 
 PREDECESSORS = 5
+PARTS = 32  # of a step that is kept in full, each of a buffer's rows at most: 20 MB in all
 _NOTHING = Statistics(0).to_row()
 
 
@@ -155,11 +155,18 @@ class Series:
         key: which tensor.
         total: all that was ever measured of it, merged.
         points: its moments, as many as the history still holds.
+        dropped: how many moments it no longer holds.
     """
 
     key: Key
     total: Statistics
     points: Points
+    dropped: int = 0
+
+    @property
+    def moments(self) -> int:
+        """How many there were."""
+        return len(self.points) + self.dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,6 @@ class Run:
         predecessors: the tensors measured just before that one, oldest first, each with its scale
             (root mean square).
         every: the cadence it was recorded at, in steps.
-        dropped: how many moments the history no longer holds.
         skipped: tensors that could not be measured, with the reason.
         truncated: the file that the run was read from ends in the middle of a line.
         title: the model, or the program, that was tracked.
@@ -185,12 +191,16 @@ class Run:
     first_nonfinite: Observation | None = None
     predecessors: tuple[tuple[Key, float], ...] = ()
     every: int = 1
-    dropped: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     truncated: bool = False
     title: str = "model"
     noise: tuple[QuantisationNoise, ...] = ()
     advice: str = ""
+
+    @property
+    def dropped(self) -> int:
+        """How many moments the history no longer holds."""
+        return max((series.dropped for series in self.series), default=0)
 
 
 class Log:
@@ -207,10 +217,13 @@ class Log:
         self.predecessors: deque[tuple[Key, float]] = deque(maxlen=PREDECESSORS)
         self.sinks: list[Sink] = []
         self.measured: dict[Key, deque[tuple[Place, dict[str, np.ndarray]]]] = {}
-        self._dropped = 0
-        self._latest: tuple[list[tuple[Key, Place]], np.ndarray, Measured] = ([], np.empty(0), {})
+        # What was taken in of the last step, and in how many parts a step is kept at most.
+        self._latest: deque[tuple[list[tuple[Key, Place]], np.ndarray, Measured]]
+        self._latest = deque(maxlen=PARTS)
+        self._step = -1
         self._numbers: dict[Key, int] = {}
         self._rows = np.tile(_NOTHING, (16, 1))
+        self._moments = np.zeros(16, np.int64)  # of each tensor, held or not
         self._frames: deque[tuple[Place, bytes, np.ndarray]] = deque(maxlen=limit)
         self._layouts: dict[bytes, bytes] = {}
 
@@ -218,38 +231,41 @@ class Log:
         self, identities: list[tuple[Key, Place]], rows: np.ndarray, measured: Measured
     ) -> None:
         """Take in rows in the order of their execution, and hand them on."""
-        self._latest = identities, rows, measured
+        step = max(place.step for _, place in identities)
+        if step != self._step:
+            self._latest.clear()
+        self._step = step
+        self._latest.append((identities, rows, measured))
         self._look_for_nonfinite(identities, rows)
         self._merge(self.add_points(identities, encode_points(rows)), rows)
         for (key, place), found in measured.items():
             kept = self.measured.setdefault(key, deque(maxlen=self._frames.maxlen))
             kept.append((place, found))
         if self.sinks:
-            observations = self.latest()
+            observations = _observations(identities, rows, measured)
             for sink in list(self.sinks):
                 self._hand(sink, observations)
 
     def add_points(self, identities: list[tuple[Key, Place]], points: np.ndarray) -> np.ndarray:
         """Take in moments alone; give the number of each one's tensor."""
         numbers = np.fromiter((self._number(key) for key, _ in identities), np.int32)
-        moments = groupby(range(len(points)), key=lambda index: identities[index][1])
-        for place, indices in moments:
-            chosen = list(indices)
+        np.add.at(self._moments, numbers, 1)
+        moments: dict[Place, list[int]] = {}
+        for index, (_, place) in enumerate(identities):
+            moments.setdefault(place, []).append(index)
+        for place, chosen in moments.items():
             self._add_frame(place, numbers[chosen].tobytes(), points[chosen])
         return numbers
 
-    def set_total(self, key: Key, total: Statistics) -> None:
-        """Say what all that was measured of a tensor is, merged."""
+    def set_total(self, key: Key, total: Statistics, moments: int) -> None:
+        """Say what all that was measured of a tensor is, merged, and at how many moments."""
         number = self._number(key)  # which may make room for it
         self._rows[number] = total.to_row()
+        self._moments[number] = max(self._moments[number], moments)
 
     def latest(self) -> list[Observation]:
-        """The rows that were taken in last, in the order of execution, in full."""
-        identities, rows, measured = self._latest
-        return [
-            Observation(key, place, Statistics.from_row(row), measured.get((key, place), {}))
-            for (key, place), row in zip(identities, rows, strict=True)
-        ]
+        """What was taken in of the last step, in the order of execution, in full."""
+        return [each for part in self._latest for each in _observations(*part)]
 
     def totals(self) -> dict[Key, Statistics]:
         """The merged statistics of every tensor, in the order of first appearance."""
@@ -260,9 +276,17 @@ class Log:
         points, at = self._points(), np.zeros(0, np.int64)
         none = decode_points(at, at, np.zeros((0, 4), np.uint8))
         totals = self.totals().items()
-        series = (Series(key, total, points.get(n, none)) for n, (key, total) in enumerate(totals))
+        series = []
+        for number, (key, total) in enumerate(totals):
+            held = points.get(number, none)
+            series.append(Series(key, total, held, int(self._moments[number]) - len(held)))
         before = () if self.first_nonfinite is None else tuple(self.predecessors)
-        return Run(tuple(series), self.first_nonfinite, before, dropped=self._dropped, **told)
+        return Run(tuple(series), self.first_nonfinite, before, **told)
+
+    @property
+    def moments(self) -> int:
+        """How many moments of all tensors were taken in."""
+        return int(self._moments.sum())
 
     @property
     def nbytes(self) -> int:
@@ -281,6 +305,7 @@ class Log:
         number = self._numbers.setdefault(key, len(self._numbers))
         if number == len(self._rows):
             self._rows = np.concatenate([self._rows, np.tile(_NOTHING, (number, 1))])
+            self._moments = np.concatenate([self._moments, np.zeros_like(self._moments)])
         return number
 
     def _merge(self, numbers: np.ndarray, rows: np.ndarray) -> None:
@@ -303,8 +328,10 @@ class Log:
             self.first_nonfinite = Observation(key, place, Statistics.from_row(rows[index]))
 
     def _add_frame(self, place: Place, layout: bytes, points: np.ndarray) -> None:
+        if self._frames and self._frames[-1][0] == place:  # a moment that arrives in parts
+            _, layout_before, points_before = self._frames.pop()
+            layout, points = layout_before + layout, np.concatenate([points_before, points])
         layout = self._layouts.setdefault(layout, layout)
-        self._dropped += len(self._frames) == self._frames.maxlen
         self._frames.append((place, layout, points))
         if len(self._layouts) > 2 * len(self._frames) + 2:
             self._layouts = {layout: layout for _, layout, _ in self._frames}
@@ -325,6 +352,15 @@ class Log:
             int(number): decode_points(steps[group], batches[group], points[group])
             for number, group in zip(found, groups, strict=True)
         }
+
+
+def _observations(
+    identities: list[tuple[Key, Place]], rows: np.ndarray, measured: Measured
+) -> list[Observation]:
+    return [
+        Observation(key, place, Statistics.from_row(row), measured.get((key, place), {}))
+        for (key, place), row in zip(identities, rows, strict=True)
+    ]
 
 
 def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key, Statistics]:

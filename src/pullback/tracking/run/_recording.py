@@ -138,7 +138,7 @@ def _plain(values: np.ndarray) -> Any:
 def closing_lines(run: Run) -> Iterator[dict[str, Any]]:
     """What is known once a run is over."""
     for series in run.series:
-        yield _line("total", series.key, **series.total.to_dict())
+        yield _line("total", series.key, **series.total.to_dict(), moments=series.moments)
     first = run.first_nonfinite
     if first is not None:
         before = [key._asdict() | {"scale": plain_number(size)} for key, size in run.predecessors]
@@ -204,7 +204,8 @@ class _Reader:
         if kind in ("total", "nonfinite") or len(self.seen) + len(self.points) >= BATCH:
             self.absorb()
         if kind == "total":
-            self.log.set_total(_key(line), Statistics.from_dict(line))
+            moments = whole(line.get("moments", 0))  # older recordings do not say
+            self.log.set_total(_key(line), Statistics.from_dict(line), moments)
         elif kind == "nonfinite":
             before = [(_key(one), float(one["scale"])) for one in line["predecessors"]]
             self.log.predecessors = deque(before, PREDECESSORS)

@@ -4,7 +4,7 @@ import copy
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
-from pullback.internal.torch import BatchNormalisation, pytree
+from pullback.internal.torch import BatchNormalisation, base_of, pytree, version_of
 from pullback.tensor._random import replaying, states
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["annotate", "annotate_graph", "scale_text", "trace_deeply"]
+__all__ = ["annotate", "annotate_graph", "hook_gradient", "scale_text", "trace_deeply"]
 
 Statistic = Literal["scale", "std"]
 
@@ -155,6 +155,32 @@ def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
             node.type = known.get(name)
 
 
+def hook_gradient(value: Tensor, see: Callable[[Tensor], None], others: Sequence[Tensor]) -> None:
+    """Call a function with the gradient of a value, if one comes.
+
+    A change in place takes a view's node out of the graph, and hooks with it; the node of its
+    base stays, and is looked at unless the base is itself one of the others.
+    """
+    came, alike, version = False, value.detach(), version_of(value)
+
+    def of_value(gradient: Tensor | None) -> None:  # None of one half of a chunk, for one
+        nonlocal came
+        if gradient is not None:
+            came = True
+            see(gradient)
+
+    def of_base(gradient: Tensor | None) -> None:
+        if gradient is not None and not came and version_of(alike) != version:
+            see(gradient)
+
+    value.register_hook(of_value)
+    base = base_of(value)
+    if base is None or base.is_leaf or base.numel() != value.numel():
+        return
+    if all(base is not each for each in others):
+        base.register_hook(of_base)
+
+
 class _ScalesInterpreter(fx.Interpreter):
     """Runs a graph and records the scale of each floating value and of its gradient.
 
@@ -168,6 +194,7 @@ class _ScalesInterpreter(fx.Interpreter):
         # For each node, by name: the scale of its value and of its gradient.
         self.scales: dict[str, list[float | None]] = {}
         self.leaves: dict[str, Tensor] = {}
+        self.shown: list[Tensor] = []
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node and record the scale of what it gives, later its gradient's."""
@@ -181,7 +208,8 @@ class _ScalesInterpreter(fx.Interpreter):
             pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
-            value.register_hook(see)
+            hook_gradient(value, see, self.shown)
+        self.shown.append(value)
         return value
 
     def fetch_attr(self, target: str) -> Any:

@@ -9,7 +9,7 @@ there the tensors of the output are passed through `pullback.tracking.track`'s F
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,28 +17,25 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.overrides import resolve_name
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
-from pullback.internal._open import open_function
 from pullback.internal.torch import (
-    FunctionMode,
     base_of,
     disable_torch_function,
-    leave_function_mode,
+    never_compile,
     peek_interpreter_stack,
     version_of,
 )
-from pullback.tracking._hang import Hook, Hung, Overlay, Running
+from pullback.tracking._hang import Hook, Hung, Overlay
 from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
-from pullback.tracking.measure._dispatch import check_measurable
+from pullback.tracking.measure._dispatch import PLAIN, check_measurable
 from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = ["ROOT", "Attachment", "FunctionWatch", "Names", "Sightings", "choose_by"]
+__all__ = ["ROOT", "Attachment", "Names", "Sightings", "choose_by"]
 
 ROOT = "(root)"
 
@@ -46,7 +43,7 @@ ROOT = "(root)"
 class _GradientHook:
     """Measures the gradient of one tensor, under each name that the tensor was returned by."""
 
-    __slots__ = ("names", "order", "store", "taken")
+    __slots__ = ("changes", "names", "order", "store", "taken", "version")
 
     def __init__(self, store: Store, names: list[Seen], order: int) -> None:
         self.store = store
@@ -54,31 +51,42 @@ class _GradientHook:
         self.order = order
         self.taken = False
 
-    def __call__(self, gradient: torch.Tensor) -> None:
-        self.taken = True
-        self._measure(gradient)
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        # Of a node with several outputs, as those of chunk, torch hands on what got none, too.
+        if gradient is not None:
+            self.taken = True
+            self._measure(gradient)
 
-    def of_base(self, gradient: torch.Tensor) -> None:
-        """The gradient of the tensor that the value is a view of, if the view's never came.
+    def follow_base(self, values: torch.Tensor, base: torch.Tensor) -> None:
+        """Look at the gradient of the tensor that the value is a view of, too.
 
         An operation in place on a view takes the view's node out of the graph, and hooks with
         it; the node of its base stays. A linear layer's output is such a view, and an in-place
         activation after it is common.
         """
-        if not self.taken:
+        self.changes, self.version = values.detach(), version_of(values)
+        self.changes.data = values.new_empty(0)  # it shares the count of changes, and no memory
+        base.register_hook(self._of_base)
+
+    def _of_base(self, gradient: torch.Tensor | None) -> None:
+        # A view that nothing changed and whose gradient never came has none: another used the base.
+        changed = version_of(self.changes) != self.version
+        if gradient is not None and changed and not self.taken:
             self._measure(gradient)
         self.taken = False
 
     def _measure(self, gradient: torch.Tensor) -> None:
         if self.store.closed:
             return
-        if type(gradient) in _PLAIN:
+        if type(gradient) in PLAIN:
             self.store.follow(gradient, self.names, self.order)
         if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
             gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
 
 
-_PLAIN = (torch.Tensor, nn.Parameter)
+# A whole step that is compiled runs its backward pass with Dynamo looking on.
+never_compile(_GradientHook.__call__)
+never_compile(_GradientHook._of_base)
 
 
 class Sightings:
@@ -102,7 +110,7 @@ class Sightings:
 
     def takes(self, values: torch.Tensor, name: str) -> bool:
         """Whether a value can be measured; what cannot is named among the skipped."""
-        if type(values) not in _PLAIN:
+        if type(values) not in PLAIN:
             self.store.skipped[name] = f"a {type(values).__name__}, not a plain tensor"
             return False
         try:
@@ -163,7 +171,7 @@ class Sightings:
                 self._leaves.append(handle)
             base = _own_base(values, inputs)
             if base is not None:
-                base.register_hook(hook.of_base)
+                hook.follow_base(values, base)
 
 
 def _gone() -> None:
@@ -179,77 +187,6 @@ def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
     if any(tensor is base or base_of(tensor) is base for tensor in given):
         return None
     return base
-
-
-class FunctionWatch(FunctionMode):
-    """Measures what some functions return while a model's forward runs, and their gradients.
-
-    The name of what is measured is that of the module that runs, a slash, and the function's:
-    ``"encoder.0/softmax"``. An operator and a method go by the function's name: ``"add"`` is also
-    ``x + y`` and ``x.add_(y)``. Compiled code is passed over.
-    """
-
-    def __init__(self, sightings: Sightings, patterns: Sequence[str]) -> None:
-        super().__init__()
-        self._sightings = sightings
-        self._patterns = patterns
-        self._unseen = set(patterns)
-        self._running = Running()
-
-    def attach(self, model: nn.Module) -> None:
-        """Follow which module runs, and look at what is called."""
-        self._running.follow((name or ROOT, module) for name, module in model.named_modules())
-        self.__enter__()
-
-    def detach(self) -> None:
-        """Look no more, and say which patterns were of nothing that was called."""
-        leave_function_mode(self)
-        said = "no function of this name was called, compiled code apart"
-        self._sightings.store.skipped.update(dict.fromkeys(sorted(self._unseen), said))
-        self._running.stop()
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
-            return func(*args, **kwargs)
-        name, path = _short_name(func), self._running.names
-        chosen = [pattern for pattern in self._patterns if fnmatchcase(name, pattern)]
-        opened = None if chosen else open_function(func)
-        if opened is not None and path:
-            with self:  # the mode is off inside of this method; what is inside counts
-                return opened(*args, **kwargs)
-        result = func(*args, **kwargs)
-        self._unseen.difference_update(chosen if path else ())
-        if chosen and path and self._sightings.store.active:
-            full = f"{path[-1]}/{name}"
-            if peek_interpreter_stack() is not None and any(result is given for given in args):
-                self._sightings.store.skipped[full] = (
-                    "what changes its argument in place, in torch.func"
-                )
-                return result
-            taken = self._sightings.take(result, full, (args, kwargs))
-            result = result if taken is None else taken
-        return result
-
-
-@functools.cache
-def _short_name(function: Callable[..., Any]) -> str:
-    full = resolve_name(function) or getattr(function, "__name__", "")
-    name = full.rpartition(".")[2].strip("_")
-    return _OPERATORS.get(name, name)
-
-
-# Operators of Python by the names of torch's functions.
-_OPERATORS = {
-    "radd": "add", "iadd": "add", "rsub": "sub", "isub": "sub", "rmul": "mul", "imul": "mul",
-    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rmatmul": "matmul",
-}  # fmt: skip
 
 
 Choose = Callable[[str, nn.Module], bool]
@@ -291,6 +228,7 @@ class Attachment:
         self._store = store
         self._undo: list[Hung | Overlay] = []
         self._watched: list[tuple[str, Hung]] = []
+        self._roots: list[tuple[ref[nn.Module], Choose, str]] = []
         self._noise: tuple[QuantisationNoise, ...] = ()
         # Of simulated models: our names by their meter's, and what it had at the beginning.
         self._meters: list[tuple[dict[str, str], NoiseMeter, Sums]] = []
@@ -321,10 +259,11 @@ class Attachment:
             self._undo += hung, Overlay(module, "forward")
             self._watched.append((name, hung))
             watched += 1
+        self._roots.append((ref(model), choose, prefix))
         return watched
 
     def detach(self) -> None:
-        """Take off every hook, and name the modules whose hook somebody else has removed."""
+        """Take off every hook, and name the modules that were not watched to the end."""
         self._noise = self.noise()
         self._meters.clear()
         for name, hung in self._watched:
@@ -333,8 +272,22 @@ class Attachment:
                 self._store.skipped[name] = reason
         while self._undo:
             self._undo.pop().remove()
-        self._watched.clear()
         self.sightings.clear()
+        for root, choose, prefix in self._roots:
+            model = root()
+            if model is not None:
+                self._name_late(model, choose, prefix)
+        self._roots.clear()
+        self._watched.clear()
+
+    def _name_late(self, model: nn.Module, choose: Choose, prefix: str) -> None:
+        """Name the modules of a model that came while it was watched."""
+        watched = {id(hung.module) for _, hung in self._watched}
+        for path, module in model.named_modules():
+            name = (prefix + path).rstrip(".") or ROOT
+            told = id(module) in watched or name in self._store.skipped
+            if not told and choose(name, module):
+                self._store.skipped[name] = "a module that came while the model was watched"
 
     def noise(self) -> tuple[QuantisationNoise, ...]:
         """What simulated formats have lost while they were watched, in the order of appearance.
@@ -388,7 +341,8 @@ class Attachment:
             return None
         if self._store.measures.blocks:
             for key, values in factors_of(module, name, inputs):
-                self._store.observe_factor(values, key)
+                if self.sightings.takes(values, key.name):
+                    self._store.observe_factor(values, key)
         return self.sightings.take(output, name, inputs)
 
     def _trace(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:

@@ -152,6 +152,8 @@ def factors_of(module: nn.Module, name: str, inputs: Any) -> Iterator[tuple[Key,
     values = inputs[0] if isinstance(inputs, tuple) and inputs else None
     if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
         return
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):  # of two dimensions: element by element
+        return
     if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
         keys = factor_keys(name)
         yield keys["activation"], values
@@ -239,10 +241,13 @@ class BlockAdvice:
 def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat) -> BlockAdvice:
     """Sort what was measured by layers that multiply, and pick what the format serves badly."""
     errors: dict[Factor, BlockErrors] = {}
-    modules = [key.name.removesuffix("[input]") for key in found if key.name.endswith("[input]")]
+    # What training shows, or evaluation where nothing was trained.
+    trained = {key: each for key, each in found.items() if key.phase == "training"}
+    kept = trained or found
+    modules = [key.name.removesuffix("[input]") for key in kept if key.name.endswith("[input]")]
     for module in dict.fromkeys(modules):
         for role, wanted in factor_keys(module).items():
-            calls = [each for key, each in found.items() if key._replace(call=0) == wanted]
+            calls = [each for key, each in kept.items() if _is_of(key, wanted)]
             if calls:
                 errors[module, role] = functools.reduce(operator.add, calls)
     usual = _error_of_normal_numbers(number_format)
@@ -253,6 +258,14 @@ def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat)
         if errors[factor].error > EXCESS * usual or errors[factor].dominated_share > DOMINATED
     )
     return BlockAdvice(number_format, errors, keep)
+
+
+def _is_of(key: Key, factor: Key) -> bool:
+    """Whether what was measured is a factor, at whatever call, visit or pass.
+
+    Reentrant checkpointing leaves a gradient to what it computes again.
+    """
+    return (key.name, key.direction, key.order) == (factor.name, factor.direction, factor.order)
 
 
 def _figures(errors: BlockErrors) -> str:

@@ -53,7 +53,7 @@ class ParameterWatch:
         self._model = None
 
     def _ours(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._model is None or not self._store.active or not self._parts:
+        if self._model is None or not self._parts:
             return
         held = held_by(optimizer)
         for name, parameter in self._model.named_parameters():
@@ -62,11 +62,15 @@ class ParameterWatch:
 
     def keep(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
-        if "update" in self._parts:
+        if self._store.touched or any(True for _ in self._ours(optimizer)):
+            self._store.begin_update(optimizer)
+        if "update" in self._parts and self._store.moment_of_update is not None:
             self._before = {each: each.detach().clone() for _, each in self._ours(optimizer)}
 
     def measure(self, optimizer: Optimizer) -> None:
         """It has stepped."""
+        if self._store.moment_of_update is None:
+            return
         for name, parameter in self._ours(optimizer):
             before = self._before.pop(parameter, None)
             if "value" in self._parts:
@@ -84,6 +88,6 @@ class ParameterWatch:
     def _see(self, values: torch.Tensor, name: str, source: Source, order: int = 0) -> None:
         key = Key(name, 0, "backward" if order else "forward", order, source=source)
         try:
-            self._store.observe_as(values, key)
+            self._store.observe_update(values, key)
         except UnsupportedError as refusal:
-            self._store.skipped[name] = refusal.what
+            self._store.skipped[f"{name} (gradient)" if order else name] = refusal.what

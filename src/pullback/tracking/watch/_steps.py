@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentTypeError
+from pullback.internal.torch import run_eagerly
 from pullback.tracking._hang import Overlay
 
 __all__ = ["Rounds", "StepWatch", "held_by"]
@@ -89,7 +90,7 @@ class StepWatch:
         self._undo.callback(register_optimizer_step_pre_hook(self._before).remove)
         self._undo.callback(register_optimizer_step_post_hook(self._after).remove)
         if self._scaler is not None:
-            self._undo.callback(Overlay(self._scaler, "update", lambda: self._ended(None)).remove)
+            self._undo.callback(Overlay(self._scaler, "update", self._updated).remove)
 
     def stop(self) -> None:
         """Stop listening, and leave the scaler as it was."""
@@ -104,6 +105,9 @@ class StepWatch:
         if self._outermost.begin(optimizer):
             self._began(optimizer)
 
+    def _updated(self) -> None:
+        self._ended(None)
+
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         if not self._outermost.end(optimizer):
             return
@@ -115,6 +119,12 @@ class StepWatch:
                 return
             self._ours.add(optimizer)
         self._ended(optimizer)
+
+
+_REASON = "A tracker notes the steps of optimizers outside of graphs."
+run_eagerly(StepWatch._before, _REASON)
+run_eagerly(StepWatch._after, _REASON)
+run_eagerly(StepWatch._updated, _REASON)
 
 
 class Rounds:

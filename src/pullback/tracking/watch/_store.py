@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
-PLACES = 64  # microbatches of which the visits are counted: earlier graphs are hardly alive
+VISITS = 1 << 16  # tensors whose visits are counted: earlier graphs are hardly alive
 
 Seen = tuple[Key, Place] | None
 """Which value was measured, and when, as its gradient has to know; nothing where none was."""
@@ -76,6 +76,9 @@ class Store:
         self.closed = False
         self.touched = False  # whether anything happened in this step, measured or not
         self.ended = False  # an optimizer ended the last step
+        self._enders: WeakSet[Any] = WeakSet()  # the optimizers that stepped at its end
+        self._before = Place(0, 0), False  # where the last step ended, and whether it is measured
+        self._late = False  # the optimizer that steps now belongs to it
         self.inside = False  # a model's own forward is running
         self.between: Callable[[], None] = lambda: None  # called where one pass ends
         self.loss_scale: Callable[[], torch.Tensor | None] = lambda: None
@@ -88,6 +91,7 @@ class Store:
         self._waiting: list[tuple[Key, Place, torch.device, int]] = []
         self._calls: dict[tuple[str, bool], int] = {}
         self._visits: dict[Place, dict[Key, int]] = {}
+        self._visited = 0  # how many tensors are in it
         self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
@@ -122,7 +126,7 @@ class Store:
             number = self._calls.get((name, recomputed), 0)
             self._calls[name, recomputed] = number + 1
             key = Key(name, number, recomputed=recomputed, phase=self.phase)
-            seen = key, Place(self.step, self.microbatch)
+            seen = key, self._now
             self._write(values, *seen, first)
         return seen
 
@@ -144,18 +148,38 @@ class Store:
                 self._write(values, *own, first)
                 first = first or own
 
-    def observe_as(self, values: torch.Tensor, key: Key) -> None:
-        """Measure what has a key of its own, such as what an optimizer holds."""
-        if self.active:
+    def begin_update(self, by: Any) -> None:
+        """Note that an optimizer is about to step what is measured.
+
+        Where nothing happened since another one ended a step, it belongs to that step too; if it
+        has ended it itself, this is a step in which no module is called.
+        """
+        self._late = not self.touched and bool(self._enders) and by not in self._enders
+        self.touched = self.touched or not self._late
+
+    @property
+    def moment_of_update(self) -> Place | None:
+        """When an optimizer steps, or nothing if that step is not measured."""
+        place, active = self._before if self._late else (self._now, self.active)
+        return place if active and not self.closed else None
+
+    @property
+    def _now(self) -> Place:
+        return Place(self.step, self.microbatch)
+
+    def observe_update(self, values: torch.Tensor, key: Key) -> None:
+        """Measure what an optimizer holds or does."""
+        place = self.moment_of_update
+        if place is not None:
             with self._lock:
-                self._write(values, key, Place(self.step, self.microbatch))
+                self._write(values, key, place)
 
     def observe_factor(self, values: torch.Tensor, key: Key) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
         if self.active and values.is_floating_point():
             with self._lock:
-                key, place = key._replace(phase=self.phase), Place(self.step, self.microbatch)
-                self.measures.take(values, 1.0, key, place, self.measures.blocks)
+                key = key._replace(phase=self.phase)
+                self.measures.take(values, 1.0, key, self._now, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
@@ -164,16 +188,20 @@ class Store:
         none of them falls between the steps that are measured.
         """
         if not self.touched:
+            self._enders.update(() if by is None else (by,))
             return
         self.flush()
         with self._lock:
             self.between()
+            self._before = self._now, self.active
+            self._enders = WeakSet(() if by is None else (by,))
             self.step += 1
             self.microbatch = 0
             self.inside = False
             self.touched, self.ended = False, True
             self._calls.clear()
             self._visits.clear()
+            self._visited = 0
             self._seen_roots.clear()
             self._rounds.end(by)
             self.active = self._rounds.number % self.every == 0
@@ -211,24 +239,31 @@ class Store:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        # The loss scale was taken before from what an optimizer holds.
-        factor = self._factor(device) if key.order and key.source == "module" else 1.0
+        # The loss scale was taken before from what an optimizer holds, and is in no tangent.
+        scaled = key.direction == "backward" and key.source == "module"
+        factor = self._factor(device) if scaled else 1.0
         measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
         self.measures.take(values, factor, self._append(key, place, (device, index)), place)
 
     def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
         self._where[key, place] = where
-        if place not in self._visits:
-            while len(self._visits) >= PLACES:  # evaluation goes on without the end of a step
-                del self._visits[next(iter(self._visits))]
-            self._visits[place] = {}
-        visits = self._visits[place]
-        visit = visits.get(key, 0)
-        visits[key] = visit + 1
+        visit = self._count_visit(key, place)
         key = key._replace(visit=visit) if visit else key
         self._waiting.append((key, place, *where))
         return key
+
+    def _count_visit(self, key: Key, place: Place) -> int:
+        """How often a tensor was measured before; a value never was, whose calls are numbered."""
+        if not (key.order or key.recomputed or key.source != "module"):
+            return 0
+        visits = self._visits.setdefault(place, {})
+        visit = visits.get(key, 0)
+        visits[key] = visit + 1
+        self._visited += not visit
+        while self._visited > VISITS:  # a step may never end
+            self._visited -= len(self._visits.pop(next(iter(self._visits))))
+        return visit
 
     def _reserve(self, device: torch.device) -> int:
         if device not in self._rows:

@@ -20,7 +20,12 @@ import torch
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import check_counts, checked
-from pullback.internal.torch import current_graph_task_id, declare_ordered
+from pullback.internal.torch import (
+    FakeTensor,
+    current_graph_task_id,
+    declare_ordered,
+    run_eagerly,
+)
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import Backend, check_measurable
 from pullback.tracking.measure._layout import Direction
@@ -268,6 +273,9 @@ class Recorder:
             warnings.warn(f"The end of the run is not written: {error}", stacklevel=2)
 
 
+run_eagerly(Recorder.step, "A step that ends is measured outside of graphs.")
+
+
 @checked
 class Record(Recorder):
     """Statistics of one tensor in the program, kept apart by call, direction, order and step.
@@ -360,7 +368,8 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         >>> record.total("forward").mean_abs, record.total("backward").mean
         (2.0, 2.0)
     """
-    if not torch.compiler.is_compiling():  # there, the operator checks when it runs
+    # Where nothing is computed yet, the operator checks when it runs.
+    if not torch.compiler.is_compiling() and not isinstance(values, FakeTensor):
         check_measurable(values)
     return pass_through(values, record.store.handle, record.name)
 

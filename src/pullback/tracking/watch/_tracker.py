@@ -1,5 +1,6 @@
 """`Tracker`: watch every module of a live model while it trains, without disturbing it."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,8 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._hooks import ROOT, Attachment, FunctionWatch, Names, choose_by
+from pullback.tracking.watch._functions import FunctionWatch
+from pullback.tracking.watch._hooks import ROOT, Attachment, Names, choose_by
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
@@ -136,7 +138,7 @@ class Tracker(Recorder):
         )
         self._store.loss_scale = self._watch.loss_scale
         self._jsonl = jsonl
-        self._reduced: dict[Key, Statistics] | None = None
+        self._reduced: tuple[int, dict[Key, Statistics]] | None = None
 
     def __enter__(self) -> "Tracker":
         if self._model is None or self._undo is not None:
@@ -196,14 +198,32 @@ class Tracker(Recorder):
         return self._log.nbytes
 
     def latest(self) -> list[Observation]:
-        """What the last flushed step measured, in the order of execution, in full."""
+        """What was measured of the last step, in the order of execution, in full.
+
+        Of a step with more than 8,192 tensors at all of its moments, it is the last ones.
+        """
+        self._store.flush()
         return self._log.latest()
 
     def totals(self) -> dict[Key, Statistics]:
-        """All that was measured of each tensor, merged over steps, and over ranks once reduced."""
-        if self._reduced is not None:
-            return dict(self._reduced)
-        return super().totals()
+        """All that was measured of each tensor, merged over steps, and over ranks once reduced.
+
+        What is measured after `reduce` needs another one: until then totals are of this rank
+        alone again, with a warning.
+        """
+        self._store.flush()
+        if self._reduced is None:
+            return self._log.totals()
+        moments, reduced = self._reduced
+        if moments == self._log.moments:
+            return dict(reduced)
+        self._reduced = None
+        warnings.warn(
+            "More was measured since reduce(): totals are of this rank alone until every rank "
+            "calls it again.",
+            stacklevel=2,
+        )
+        return self._log.totals()
 
     def total(
         self,
@@ -340,6 +360,9 @@ class Tracker(Recorder):
     def reduce(self, group: Any = None) -> dict[Key, Statistics]:
         """Merge the totals of all ranks; each rank must call this, and each gets the result.
 
+        From then on `totals`, and what is computed from them, are of all ranks. Reports and `run`
+        show what this rank measured.
+
         Arguments:
             group: a `torch.distributed` process group; by default the whole world.
 
@@ -348,8 +371,9 @@ class Tracker(Recorder):
             ProgramError: another rank did not answer; what this rank measured stays as it was.
         """
         self._store.flush()
-        self._reduced = reduce_totals(self._log.totals(), group)
-        return dict(self._reduced)
+        merged = reduce_totals(self._log.totals(), group)
+        self._reduced = self._log.moments, merged
+        return dict(merged)
 
     def _told(self) -> dict[str, Any]:
         noise = self._attachment.noise()

@@ -15,6 +15,7 @@ from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_strided, widen
 from pullback.internal._arguments import checked
+from pullback.tracking.watch._annotate import hook_gradient
 
 __all__ = [
     "Metrics",
@@ -250,7 +251,10 @@ class _Tracking:
 
         def run(*args: Any) -> Any:
             self.graph = graph_module.graph
-            return interpreter.run(*args)
+            interpreter.shown = []  # of an earlier call nothing is kept
+            result = interpreter.run(*args)
+            interpreter.shown = []
+            return result
 
         return run
 
@@ -275,6 +279,10 @@ def _clean(name: str) -> str:
 class _MetricsInterpreter(fx.Interpreter):
     """Records metrics by tensor hooks: nothing is inserted or copied but the leaves' views."""
 
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shown: list[Tensor] = []
+
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         floating = isinstance(value, Tensor) and value.is_floating_point()
@@ -289,5 +297,6 @@ class _MetricsInterpreter(fx.Interpreter):
         if value.is_leaf:  # no hook stays on a parameter; an input may be changed in place
             parameter = isinstance(value, nn.Parameter)
             value = value.view_as(value) if parameter else value.clone()
-        value.register_hook(metrics.set_bwd)
+        hook_gradient(value, metrics.set_bwd, self.shown)
+        self.shown.append(value)
         return value
