@@ -171,7 +171,6 @@ class Watch(FunctionMode):
         self._written: dict[int, str] = {}  # storages whose values were cut, or are old
         self._read: set[int] = set()  # by functions that may have saved them
         self._unwritten: list[torch.Tensor] = []  # whose new value is another tensor
-        self._replaced: list[torch.Tensor] = []  # the same, saved as a result may be
         self._exposed: list[int] = []  # storages of which somebody has the memory
         self._viewed: set[int] = set()  # storages that views share
         self._apart: set[int] = set()  # those whose views autograd does not know
@@ -221,9 +220,11 @@ class Watch(FunctionMode):
         """
         with torch.no_grad():
             for tensor in self._unwritten:
-                tensor.copy_(self.current(tensor).reshape(tensor.shape))
-            for tensor in self._replaced:
-                tensor.data = self.current(tensor).detach().reshape(tensor.shape).clone()
+                value = self.current(tensor).reshape(tensor.shape)
+                if tensor.requires_grad:
+                    tensor.data = value.detach().clone()
+                else:
+                    tensor.copy_(value)
 
     def computed(self) -> list[torch.Tensor]:
         """The tensors that were computed of what was given."""
@@ -417,11 +418,10 @@ class Watch(FunctionMode):
         """What is read in the place of a tensor that is changed; autograd may save it."""
         first, *others = given
         alone = first is leaves[0] and not any(first is other for other in others)
-        tracked = bool(_levels(first))
-        within = tracked and is_functorch_wrapped_tensor(first)  # whose memory is a level's
+        within = _levels(first) and is_functorch_wrapped_tensor(first)  # its memory is a level's
         if not alone or id(first) in self._read or within:
             return first
-        (self._replaced if tracked else self._unwritten).append(first)
+        self._unwritten.append(first)
         return first.clone()
 
     def _write_copy(self, name: str, tensor: torch.Tensor) -> None:
