@@ -24,8 +24,8 @@ from pullback.conformance import (
     unpatched,
 )  # fmt: skip
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, outputs_of, same_bits
-from pullback.verification._error import Result
+from pullback.verification._answers import Answer, same_bits
+from pullback.verification._entries import Result
 from pullback.verification._forbidden import Operators
 from pullback.verification._work import Work, broken, promise
 
@@ -91,13 +91,15 @@ def alias(work: Work) -> Result | None:
         reseed(work.seed)
         tensors = work.copies(work.given)
         made = work.raw(tensors)
-        given = {_storage(t) for t in tensors if t.numel()}
-        shared = [k for k, t in enumerate(made.outputs) if t.numel() and _storage(t) in given]
+        written = work.reference.written(work.given)
+        given = {_storage(t) for k, t in enumerate(tensors) if t.numel() and k not in written}
+        shared = [name for name, t in made.named() if t.numel() and _storage(t) in given]
         if shared:
             copies = work.copies(work.given)
-            plain = outputs_of(work.reference.of(work.dtype), work.given, copies)
-            if not {_storage(t) for t in plain} & {_storage(t) for t in copies}:
-                return broken(f"Output {shared[0]} lies in the memory of an input.")
+            plain = work.outputs(work.reference.of(work.dtype), work.given, copies).values()
+            lent = {_storage(t) for k, t in enumerate(copies) if k not in written}
+            if not {_storage(t) for t in plain} & lent:
+                return broken(f"It returns memory of an input: {shared[0]}.")
         kept = Answer(tuple(t.clone() for t in made.outputs))
         work.raw(work.copies(work.fresh(21)))
         if not same_bits(made, kept):
@@ -172,7 +174,8 @@ def _interleaved(work: Work) -> str:
 
         def between(*args: Any, other: Arguments = other, **kwargs: Any) -> Any:
             made = kernel(*args, **kwargs)
-            kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
+            points = [point.clone().requires_grad_() for point in other.points()]
+            work.outputs(kernel, other, other.with_points(points).values)
             return made
 
         found = work.judge(work.given, work.run(between, work.given))
@@ -214,7 +217,7 @@ def settings(work: Work) -> Result | None:
         reseed(work.seed + _OTHER + number)  # a seed that nobody sets
         before = _state()
         with unpatched() as replaced:
-            work.raw(work.copies(work.given))
+            work.outputs(work.kernel.of(work.dtype), work.given, work.copies(work.given))
         moved = [name for name, value in _state().items() if value != before[name]] + replaced
         if moved:
             return broken(f"It changes {moved[0]}.")

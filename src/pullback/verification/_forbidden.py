@@ -20,7 +20,7 @@ from pullback.internal.torch import (
     overload_of,
 )
 from pullback.verification._answers import Subject
-from pullback.verification._error import Result
+from pullback.verification._entries import Result
 from pullback.verification._work import Work, broken, promise
 
 __all__ = ["Operators", "forbidden", "refuse_unknown"]

@@ -11,8 +11,7 @@ import torch
 
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
-from pullback.verification._answers import outputs_of
-from pullback.verification._error import Result
+from pullback.verification._entries import Result
 from pullback.verification._work import Trial, Work, broken, promise, raises, wrong
 
 __all__ = ["dtype", "gradients", "layout", "outputs", "second", "sizes", "values"]
@@ -91,9 +90,12 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     wide = work.given.cast(torch.float64)
     tensors = [value.clone() for value in wide.values]
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
-    roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
-    weights = [work.weights(root, k) for k, root in enumerate(roots)]
-    first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
+    outputs = enumerate(work.outputs(function, wide, tensors).values())
+    roots = {k: output for k, output in outputs if output.requires_grad}
+    weights = [work.weights(root, k) for k, root in roots.items()]
+    first = torch.autograd.grad(
+        list(roots.values()), points, weights, create_graph=True, allow_unused=True
+    )
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, unpatched
+from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, reseed, unpatched
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._processes import start_copy
@@ -18,7 +18,7 @@ from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
-from pullback.verification._error import Result
+from pullback.verification._entries import Result
 from pullback.verification._forbidden import forbidden, refuse_unknown
 from pullback.verification._work import Promise, Work, promise
 
@@ -136,7 +136,9 @@ def _work(  # noqa: PLR0917 - what `verify` was given
         )
     make = inputs if callable(inputs) else None
     try:
-        example = inputs if make is None else make()
+        with guarded():
+            reseed(seed)  # or a second run could not say the same
+            example = inputs if make is None else make()
     except Exception as error:
         raise ArgumentError(
             "The inputs cannot be made.", given=f"{type(error).__name__}: {error}"
@@ -155,14 +157,16 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
             "The reference does not take the inputs in float64.", given=fit.detail,
-            expected="plain torch, which computes in the dtype of its arguments",
+            expected="plain torch, which computes in the dtype of its arguments, and returns "
+            "tensors or numbers, or writes to an argument",
         )  # fmt: skip
     return work
 
 
 @promise("the reference takes the inputs in float64", "", alone=True)
 def _fit(work: Work) -> Result | None:
-    fault = work.truth(work.given).fault
+    truth = work.truth(work.given)
+    fault = truth.fault or ("" if truth.outputs else "it returns nothing that could be compared")
     return Result(Verdict.SKIPPED, fault) if fault else None
 
 
