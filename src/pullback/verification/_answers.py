@@ -1,6 +1,8 @@
 """What a kernel or its reference answers: outputs and gradients, as tensors in a row."""
 
 import copy
+import inspect
+import itertools
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ import torch
 from pullback.conformance import Arguments, NoEnd, reseed
 from pullback.internal.torch import pytree
 
-__all__ = ["Answer", "Placing", "Runner", "Slow", "Subject", "dtype_of", "same_bits"]
+__all__ = ["Answer", "Placing", "Runner", "Slow", "Subject", "buffers_of", "dtype_of", "same_bits"]
 
 Placing = Callable[[torch.Tensor], torch.Tensor]
 """Values -> the tensor that is handed over, without history."""
@@ -51,6 +53,7 @@ class Subject:
         self.given = owner if is_function else given
         self.call: Callable[..., Any] = owner.apply if is_function else given
         self._written: tuple[int, ...] | None = None
+        self._modules: dict[torch.dtype, tuple[torch.nn.Module, list[torch.Tensor]]] = {}
 
     def written(self, arguments: Arguments) -> tuple[int, ...]:
         """The positions of the tensors that it writes to, asked once of arguments of a kind."""
@@ -65,10 +68,20 @@ class Subject:
         return self._written
 
     def of(self, dtype: torch.dtype) -> Callable[..., Any]:
-        """It as it computes in a dtype: the parameters of a module are cast."""
-        if isinstance(self.given, torch.nn.Module):
-            return copy.deepcopy(self.given).to(dtype)
-        return self.call
+        """It as it computes in a dtype: a copy of a module is cast, once.
+
+        Its parameters and buffers are as they came; what else it keeps stays, as a cache does.
+        """
+        if not isinstance(self.given, torch.nn.Module):
+            return self.call
+        if dtype not in self._modules:
+            made = copy.deepcopy(self.given).to(dtype)
+            self._modules[dtype] = made, [t.detach().clone() for t in _held(made)]
+        module, came = self._modules[dtype]
+        for tensor, value in zip(_held(module), came, strict=False):
+            if tensor.shape == value.shape:
+                tensor.data.copy_(value)
+        return module
 
     @property
     def name(self) -> str:
@@ -118,10 +131,11 @@ class Runner:
         points = {arguments.paths[k]: tensors[k] for k in arguments.differentiable}
         for point in points.values():
             point.requires_grad_(self.gradients)
+        points |= self._common(function, _parameters)
         outputs = self.outputs(function, arguments, tensors)
         history = any(map(_has_history, outputs.values()))
         found: tuple[torch.Tensor, ...] = ()
-        if self.gradients and history:
+        if self.gradients and history and points:
             found = self._gradients(list(outputs.values()), list(points.values()))
         kept = tuple(output.detach() for output in outputs.values())
         names = *outputs, *(f"the gradient of {path}" for path in points if found)
@@ -139,8 +153,25 @@ class Runner:
         handed = [_Handed.apply(t) if t.requires_grad else t for t in tensors]
         args, kwargs = every.build(handed)
         found = _named_leaves(function(*args, **kwargs))
-        written = self.reference.written(arguments)
-        return found | {f"{arguments.paths[k]} as it is left": handed[k] for k in written}
+        left = {arguments.paths[k]: handed[k] for k in self.reference.written(arguments)}
+        left |= {name: t.clone() for name, t in self._common(function, buffers_of).items()}
+        return found | {f"{name} as it is left": tensor for name, tensor in left.items()}
+
+    def _common(self, function: Any, kind: "_Kind") -> dict[str, torch.Tensor]:
+        """Of a module, the tensors of a kind that kernel and reference both have, by name."""
+        pair = kind(self.kernel.given), kind(self.reference.given)
+        own = kind(inspect.unwrap(function))
+        both = [n for n in pair[1] if n in pair[0] and pair[0][n].shape == pair[1][n].shape]
+        return {f"its {name}": own[name] for name in both if name in own}
+
+    def unequal(self) -> str:
+        """A parameter or buffer in which kernel and reference differ as they are given, if any."""
+        for kind in (_parameters, buffers_of):
+            kernel, reference = (self._common(s.given, kind) for s in (self.kernel, self.reference))
+            for name, value in kernel.items():
+                if not _are_equal(value, reference[name]):
+                    return name
+        return ""
 
     def _gradients(
         self, outputs: Sequence[torch.Tensor], points: Sequence[torch.Tensor]
@@ -162,6 +193,24 @@ class Runner:
     def silent(self) -> Self:
         """The same without gradients."""
         return replace(self, gradients=False)
+
+
+def _held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    return itertools.chain(module.parameters(), module.buffers())
+
+
+_Kind = Callable[[Any], dict[str, torch.Tensor]]
+
+
+def _parameters(module: Any) -> dict[str, torch.Tensor]:
+    """The parameters of a module that are learnt, by name; nothing of what is none."""
+    named = module.named_parameters() if isinstance(module, torch.nn.Module) else ()
+    return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+
+def buffers_of(module: Any) -> dict[str, torch.Tensor]:
+    """The buffers of a module, by name; nothing of what is none."""
+    return dict(module.named_buffers()) if isinstance(module, torch.nn.Module) else {}
 
 
 class _Handed(torch.autograd.Function):

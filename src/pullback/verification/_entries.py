@@ -41,7 +41,8 @@ def compare_whole(name: str, true: torch.Tensor, got: torch.Tensor, free: torch.
     if not wrong:
         return Result(Verdict.HOLDS)
     k = wrong[0]
-    counted = f"{name} is wrong at {_place(k, true.shape)}, and at {len(wrong) - 1} others"
+    others = f", and at {len(wrong) - 1} others" if wrong[1:] else ""
+    counted = f"{name} is wrong at {_place(k, true.shape)}{others}"
     return Result(
         Verdict.BROKEN, counted, _number(true.flatten()[k]), _number(got.flatten()[k]), wrong=wrong
     )

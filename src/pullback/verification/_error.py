@@ -18,7 +18,8 @@ the cotangents where nothing of the gradient is left.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -110,6 +111,15 @@ class Judge(Runner):
         numbers = {"kernel": kernel, "reference": reference}
         return Result(Verdict.HOLDS, **numbers, history=got.history)
 
+    def judge_as(self, dtype: torch.dtype, arguments: Arguments, got: Answer) -> Result:
+        """Compare what was given for arguments as though all were of a coarser dtype."""
+
+        def rounded(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
+
+        narrow = replace(got, outputs=rounded(got.outputs), gradients=rounded(got.gradients))
+        return self.judge(arguments.cast(dtype), narrow)
+
     @cached_property
     def _is_told(self) -> bool:
         """Whether the example asks what becomes of what is not a number."""
@@ -198,7 +208,7 @@ class Judge(Runner):
         tensors = wide.with_points(points).values
         made = self.outputs(function, wide, tensors).values()
         longest = 1
-        for output in [out for out in made if out.requires_grad and out.numel()][:1]:
+        for output in [out for out in made if points and out.requires_grad and out.numel()][:1]:
             middle = torch.view_as_real(output) if output.is_complex() else output
             middle = middle.flatten()[middle.numel() // 2]
             found = torch.autograd.grad(middle, points, allow_unused=True)

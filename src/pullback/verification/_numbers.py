@@ -11,6 +11,7 @@ import torch
 
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
+from pullback.verification._answers import same_bits
 from pullback.verification._entries import Result
 from pullback.verification._work import Trial, Work, broken, promise, raises, wrong
 
@@ -27,7 +28,21 @@ _LARGEST = 1500
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
     trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
-    return _agreement(work.silent(), trials)
+    found = _agreement(work.silent(), trials)
+    return replace(found, detail=f"{found.detail}{_cause(work)}") if found.fault else found
+
+
+def _cause(work: Work) -> str:
+    """Why no kernel could have given what this reference gives."""
+    own, other = (
+        replace(work, seed=work.seed + k).silent().refer(work.given, work.dtype) for k in (0, 1)
+    )
+    if not same_bits(own, other):
+        return (" The reference draws random numbers: a kernel that draws others cannot be "
+                "compared; let both take them as an argument.")  # fmt: skip
+    name = work.unequal()
+    said = f" {name.capitalize()} holds other numbers than the reference's: load the same state."
+    return said if name else ""
 
 
 @promise(
@@ -109,7 +124,8 @@ def sizes(work: Work) -> Result:
 
     def trials() -> Iterator[Trial]:
         drawn = torch.Generator().manual_seed(work.seed)
-        found = list(resizings(work.given, _LARGEST, _ENTRIES, drawn))
+        most = max((n for value in work.given.values for n in value.shape), default=1)
+        found = list(resizings(work.given, max(_LARGEST, 2 * most + 1), _ENTRIES, drawn))
         for resizing in found:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
@@ -158,7 +174,8 @@ def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
 
 @promise(
     "it is right in every floating dtype, or refuses it",
-    "Accumulate in float32 and return the dtype of the input.",
+    "Accumulate in float32, of float64 in float64, and return the dtype of the input; "
+    "or raise a TypeError.",
 )
 def dtype(work: Work) -> Result:
     """Other floating dtypes: right, or refused."""
@@ -167,7 +184,13 @@ def dtype(work: Work) -> Result:
     if any(value.is_complex() for value in work.given.values):
         others = []
     cast = ((str(dtype), work.given.cast(dtype), torch.clone) for dtype in others)
-    return work.over(cast, refusals=True)
+    found = work.over(cast, refusals=True)
+    wide = work.given.cast(torch.float64)
+    if found.detail.startswith(str(torch.float64)):
+        answer = work.answer(wide)
+        if answer.outputs and not work.judge_as(torch.float32, work.given, answer).fault:
+            return replace(found, detail=f"{found.detail} It is as exact as float32 alone.")
+    return found
 
 
 @promise(
@@ -180,13 +203,15 @@ def layout(work: Work) -> Result:
         "transposed": _transposed,
         "every second entry": _sparse,
         "inside of a larger tensor": _inside,
+        "channels last": _channels_last,
         "expanded": _expanded,
     }
     rows = work.changed(_first_row)
-    result = work.over(
+    trials = [
         (name, rows if place is _expanded else work.given, place)
         for name, place in placings.items()
-    )
+    ]
+    result = work.over(trials)
     if result.verdict is not Verdict.HOLDS:
         return result
     for name, place in placings.items():
@@ -195,6 +220,12 @@ def layout(work: Work) -> Result:
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result
+
+
+def _channels_last(value: torch.Tensor) -> torch.Tensor:
+    if value.ndim < 3:
+        return value.clone()
+    return value.movedim(1, -1).contiguous().movedim(-1, 1).detach()
 
 
 def _transposed(value: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ _SEEDS = 2**63
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
-    numbers.outputs, forbidden, numbers.gradients, numbers.second, numbers.sizes,
+    numbers.outputs, numbers.gradients, forbidden, numbers.second, numbers.sizes,
     numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
     conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
 )  # fmt: skip
