@@ -111,9 +111,7 @@ class Runner:
         except NoEnd:
             raise
         except Exception as error:  # whatever the kernel raises is what it answers
-            return Answer(
-                fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            )
+            return Answer(fault=_told(error))
 
     def refer(
         self, arguments: Arguments, dtype: torch.dtype, place: Placing = torch.clone
@@ -127,7 +125,7 @@ class Runner:
     def call(
         self, function: Callable[..., Any], arguments: Arguments, tensors: Sequence[torch.Tensor]
     ) -> Answer:
-        """The answer to these very tensors; what it raises is raised."""
+        """The answer to these very tensors; what it raises is raised, but in its backward."""
         points = {arguments.paths[k]: tensors[k] for k in arguments.differentiable}
         for point in points.values():
             point.requires_grad_(self.gradients)
@@ -136,7 +134,12 @@ class Runner:
         history = any(map(_has_history, outputs.values()))
         found: tuple[torch.Tensor, ...] = ()
         if self.gradients and history and points:
-            found = self._gradients(list(outputs.values()), list(points.values()))
+            try:
+                found = self._gradients(list(outputs.values()), list(points.values()))
+            except NoEnd:
+                raise
+            except Exception as error:
+                return Answer(history=True, fault=_told(error))
         kept = tuple(output.detach() for output in outputs.values())
         names = *outputs, *(f"the gradient of {path}" for path in points if found)
         return Answer(kept, found, names, history)
@@ -211,6 +214,10 @@ def _parameters(module: Any) -> dict[str, torch.Tensor]:
 def buffers_of(module: Any) -> dict[str, torch.Tensor]:
     """The buffers of a module, by name; nothing of what is none."""
     return dict(module.named_buffers()) if isinstance(module, torch.nn.Module) else {}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 class _Handed(torch.autograd.Function):

@@ -78,7 +78,7 @@ class Judge(Runner):
             why = f"the reference refuses them ({truth.fault or own.fault})"
             return Result(Verdict.SKIPPED, why)
         if got.fault:
-            return Result(Verdict.CRASHES, got.fault)
+            return Result(Verdict.CRASHES, got.fault, history=got.history)
         wrong = _kind(got, own)
         if wrong is not None:
             return wrong
@@ -231,7 +231,7 @@ class Judge(Runner):
 def _kind(got: Answer, own: Answer) -> Result | None:
     """What tells the answers apart before any number: how many, of which shape and dtype."""
     if len(got.outputs) != len(own.outputs):
-        lists = [", ".join(each.names[: len(each.outputs)]) for each in (own, got)]
+        lists = [", ".join(each.names[: len(each.outputs)]) or "none" for each in (own, got)]
         return Result(Verdict.BROKEN, "it returns another number of tensors", *lists)
     if got.names[: len(got.outputs)] != own.names[: len(own.outputs)]:
         pairs = zip(own.names, got.names, strict=False)

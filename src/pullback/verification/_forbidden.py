@@ -38,7 +38,7 @@ def forbidden(work: Work) -> Result | None:
     work.reference.written(work.given)  # asked by a call of it, which is not the kernel's
     for where, arguments in _occasions(work):
         called, answer = _called(work, arguments, {_code(work.reference.given), *marks})
-        if not where and not answer.outputs:
+        if not where and answer.fault:
             return Result(Verdict.CRASHES, answer.fault)
         if _code(work.reference.given) in called:
             return broken(f"It calls its reference{where}.")
@@ -53,7 +53,7 @@ def _occasions(work: Work) -> Iterator[tuple[str, Arguments]]:
     """The example, and a larger and a smaller size of each of its sizes."""
     yield "", work.given
     drawn = torch.Generator().manual_seed(work.seed)
-    for resizing in resizings(work.given, _LARGEST, _ENTRIES, drawn):
+    for resizing in resizings(work.given, _LARGEST, _ENTRIES, drawn) if work.sizes else ():
         for size in (resizing.size - 1, resizing.largest):
             made = resizing.at(size) if 0 < size != resizing.size else None
             if made is not None and not work.silent().truth(made).fault:

@@ -2,10 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -63,6 +64,9 @@ def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
         found = work.compare(arguments)
         if found.fault:
             return wrong(name, found)
+        if found.verdict is Verdict.CRASHES and work.gradients and not found.history:
+            # It answers where none are asked for.
+            return Result(Verdict.LACKING, f"it refuses to be differentiated: {found.detail}")
         if found.verdict is not Verdict.HOLDS:
             return raises(found.detail) if found.verdict is Verdict.CRASHES else found
         if work.gradients and not found.history:
@@ -214,12 +218,30 @@ def layout(work: Work) -> Result:
     result = work.over(trials)
     if result.verdict is not Verdict.HOLDS:
         return result
+    shared = work.silent().over(_as_one(work))  # which has one gradient for both
+    if shared.verdict.is_bad:
+        return shared
     for name, place in placings.items():
         if place is not _expanded and work.gradients:
             found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result
+
+
+def _as_one(work: Work) -> list[Trial]:
+    """Arguments of one shape as one tensor, where the reference writes to none."""
+    kinds = [(value.shape, value.dtype) for value in work.given.values]
+    firsts = [work.given.values[kinds.index(kind)] for kind in kinds]
+    if len(set(kinds)) == len(kinds) or work.reference.written(work.given):
+        return []
+    given = work.given.with_values(firsts)
+    made: MutableMapping[Any, torch.Tensor] = WeakValueDictionary()  # as long as a call takes
+
+    def place(value: torch.Tensor) -> torch.Tensor:
+        return made.setdefault((value.shape, value.dtype), value.clone())
+
+    return [("one tensor twice", given, place)]
 
 
 def _channels_last(value: torch.Tensor) -> torch.Tensor:
@@ -278,7 +300,27 @@ def values(work: Work) -> Result:
 
     changed = ((name, work.changed(change), torch.clone) for name, change in changes.items())
     drawn = ((f"draw {k}", work.fresh(k), torch.clone) for k in range(3, 6))
-    return work.over(itertools.chain(changed, drawn))
+    return work.over(itertools.chain(changed, _other_integers(work.given), drawn))
+
+
+def _other_integers(given: Arguments) -> Iterator[Trial]:
+    """Integers in another order, and by one larger, but for those that may be offsets or sizes."""
+    sizes = {n for value in given.values for n in value.shape}
+
+    def is_free(value: torch.Tensor) -> bool:
+        whole = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+        flat = value.flatten()
+        return whole and bool((flat.diff() < 0).any()) and int(flat.max()) not in sizes
+
+    free = [is_free(value) for value in given.values]
+    changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "integers in another order": lambda value: value.flip(tuple(range(value.ndim))),
+        "integers by one larger": lambda value: value + 1,
+    }
+    for name, change in changes.items() if any(free) else ():
+        pairs = zip(given.values, free, strict=True)
+        made = [change(value) if is_changed else value for value, is_changed in pairs]
+        yield name, given.with_values(made), torch.clone
 
 
 def _one_large(value: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, reseed, unpatched
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
-from pullback.internal._processes import start_copy
+from pullback.internal._processes import describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
@@ -28,7 +28,7 @@ _SEEDS = 2**63
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
-    numbers.outputs, numbers.gradients, forbidden, numbers.second, numbers.sizes,
+    numbers.outputs, numbers.gradients, numbers.second, numbers.sizes, forbidden,
     numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
     conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
 )  # fmt: skip
@@ -189,18 +189,20 @@ def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
     """
     known: _Results = {}
     while True:
-        began = ""
-        for name, result in _copy(steps, known, timeout) if isolate else steps(known):
+        began, end = "", [""]
+        for name, result in _copy(steps, known, timeout, end) if isolate else steps(known):
             began = name if result is None else ""
             if result is not None:
                 known[name] = result
         if not began:
             return known
-        known[began] = Result(Verdict.CRASHES, "the process died, or gave no answer in time")
+        known[began] = Result(Verdict.CRASHES, end[-1])
 
 
-def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str, Result | None]]:
-    """What one copy says until it ends."""
+def _copy(
+    steps: _Steps, known: _Results, timeout: float, end: list[str]
+) -> Iterator[tuple[str, Result | None]]:
+    """What one copy says until it ends; why it ended is added to a list."""
     reader, writer = Pipe(duplex=False)
 
     def tell() -> None:
@@ -215,8 +217,9 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
             if reader.poll(_POLL):
                 yield reader.recv()
                 since = work.seconds
+        end.append("It gave no answer in time.")
     except EOFError:
-        return
+        end.append(describe_end(copy.end()) or "The process ended, without an answer.")
     finally:
         copy.end()
         reader.close()
@@ -224,10 +227,12 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
 
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:
     bad = {name for name, result in found.items() if result.verdict is not Verdict.HOLDS}
-    if "outputs" in bad and not promise.alone:
+    if "outputs" in bad and not (promise.alone and found["outputs"].verdict is Verdict.BROKEN):
         return Result(Verdict.SKIPPED, "its outputs are wrong as given")
     if "gradients" in bad:
         work.gradients = False  # said once; the rest is about outputs
+    if "sizes" in bad:
+        work.sizes = False
     try:
         with guarded(), limited(timeout):
             return promise.test(work) or Result(Verdict.HOLDS, promise.promise)

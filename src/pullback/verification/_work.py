@@ -54,6 +54,7 @@ class Work(Judge):
 
     make: Callable[[], tuple[Any, ...]] | None  # fresh arguments, where the caller gave that
     forbid: tuple[Any, ...]  # functions of torch, or names of functions and operators
+    sizes: bool = True  # whether others than those of the example are tried, but by the promise
 
     @property
     def dtype(self) -> torch.dtype:
