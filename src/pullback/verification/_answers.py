@@ -228,8 +228,8 @@ class _Handed(torch.autograd.Function):
         return tensor.detach()
 
     @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
-        return cotangent
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> torch.Tensor:
+        return cotangents[0]
 
 
 def _has_history(output: torch.Tensor) -> bool:

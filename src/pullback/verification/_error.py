@@ -72,16 +72,17 @@ class Judge(Runner):
     ) -> Result:  # fmt: skip
         """Compare what a kernel gave for arguments, whose tensors lay somewhere."""
         truth = self.truth(arguments) if truth is None else truth
-        dtype = dtype_of(arguments)
-        own = self.refer(arguments, dtype, place)
+        own = self.refer(arguments, dtype_of(arguments), place)
         if own.fault or truth.fault:
             why = f"the reference refuses them ({truth.fault or own.fault})"
             return Result(Verdict.SKIPPED, why)
         if got.fault:
             return Result(Verdict.CRASHES, got.fault, history=got.history)
-        wrong = _kind(got, own)
-        if wrong is not None:
-            return wrong
+        return _kind(got, own) or self._compare(arguments, got, truth, own)
+
+    def _compare(self, arguments: Arguments, got: Answer, truth: Answer, own: Answer) -> Result:
+        """Compare tensor by tensor what is of the same kinds."""
+        dtype = dtype_of(arguments)
         errors = self._own_errors(arguments, dtype, own, truth)
         moved = [self._moved(arguments, number, dtype) for number in range(_SAMPLES)]
         length = self._length(arguments)
@@ -95,15 +96,13 @@ class Judge(Runner):
                 continue
             if not (true.is_floating_point() or true.is_complex()):
                 entries = self._compare_whole(arguments, number, truth, got, own)
-                if entries.fault:
-                    return entries
-                continue
-            entries = compare_entries(
-                name, true, found, plain, own_error=errors[number],
-                moved=[answer.every[number] for answer in moved if not answer.fault],
-                dtype=dtype, length=length, typical=self._typical.get(number, 0.0),
-                told=told and number < len(truth.outputs), point=points.get(number),
-            )  # fmt: skip
+            else:
+                entries = compare_entries(
+                    name, true, found, plain, own_error=errors[number],
+                    moved=[answer.every[number] for answer in moved if not answer.fault],
+                    dtype=dtype, length=length, typical=self._typical.get(number, 0.0),
+                    told=told and number < len(truth.outputs), point=points.get(number),
+                )  # fmt: skip
             gradient = number - len(truth.outputs)
             if entries.fault and not are_of_sides(self, arguments, gradient, got, entries.wrong):
                 return entries
@@ -231,8 +230,10 @@ class Judge(Runner):
 def _kind(got: Answer, own: Answer) -> Result | None:
     """What tells the answers apart before any number: how many, of which shape and dtype."""
     if len(got.outputs) != len(own.outputs):
-        lists = [", ".join(each.names[: len(each.outputs)]) or "none" for each in (own, got)]
-        return Result(Verdict.BROKEN, "it returns another number of tensors", *lists)
+        expected, found = (
+            ", ".join(each.names[: len(each.outputs)]) or "none" for each in (own, got)
+        )
+        return Result(Verdict.BROKEN, "it returns another number of tensors", expected, found)
     if got.names[: len(got.outputs)] != own.names[: len(own.outputs)]:
         pairs = zip(own.names, got.names, strict=False)
         names = next((one, other) for one, other in pairs if one != other)
