@@ -243,7 +243,7 @@ def _named_leaves(returned: Any) -> dict[str, torch.Tensor]:
     for path, leaf in pytree.tree_flatten_with_path(returned)[0]:
         keys = tuple(repr(key.key) for key in path if isinstance(key, pytree.MappingKey))
         if isinstance(leaf, torch.Tensor):
-            found.append((keys, leaf))
+            found.append((keys, leaf if leaf.layout == torch.strided else leaf.to_dense()))
         elif isinstance(leaf, numbers.Number):
             wide = torch.float64 if isinstance(leaf, float) else None
             found.append((keys, torch.tensor(leaf, dtype=wide, device="cpu")))

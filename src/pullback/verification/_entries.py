@@ -11,6 +11,7 @@ from pullback.report import Verdict
 __all__ = ["FACTOR", "Result", "compare_entries", "compare_whole", "widened"]
 
 FACTOR = 8.0
+_MOST = 0.125  # of the number itself, that adding up many may add to the error
 _SIDED = 32  # entries of which the sides are looked at
 _COTANGENT = 4.0  # few standard normal numbers are larger
 _AROUND = 0.05  # of the typical movement: an entry that did not move by chance
@@ -72,8 +73,8 @@ def compare_entries(
     delta = delta + _AROUND * delta.square().mean().sqrt()
     least = max(typical, _COTANGENT) if typical and not true.any() else typical
     size = true.abs().nan_to_num().clamp(min=least)
-    # Sums are made in float32 at least, whatever the dtype of their terms.
-    summed = max(1.0, math.sqrt(length) * min(1.0, torch.finfo(torch.float32).eps / limits.eps))
+    # In half precision the root alone would allow a long sum to be anything, zero included.
+    summed = max(1.0, min(math.sqrt(length), _MOST / (FACTOR * limits.eps)))
     rounding = summed * (limits.eps * size + delta)
     allowed = FACTOR * torch.maximum(own_error.max(), rounding) + 4 * limits.tiny
     unit = limits.eps * true.abs().clamp(min=limits.tiny)

@@ -10,7 +10,9 @@ Stability of Numerical Algorithms*, 2002, section 4.2: the bound is :math:`K\eps
 
 .. math:: F \max(\max_j |r_j - t_j|,\; \sqrt K (\epsilon |t| + \Delta))
 
-with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. In float64
+with one factor :math:`F` for all that is compared. Nothing in it is chosen for a kernel. The
+root grows until :math:`F \sqrt K \epsilon` is an eighth, and no further: in bfloat16 a sum of 256
+terms might be any number up to twice the truth else, zero included. In float64
 no finer truth is at hand: there :math:`r_j - t_j` is the reference's error in float32, at the same
 numbers rounded, in proportion to the unit. A gradient may vanish by cancellation at special
 arguments (of a softmax of one entry): there :math:`|t|` is the largest one of the example, or of

@@ -68,7 +68,7 @@ def verify(
         forbid: functions of torch, or names of functions and operators, that the kernel must not
             call, such as ``torch.softmax`` or ``"softmax"``, or functions of Python. The reference
             is always among them.
-        seed: of everything random.
+        seed: of everything random, and of inputs that a function makes.
         isolate: run in a copy of this process, so that a crash or a hang is a verdict. Where no
             copy can be made it runs here: not on Linux, where a GPU is in use, and where there
             is one and this process has run a backward.
