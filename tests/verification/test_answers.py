@@ -212,3 +212,14 @@ def test_sparse_outputs_are_compared_entry_by_entry() -> None:
     assert report["outputs"].verdict is Verdict.HOLDS
     wrong = judge(lambda x: (x * 1.01).to_sparse(), lambda x: x.to_sparse())
     assert wrong["outputs"].verdict is Verdict.BROKEN
+
+
+def test_a_whole_number_of_zero_alone_is_the_reference_s() -> None:
+    def otherwise(x):
+        return (x >= 0).int() - (x < 0).int()
+
+    def right(x):
+        return (x > 0).int() - (x < 0).int()
+
+    assert judge(otherwise, lambda x: x.sign().int())["values"].verdict is Verdict.BROKEN
+    assert judge(right, lambda x: x.sign().int()).ok

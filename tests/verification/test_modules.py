@@ -6,6 +6,7 @@ from torch import nn
 
 from pullback import verify
 from pullback.report import Verdict
+from pullback.verification._answers import Runner, Subject
 
 GIVEN = (torch.randn(5, 8, generator=torch.Generator().manual_seed(0)),)
 
@@ -117,3 +118,14 @@ class Remembers(nn.Module):
 @pytest.mark.parametrize("key", [lambda x: 0, torch.Tensor.data_ptr], ids=["shape", "address"])
 def test_a_cache_that_a_module_keeps_is_found(key) -> None:
     assert not judge(Remembers(key), lambda x: x.softmax(-1)).ok
+
+
+def test_the_parameters_of_a_compiled_module_have_their_names() -> None:
+    reference = Linear()
+    kernel = torch.compile(WithoutGradient(reference), backend="eager")
+    names = Runner(kernel=Subject(kernel), reference=Subject(reference), seed=0).unequal()
+    assert not names
+    with torch.no_grad():
+        reference.inner.bias += 1
+    names = Runner(kernel=Subject(kernel), reference=Subject(reference), seed=0).unequal()
+    assert names == "its inner.bias"

@@ -208,12 +208,18 @@ _Kind = Callable[[Any], dict[str, torch.Tensor]]
 def _parameters(module: Any) -> dict[str, torch.Tensor]:
     """The parameters of a module that are learnt, by name; nothing of what is none."""
     named = module.named_parameters() if isinstance(module, torch.nn.Module) else ()
-    return {name: parameter for name, parameter in named if parameter.requires_grad}
+    return {_plain(name): parameter for name, parameter in named if parameter.requires_grad}
 
 
 def buffers_of(module: Any) -> dict[str, torch.Tensor]:
     """The buffers of a module, by name; nothing of what is none."""
-    return dict(module.named_buffers()) if isinstance(module, torch.nn.Module) else {}
+    named = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
+    return {_plain(name): buffer for name, buffer in named}
+
+
+def _plain(name: str) -> str:
+    """The name that a tensor has in a module before that is compiled."""
+    return name.removeprefix("_orig_mod.")
 
 
 def _told(error: Exception) -> str:

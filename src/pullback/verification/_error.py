@@ -153,7 +153,8 @@ class Judge(Runner):
         """Whole numbers of an answer beside the truth; where rounding decides, either is right.
 
         At a tie of the very numbers that are given nothing is rounded: there it is the reference's,
-        where that takes the least one always, or the largest, as `torch.argmax` does.
+        where that takes the least one always, or the largest, as `torch.argmax` does, or one that
+        is neither of its two sides', as the sign of zero.
         """
         name, true = truth.names[number], truth.outputs[number]
         free = own.outputs[number] != true
@@ -167,12 +168,13 @@ class Judge(Runner):
             draws = range(_ROUNDINGS)
             answers = [silent._moved(arguments, k, dtype, times, zeros=True) for k in draws]
             found = [answer.outputs[number] for answer in answers if not answer.fault]
-            return torch.stack([true, *found])
+            return torch.stack([true, *(found or [true])])
 
         ties, around = others(_TIE), others(wide)
-        tied = (ties != true).any(0)
+        low, high, tied = ties[1:].amin(0), ties[1:].amax(0), (ties != true).any(0)
+        two_sided = ((ties[1:] == low) | (ties[1:] == high)).all(0) & (true > low) & (true < high)
         is_rule = any(torch.equal(true, end) for end in (ties.amin(0), ties.amax(0)))
-        free |= (around != true).any(0) & ~(tied & is_rule)
+        free |= (around != true).any(0) & ~(tied & (two_sided | is_rule))
         return compare_whole(name, true, got.outputs[number], free)
 
     def _moved(
