@@ -136,9 +136,7 @@ def _work(  # noqa: PLR0917 - what `verify` was given
         )
     make = inputs if callable(inputs) else None
     try:
-        with guarded():
-            reseed(seed)  # or a second run could not say the same
-            example = inputs if make is None else make()
+        example = inputs if make is None else _made(make, seed)
     except Exception as error:
         raise ArgumentError(
             "The inputs cannot be made.", given=f"{type(error).__name__}: {error}"
@@ -161,6 +159,13 @@ def _work(  # noqa: PLR0917 - what `verify` was given
             "tensors or numbers, or writes to an argument",
         )  # fmt: skip
     return work
+
+
+def _made(make: Callable[[], Any], seed: int) -> Any:
+    """Inputs that a function makes, the same ones for a seed: a second run says the same."""
+    with guarded():
+        reseed(seed)
+        return make()
 
 
 @promise("the reference takes the inputs in float64", "", alone=True)
