@@ -1,6 +1,8 @@
 """What a kernel must not call: each name of it is known, and a name of nothing is refused."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,3 +63,43 @@ def test_a_function_of_the_same_name_as_what_is_forbidden_is_another() -> None:
 def test_what_nothing_could_call_cannot_be_forbidden(name) -> None:
     with pytest.raises(ArgumentError, match="forbidden"):
         verify(plain, plain, (torch.ones(2),), forbid=["softmax", name])
+
+
+class InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        e = (x - x.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        y = plain(x)
+        return y * (cotangent - (cotangent * y).sum(-1, keepdim=True))
+
+
+def in_a_thread(x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(plain, x).result()
+
+
+def of_larger_sizes(x):
+    return plain(x) if x.shape[-1] > 4 else InBackward.forward(SimpleNamespace(**SAVES), x)
+
+
+SAVES = {"save_for_backward": lambda x: None}
+
+
+@pytest.mark.parametrize("kernel", [InBackward, in_a_thread, of_larger_sizes])
+@pytest.mark.parametrize("forbid", [[], ["softmax"]], ids=["the reference", "by name"])
+def test_a_call_in_backward_in_a_thread_or_of_another_size_is_one(kernel, forbid) -> None:
+    reference = plain if not forbid else lambda x: torch.softmax(x, -1)
+    report = verify(kernel, reference, (torch.randn(2, 4),), forbid=forbid, isolate=False)
+    assert report["forbidden"].verdict is Verdict.BROKEN
+
+
+def test_what_calls_a_kernel_is_not_what_it_calls() -> None:
+    names = ["clone", "detach", "requires_grad_", "grad", "randn", "to"]
+    report = verify(lambda x: x * 2, lambda x: x + x, (torch.ones(2),), forbid=names, isolate=False)
+    assert report["forbidden"].verdict is Verdict.HOLDS

@@ -22,7 +22,8 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Verdict, read_reports
 from pullback.verification import _conduct
 from pullback.verification._answers import Subject
-from pullback.verification._error import Judge, Result
+from pullback.verification._entries import Result
+from pullback.verification._error import Judge
 from pullback.verification._verify import isolated
 
 # `make test` takes one computation for each kind; `make fuzz` takes all.
@@ -164,7 +165,7 @@ def test_at_a_kink_any_gradient_between_its_sides_is_right(kernel, reference) ->
 def test_at_a_kink_a_gradient_beyond_its_sides_is_wrong() -> None:
     report = verify(lambda x: x.relu() + (-x).relu() * 0 + x * (x == 0) * 2, torch.relu,
                     (torch.randn(3, 6),), isolate=False)  # fmt: skip
-    assert "zeros: gradient" in report["values"].detail
+    assert "zeros: the gradient of args[0]" in report["values"].detail
 
 
 def test_a_reference_that_gives_no_answer_in_time_accuses_nobody() -> None:

@@ -15,6 +15,7 @@ from pullback.cli._options import TIMEOUT, VerifyOptions
 from pullback.cli._outputs import aside, show, write_outputs
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome
+from pullback.conformance import reseed
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import refuse_inputs, verify
@@ -82,6 +83,7 @@ def _verified(name: str, *, reference: str, inputs: str, **options: Any) -> Repo
 
 
 def _inputs(text: str) -> Any:
+    reseed(0)  # an expression may draw from numpy's generator, or Python's, too
     return find_target(text) if _is_name(text) else evaluate(text)
 
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import numpy
@@ -24,8 +25,8 @@ from pullback.conformance import (
     unpatched,
 )  # fmt: skip
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, outputs_of, same_bits
-from pullback.verification._error import Result
+from pullback.verification._answers import Answer, buffers_of, same_bits
+from pullback.verification._entries import Result
 from pullback.verification._forbidden import Operators
 from pullback.verification._work import Work, broken, promise
 
@@ -91,13 +92,15 @@ def alias(work: Work) -> Result | None:
         reseed(work.seed)
         tensors = work.copies(work.given)
         made = work.raw(tensors)
-        given = {_storage(t) for t in tensors if t.numel()}
-        shared = [k for k, t in enumerate(made.outputs) if t.numel() and _storage(t) in given]
+        written = work.reference.written(work.given)
+        given = {_storage(t) for k, t in enumerate(tensors) if t.numel() and k not in written}
+        shared = [name for name, t in made.named() if t.numel() and _storage(t) in given]
         if shared:
             copies = work.copies(work.given)
-            plain = outputs_of(work.reference.of(work.dtype), work.given, copies)
-            if not {_storage(t) for t in plain} & {_storage(t) for t in copies}:
-                return broken(f"Output {shared[0]} lies in the memory of an input.")
+            plain = work.outputs(work.reference.of(work.dtype), work.given, copies).values()
+            lent = {_storage(t) for k, t in enumerate(copies) if k not in written}
+            if not {_storage(t) for t in plain} & lent:
+                return broken(f"It returns memory of an input: {shared[0]}.")
         kept = Answer(tuple(t.clone() for t in made.outputs))
         work.raw(work.copies(work.fresh(21)))
         if not same_bits(made, kept):
@@ -157,7 +160,6 @@ def state(work: Work) -> Result | None:
 
 
 def _interleaved(work: Work) -> str:
-    kernel = work.kernel.of(work.dtype)
     if not work.gradients or not work.truth(work.given).history:
         return ""
     drawn = torch.Generator().manual_seed(work.seed)
@@ -170,9 +172,16 @@ def _interleaved(work: Work) -> str:
         if other is None:
             continue
 
-        def between(*args: Any, other: Arguments = other, **kwargs: Any) -> Any:
+        kernel = work.kernel.of(work.dtype)
+
+        @wraps(kernel, updated=())
+        def between(*args: Any, kernel: Any = kernel, other: Any = other, **kwargs: Any) -> Any:
             made = kernel(*args, **kwargs)
-            kernel(*other.build([p.clone().requires_grad_() for p in other.points()])[0])
+            left = [(buffer, buffer.clone()) for buffer in buffers_of(kernel).values()]
+            points = [point.clone().requires_grad_() for point in other.points()]
+            work.outputs(kernel, other, other.with_points(points).values)
+            for buffer, value in left:  # a running mean counts every call
+                buffer.data.copy_(value)
             return made
 
         found = work.judge(work.given, work.run(between, work.given))
@@ -214,7 +223,7 @@ def settings(work: Work) -> Result | None:
         reseed(work.seed + _OTHER + number)  # a seed that nobody sets
         before = _state()
         with unpatched() as replaced:
-            work.raw(work.copies(work.given))
+            work.outputs(work.kernel.of(work.dtype), work.given, work.copies(work.given))
         moved = [name for name, value in _state().items() if value != before[name]] + replaced
         if moved:
             return broken(f"It changes {moved[0]}.")
@@ -223,16 +232,32 @@ def settings(work: Work) -> Result | None:
         if left == states[1][name]:  # after other seeds
             return broken(f"It seeds {name} random generator.")
     silent = work.silent()
-    kernel, reference = (s.of(work.dtype) for s in (work.kernel, work.reference))
-    plain = silent.run(kernel, work.given)
+    subjects = work.kernel, work.reference
+    plain = silent.answer(work.given)
     for name, setting in _SETTINGS.items():
         with guarded(), setting():
-            changed = [silent.run(function, work.given) for function in (kernel, reference)]
+            changed = [silent.run(s.of(work.dtype), work.given) for s in subjects]
         if not same_bits(plain, changed[0]) and not changed[1].fault:
-            found = changed[0].fault or silent.judge(work.given, changed[0]).fault
+            as_half = setting is _half  # in which as much as that may be rounded
+            judged = partial(silent.judge_as, torch.bfloat16) if as_half else silent.judge
+            found = changed[0].fault or judged(work.given, changed[0]).fault
             if found:
                 return broken(f"Its answer depends on {name}: {found}")
-    return None
+    found = _elsewhere(silent)
+    return broken(f"Its answer depends on who calls it, or where: {found}") if found else None
+
+
+def _elsewhere(work: Work) -> str:
+    """What is wrong in another thread, where no frame of ours is below the kernel."""
+    kernel = work.kernel.of(work.dtype)
+    with ThreadPool(1) as pool:
+
+        @wraps(kernel, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return pool.apply(kernel, args, kwargs)
+
+        answer = work.run(call, work.given)
+    return answer.fault or work.judge(work.given, answer).fault
 
 
 @promise("its work is done when it returns", "Wait for what was started before returning.")
@@ -300,11 +325,17 @@ def load_modes() -> None:
         torch.ones(1, device="cpu")
 
 
+def _half() -> Any:
+    device = device_in_use()
+    return torch.autocast("cpu" if device is None else device.type, torch.bfloat16)
+
+
 # Entered within `guarded`, which puts all of them back.
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "the default dtype": lambda: nullcontext(torch.set_default_dtype(torch.float64)),
     "whether gradients are recorded": torch.no_grad,
     "inference mode": torch.inference_mode,
+    "autocast": _half,
 }
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import threading
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from types import CodeType
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import guarded
+from pullback.conformance import Arguments, guarded, resizings
 from pullback.errors import ArgumentError
 from pullback.internal.torch import (
     CustomOpDef,
@@ -19,16 +20,48 @@ from pullback.internal.torch import (
     TorchDispatchMode,
     overload_of,
 )
-from pullback.verification._answers import Subject
-from pullback.verification._error import Result
+from pullback.report import Verdict
+from pullback.verification._answers import Answer, Subject, dtype_of
+from pullback.verification._entries import Result
 from pullback.verification._work import Work, broken, promise
 
 __all__ = ["Operators", "forbidden", "refuse_unknown"]
 
 
+_LARGEST, _ENTRIES = 67, 2**15
+
+
 @promise("it calls neither its reference nor what is forbidden", "Compute it.", alone=True)
 def forbidden(work: Work) -> Result | None:
-    """Neither the reference nor what is forbidden is called."""
+    """Neither the reference nor what is forbidden is called, at any size, backward included."""
+    marks = [_mark(entry) for entry in work.forbid]
+    work.reference.written(work.given)  # asked by a call of it, which is not the kernel's
+    for where, arguments in _occasions(work):
+        called, answer = _called(work, arguments, {_code(work.reference.given), *marks})
+        if not where and answer.fault:
+            return Result(Verdict.CRASHES, answer.fault)
+        if _code(work.reference.given) in called:
+            return broken(f"It calls its reference{where}.")
+        for entry, mark in zip(work.forbid, marks, strict=True):
+            if mark in called:
+                name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
+                return broken(f"It calls {name}, which is forbidden{where}.")
+    return None
+
+
+def _occasions(work: Work) -> Iterator[tuple[str, Arguments]]:
+    """The example, and a larger and a smaller size of each of its sizes."""
+    yield "", work.given
+    drawn = torch.Generator().manual_seed(work.seed)
+    for resizing in resizings(work.given, _LARGEST, _ENTRIES, drawn) if work.sizes else ():
+        for size in (resizing.size - 1, resizing.largest):
+            made = resizing.at(size) if 0 < size != resizing.size else None
+            if made is not None and not work.silent().truth(made).fault:
+                yield f", at size {size} of {resizing.where}", made
+
+
+def _called(work: Work, arguments: Arguments, marks: Set[Any]) -> tuple[set[Any], Answer]:
+    """The code and names of what a kernel calls, its backward included, and what it answers."""
     functions: list[Any] = []
 
     class Functions(FunctionMode):
@@ -38,19 +71,22 @@ def forbidden(work: Work) -> Result | None:
             functions.append(func)
             return func(*args, **(kwargs or {}))
 
-    operators, reference = Operators(), _code(work.reference.given)
-    marks = [_mark(entry) for entry in work.forbid]
-    codes = {mark for mark in (reference, *marks) if isinstance(mark, CodeType)}
-    with guarded(), _calls_of(codes) as called, Functions(), operators:
-        work.silent().call(work.kernel.of(work.dtype), work.given, work.copies(work.given))
-    if reference in called:
-        return broken("It calls its reference.")
-    names = {*map(_plain, functions), *(name.strip("_") for name in operators.names)}
-    for entry, mark in zip(work.forbid, marks, strict=True):
-        if mark in called or mark in names:
-            name = entry if isinstance(entry, str) else getattr(entry, "__name__", str(entry))
-            return broken(f"It calls {name}, which is forbidden.")
-    return None
+    kernel, operators = work.kernel.of(dtype_of(arguments)), Operators()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with Functions(), operators:  # of backward torch's own formulas have operators too
+            return kernel(*args, **kwargs)
+
+    codes = {mark for mark in marks if isinstance(mark, CodeType)}
+    with guarded(), _calls_of(codes) as called:
+        answer = work.run(watched, arguments)
+        if answer.fault:  # it may refuse to be differentiated
+            answer = work.silent().run(watched, arguments)
+    return {
+        *called,
+        *map(_plain, functions),
+        *(name.strip("_") for name in operators.names),
+    }, answer
 
 
 def refuse_unknown(forbid: Sequence[Any]) -> None:
@@ -125,17 +161,36 @@ class Operators(TorchDispatchMode):
 
 
 @contextmanager
-def _calls_of(codes: Set[CodeType]) -> Iterator[set[CodeType]]:
-    """Note which code of these Python runs in this thread."""
-    called: set[CodeType] = set()
+def _calls_of(codes: Set[CodeType]) -> Iterator[set[CodeType | str]]:
+    """Note which code of these Python runs, and the names of what it calls of torch.
+
+    In this thread, and in those that are started meanwhile; in every one from Python 3.12 on.
+    """
+    called: set[CodeType | str] = set()
 
     def profile(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code in codes:
             called.add(frame.f_code)
+        elif event == "c_call" and _is_of_torch(argument) and not _is_ours(frame):
+            called.add(_plain(argument))
 
-    before = sys.getprofile()
+    before, others = sys.getprofile(), threading.getprofile()
+    everywhere = getattr(threading, "setprofile_all_threads", threading.setprofile)
+    everywhere(profile)
     sys.setprofile(profile)
     try:
         yield called
     finally:
+        everywhere(others)
         sys.setprofile(before)
+
+
+def _is_of_torch(function: Any) -> bool:
+    home = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    return home.partition(".")[0] == "torch" or isinstance(owner, torch.Tensor)
+
+
+def _is_ours(frame: Any) -> bool:
+    """Whether the call is one of those that ask a kernel for its answer."""
+    return str(frame.f_globals.get("__name__", "")).startswith("pullback.verification.")

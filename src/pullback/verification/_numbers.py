@@ -2,17 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
-from pullback.verification._answers import outputs_of
-from pullback.verification._error import Result
+from pullback.verification._answers import same_bits
+from pullback.verification._entries import Result
 from pullback.verification._work import Trial, Work, broken, promise, raises, wrong
 
 __all__ = ["dtype", "gradients", "layout", "outputs", "second", "sizes", "values"]
@@ -28,7 +29,21 @@ _LARGEST = 1500
 def outputs(work: Work) -> Result:
     """The example, and other values of its kind."""
     trials = ("", work.given), ("draw 1", work.fresh(1)), ("draw 2", work.fresh(2))
-    return _agreement(work.silent(), trials)
+    found = _agreement(work.silent(), trials)
+    return replace(found, detail=f"{found.detail}{_cause(work)}") if found.fault else found
+
+
+def _cause(work: Work) -> str:
+    """Why no kernel could have given what this reference gives."""
+    own, other = (
+        replace(work, seed=work.seed + k).silent().refer(work.given, work.dtype) for k in (0, 1)
+    )
+    if not same_bits(own, other):
+        return (" The reference draws random numbers: a kernel that draws others cannot be "
+                "compared; let both take them as an argument.")  # fmt: skip
+    name = work.unequal()
+    said = f" {name.capitalize()} holds other numbers than the reference's: load the same state."
+    return said if name else ""
 
 
 @promise(
@@ -49,6 +64,9 @@ def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
         found = work.compare(arguments)
         if found.fault:
             return wrong(name, found)
+        if found.verdict is Verdict.CRASHES and work.gradients and not found.history:
+            # It answers where none are asked for.
+            return Result(Verdict.LACKING, f"it refuses to be differentiated: {found.detail}")
         if found.verdict is not Verdict.HOLDS:
             return raises(found.detail) if found.verdict is Verdict.CRASHES else found
         if work.gradients and not found.history:
@@ -91,9 +109,12 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     wide = work.given.cast(torch.float64)
     tensors = [value.clone() for value in wide.values]
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
-    roots = [out for out in outputs_of(function, wide, tensors) if out.requires_grad]
-    weights = [work.weights(root, k) for k, root in enumerate(roots)]
-    first = torch.autograd.grad(roots, points, weights, create_graph=True, allow_unused=True)
+    outputs = enumerate(work.outputs(function, wide, tensors).values())
+    roots = {k: output for k, output in outputs if output.requires_grad}
+    weights = [work.weights(root, k) for k, root in roots.items()]
+    first = torch.autograd.grad(
+        list(roots.values()), points, weights, create_graph=True, allow_unused=True
+    )
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]
@@ -107,7 +128,8 @@ def sizes(work: Work) -> Result:
 
     def trials() -> Iterator[Trial]:
         drawn = torch.Generator().manual_seed(work.seed)
-        found = list(resizings(work.given, _LARGEST, _ENTRIES, drawn))
+        most = max((n for value in work.given.values for n in value.shape), default=1)
+        found = list(resizings(work.given, max(_LARGEST, 2 * most + 1), _ENTRIES, drawn))
         for resizing in found:
             n = resizing.size
             wanted = [n - 1, n + 1, 1, 2 * n + 1, 67, 131, 1027]
@@ -156,7 +178,8 @@ def _is_small(found: Sequence[Resizing], sizes: Sequence[int]) -> bool:
 
 @promise(
     "it is right in every floating dtype, or refuses it",
-    "Accumulate in float32 and return the dtype of the input.",
+    "Accumulate in float32, of float64 in float64, and return the dtype of the input; "
+    "or raise a TypeError.",
 )
 def dtype(work: Work) -> Result:
     """Other floating dtypes: right, or refused."""
@@ -165,7 +188,13 @@ def dtype(work: Work) -> Result:
     if any(value.is_complex() for value in work.given.values):
         others = []
     cast = ((str(dtype), work.given.cast(dtype), torch.clone) for dtype in others)
-    return work.over(cast, refusals=True)
+    found = work.over(cast, refusals=True)
+    wide = work.given.cast(torch.float64)
+    if found.detail.startswith(str(torch.float64)):
+        answer = work.answer(wide)
+        if answer.outputs and not work.judge_as(torch.float32, work.given, answer).fault:
+            return replace(found, detail=f"{found.detail} It is as exact as float32 alone.")
+    return found
 
 
 @promise(
@@ -178,21 +207,47 @@ def layout(work: Work) -> Result:
         "transposed": _transposed,
         "every second entry": _sparse,
         "inside of a larger tensor": _inside,
+        "channels last": _channels_last,
         "expanded": _expanded,
     }
     rows = work.changed(_first_row)
-    result = work.over(
+    trials = [
         (name, rows if place is _expanded else work.given, place)
         for name, place in placings.items()
-    )
+    ]
+    result = work.over(trials)
     if result.verdict is not Verdict.HOLDS:
         return result
+    shared = work.silent().over(_as_one(work))  # which has one gradient for both
+    if shared.verdict.is_bad:
+        return shared
     for name, place in placings.items():
         if place is not _expanded and work.gradients:
             found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
     return result
+
+
+def _as_one(work: Work) -> list[Trial]:
+    """Arguments of one shape as one tensor, where the reference writes to none."""
+    kinds = [(value.shape, value.dtype) for value in work.given.values]
+    firsts = [work.given.values[kinds.index(kind)] for kind in kinds]
+    if len(set(kinds)) == len(kinds) or work.reference.written(work.given):
+        return []
+    given = work.given.with_values(firsts)
+    made: MutableMapping[Any, torch.Tensor] = WeakValueDictionary()  # as long as a call takes
+
+    def place(value: torch.Tensor) -> torch.Tensor:
+        return made.setdefault((value.shape, value.dtype), value.clone())
+
+    return [("one tensor twice", given, place)]
+
+
+def _channels_last(value: torch.Tensor) -> torch.Tensor:
+    if value.ndim < 3:
+        return value.clone()
+    return value.movedim(1, -1).contiguous().movedim(-1, 1).detach()
 
 
 def _transposed(value: torch.Tensor) -> torch.Tensor:
@@ -245,7 +300,27 @@ def values(work: Work) -> Result:
 
     changed = ((name, work.changed(change), torch.clone) for name, change in changes.items())
     drawn = ((f"draw {k}", work.fresh(k), torch.clone) for k in range(3, 6))
-    return work.over(itertools.chain(changed, drawn))
+    return work.over(itertools.chain(changed, _other_integers(work.given), drawn))
+
+
+def _other_integers(given: Arguments) -> Iterator[Trial]:
+    """Integers in another order, and by one larger, but for those that may be offsets or sizes."""
+    sizes = {n for value in given.values for n in value.shape}
+
+    def is_free(value: torch.Tensor) -> bool:
+        whole = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+        flat = value.flatten()
+        return whole and bool((flat.diff() < 0).any()) and int(flat.max()) not in sizes
+
+    free = [is_free(value) for value in given.values]
+    changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "integers in another order": lambda value: value.flip(tuple(range(value.ndim))),
+        "integers by one larger": lambda value: value + 1,
+    }
+    for name, change in changes.items() if any(free) else ():
+        pairs = zip(given.values, free, strict=True)
+        made = [change(value) if is_changed else value for value, is_changed in pairs]
+        yield name, given.with_values(made), torch.clone
 
 
 def _one_large(value: torch.Tensor) -> torch.Tensor:

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, unpatched
+from pullback.conformance import Arguments, NoEnd, can_copy, guarded, limited, reseed, unpatched
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
-from pullback.internal._processes import start_copy
+from pullback.internal._processes import describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
-from pullback.verification._error import Result
+from pullback.verification._entries import Result
 from pullback.verification._forbidden import forbidden, refuse_unknown
 from pullback.verification._work import Promise, Work, promise
 
@@ -28,7 +28,7 @@ _SEEDS = 2**63
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
-    numbers.outputs, forbidden, numbers.gradients, numbers.second, numbers.sizes,
+    numbers.outputs, numbers.gradients, numbers.second, numbers.sizes, forbidden,
     numbers.dtype, numbers.layout, numbers.values, conduct.caches, conduct.alias, conduct.bounds,
     conduct.deterministic, conduct.state, conduct.mutation, conduct.settings, conduct.finished,
 )  # fmt: skip
@@ -68,7 +68,7 @@ def verify(
         forbid: functions of torch, or names of functions and operators, that the kernel must not
             call, such as ``torch.softmax`` or ``"softmax"``, or functions of Python. The reference
             is always among them.
-        seed: of everything random.
+        seed: of everything random, and of inputs that a function makes.
         isolate: run in a copy of this process, so that a crash or a hang is a verdict. Where no
             copy can be made it runs here: not on Linux, where a GPU is in use, and where there
             is one and this process has run a backward.
@@ -136,7 +136,7 @@ def _work(  # noqa: PLR0917 - what `verify` was given
         )
     make = inputs if callable(inputs) else None
     try:
-        example = inputs if make is None else make()
+        example = inputs if make is None else _made(make, seed)
     except Exception as error:
         raise ArgumentError(
             "The inputs cannot be made.", given=f"{type(error).__name__}: {error}"
@@ -155,14 +155,23 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
             "The reference does not take the inputs in float64.", given=fit.detail,
-            expected="plain torch, which computes in the dtype of its arguments",
+            expected="plain torch, which computes in the dtype of its arguments, and returns "
+            "tensors or numbers, or writes to an argument",
         )  # fmt: skip
     return work
 
 
+def _made(make: Callable[[], Any], seed: int) -> Any:
+    """Inputs that a function makes, the same ones for a seed: a second run says the same."""
+    with guarded():
+        reseed(seed)
+        return make()
+
+
 @promise("the reference takes the inputs in float64", "", alone=True)
 def _fit(work: Work) -> Result | None:
-    fault = work.truth(work.given).fault
+    truth = work.truth(work.given)
+    fault = truth.fault or ("" if truth.outputs else "it returns nothing that could be compared")
     return Result(Verdict.SKIPPED, fault) if fault else None
 
 
@@ -185,18 +194,20 @@ def isolated(steps: _Steps, timeout: float, *, isolate: bool) -> _Results:
     """
     known: _Results = {}
     while True:
-        began = ""
-        for name, result in _copy(steps, known, timeout) if isolate else steps(known):
+        began, end = "", [""]
+        for name, result in _copy(steps, known, timeout, end) if isolate else steps(known):
             began = name if result is None else ""
             if result is not None:
                 known[name] = result
         if not began:
             return known
-        known[began] = Result(Verdict.CRASHES, "the process died, or gave no answer in time")
+        known[began] = Result(Verdict.CRASHES, end[-1])
 
 
-def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str, Result | None]]:
-    """What one copy says until it ends."""
+def _copy(
+    steps: _Steps, known: _Results, timeout: float, end: list[str]
+) -> Iterator[tuple[str, Result | None]]:
+    """What one copy says until it ends; why it ended is added to a list."""
     reader, writer = Pipe(duplex=False)
 
     def tell() -> None:
@@ -211,8 +222,9 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
             if reader.poll(_POLL):
                 yield reader.recv()
                 since = work.seconds
+        end.append("It gave no answer in time.")
     except EOFError:
-        return
+        end.append(describe_end(copy.end()) or "The process ended, without an answer.")
     finally:
         copy.end()
         reader.close()
@@ -220,10 +232,12 @@ def _copy(steps: _Steps, known: _Results, timeout: float) -> Iterator[tuple[str,
 
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:
     bad = {name for name, result in found.items() if result.verdict is not Verdict.HOLDS}
-    if "outputs" in bad and not promise.alone:
+    if "outputs" in bad and not (promise.alone and found["outputs"].verdict is Verdict.BROKEN):
         return Result(Verdict.SKIPPED, "its outputs are wrong as given")
     if "gradients" in bad:
         work.gradients = False  # said once; the rest is about outputs
+    if "sizes" in bad:
+        work.sizes = False
     try:
         with guarded(), limited(timeout):
             return promise.test(work) or Result(Verdict.HOLDS, promise.promise)

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from pullback.conformance import Arguments, keep, outside
+from pullback.conformance import Arguments, guarded, keep, outside, reseed
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, Placing, outputs_of
-from pullback.verification._error import Judge, Result, dtype_of
+from pullback.verification._answers import Answer, Placing, dtype_of
+from pullback.verification._entries import Result
+from pullback.verification._error import Judge
 
 __all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wrong"]
 
@@ -53,6 +54,7 @@ class Work(Judge):
 
     make: Callable[[], tuple[Any, ...]] | None  # fresh arguments, where the caller gave that
     forbid: tuple[Any, ...]  # functions of torch, or names of functions and operators
+    sizes: bool = True  # whether others than those of the example are tried, but by the promise
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,8 +64,8 @@ class Work(Judge):
     def fresh(self, number: int) -> Arguments:
         """The arguments with other values of the same kind, other ones for each number."""
         if self.make is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed + 7919 * number)
+            with guarded():
+                reseed(self.seed + 7919 * number)
                 return Arguments.of(self.make())
         drawn = torch.Generator().manual_seed(self.seed + 7919 * number)
         pairs = [(given, keep(given, _redrawn(given, drawn))) for given in self.given.values]
@@ -80,15 +82,16 @@ class Work(Judge):
         arguments = arguments or self.given
         for given in arguments.points():
             value = keep(given, change(given))
-            if value is None or outside(given, value):
+            if value is None or value.dtype != given.dtype or outside(given, value):
                 return None
             made.append(value)
         return arguments.with_points(made)
 
     def raw(self, tensors: list[torch.Tensor]) -> Answer:
         """The kernel's own outputs for these very tensors, not copied."""
-        outputs = outputs_of(self.kernel.of(self.dtype), self.given, tensors)
-        return Answer(tuple(output.detach() for output in outputs))
+        reseed(self.seed)
+        outputs = self.outputs(self.kernel.of(self.dtype), self.given, tensors)
+        return Answer(tuple(output.detach() for output in outputs.values()), names=(*outputs,))
 
     def copies(self, arguments: Arguments) -> list[torch.Tensor]:
         """Tensors of their own, with the values of the arguments."""
