@@ -167,6 +167,25 @@ def test_apply_works_inside_a_running_loop():
     assert asyncio.run(main()) == 8.0
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_reaches_who_asked_and_the_next_is_served(end):
+    class Ends(Function):
+        @staticmethod
+        async def forward(ctx, x):
+            if x < 0:
+                raise end
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    for _ in range(2):
+        with pytest.raises(end):
+            Ends.apply(Variable(-1.0))
+        assert Ends.apply(Variable(3.0)).data == 6.0
+
+
 def test_a_rule_beyond_what_is_wanted_is_not_awaited():
     """Where a rule asks a model, to run it for nothing would cost."""
     asked = []

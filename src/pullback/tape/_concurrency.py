@@ -180,9 +180,16 @@ def _loop_of(name: int | str) -> asyncio.AbstractEventLoop:
         if name not in _loops:
             loop = _loops[name] = asyncio.new_event_loop()
             threading.Thread(
-                target=loop.run_forever, name=f"pullback-loop-{name}", daemon=True
+                target=_serve, args=(loop,), name=f"pullback-loop-{name}", daemon=True
             ).start()
         return _loops[name]
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop that others wait for: what ends a program ends who asked, by his future."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            loop.run_forever()
 
 
 def runs(name: int | str) -> bool:
