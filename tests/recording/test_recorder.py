@@ -136,7 +136,7 @@ class Options:
         (Options("sum"), Options("mean")), (torch.sin, torch.cos), (len, max), (int, float),
         (Pair(torch.ones(2), 1), Pair(torch.ones(3), 1)),
     ],
-    ids=repr,
+    ids=lambda kinds: type(kinds[0]).__name__,
 )  # fmt: skip
 def test_arguments_that_choose_a_branch_are_kept_each(kinds, kept) -> None:
     for kind in (*kinds, *kinds):
