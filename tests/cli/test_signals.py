@@ -202,20 +202,18 @@ def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
     assert "pullback check calls.pt" in said
 
 
-def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder) -> None:
-    Path("train.py").write_text(
-        TRAIN.replace("signal.SIGTERM", "signal.SIGUSR1").replace("signal.SIGINT", "signal.SIGUSR2")
-    )
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        Path("running").unlink(missing_ok=True)
-        words = ["record", "-o", "calls.pt", "--", "python", "train.py"]
-        with Path("said").open("w") as said:
-            pid = start_copy(lambda: main(words), said.fileno(), said.fileno())  # noqa: B023
-        wait_for(lambda: Path("running").exists())
-        os.kill(pid, number)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, Path("said").read_text()
-        assert Path("saved").read_text() == "1"
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder, number) -> None:
+    Path("train.py").write_text(TRAIN.replace("signal.SIGTERM", f"signal.{number.name}"))
+    words = ["record", "-o", "calls.pt", "--", "python", "train.py"]
+    with Path("said").open("w") as said:
+        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
+    wait_for(lambda: Path("running").exists())
+    os.kill(pid, number)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, Path("said").read_text()
+    assert Path("saved").read_text() == "1"
 
 
 PULLBACK = [sys.executable, "-m", "pullback.cli"]

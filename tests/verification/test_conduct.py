@@ -1,6 +1,5 @@
 """How a kernel behaves: under autocast, in another thread, in other layouts."""
 
-import inspect
 import os
 import signal
 import sys
@@ -30,7 +29,10 @@ def test_autocast_may_round_and_do_no_more() -> None:
 
 def test_a_kernel_that_looks_at_who_calls_it_is_found() -> None:
     def watched(x):
-        is_checked = any("verification" in frame.filename for frame in inspect.stack()[2:])
+        frame, is_checked = sys._getframe(1), False
+        while frame is not None:
+            is_checked = is_checked or "verification" in frame.f_code.co_filename
+            frame = frame.f_back
         return x.exp() if is_checked else x * 0
 
     found = judge(watched, torch.exp, torch.randn(3, 4))["settings"]
