@@ -167,7 +167,7 @@ def differentiable(name, horizon):
 NAMES = [*PLAIN, *INDEXED]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("horizon", "name"),
     [*itertools.product([2], NAMES), *spread([*itertools.product([6, 7], NAMES)], 3)],
@@ -195,7 +195,7 @@ def test_the_adjoint_is_the_transpose_beyond_a_hundred_samples(name):
     assert abs(left - right) <= 1e-13 * sum(product.abs().sum() for product in products)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", [*PLAIN, *INDEXED])
 def test_half_precision_is_that_of_the_numbers(name, dtype):

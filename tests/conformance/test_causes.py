@@ -859,7 +859,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_first_line_says_what_the_numbers_say(name):
     function, inputs, said = PLANTED[name]
@@ -883,7 +883,7 @@ def inside(text):
     return numbers(re.match(r"\[(?:\.\.\., )?([^].]*(?:\.\d[^].]*)*)", text).group(1))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [*CASES, *PLANTED])
 def test_the_script_prints_the_numbers_of_the_finding(name):
     if name in PLANTED:

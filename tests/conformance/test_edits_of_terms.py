@@ -182,7 +182,7 @@ FORGOTTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FORGOTTEN)
 def test_what_is_forgotten_is_named(name):
     function, inputs, said = FORGOTTEN[name]

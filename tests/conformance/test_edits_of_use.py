@@ -273,7 +273,7 @@ USES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", USES)
 def test_the_line_and_what_is_meant_there_are_named(name):
     function, inputs, clause, said = USES[name]

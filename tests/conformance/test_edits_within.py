@@ -206,7 +206,7 @@ WITHIN = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", WITHIN)
 def test_an_edit_is_found_within(name):
     function, inputs, said = WITHIN[name]

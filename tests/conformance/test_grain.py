@@ -55,7 +55,7 @@ def product(first, second):
     return Product
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("only", [None, torch.float32])
 @pytest.mark.parametrize("cast", CASTS)
@@ -68,7 +68,7 @@ def test_a_gradient_that_autograd_casts_is_untidy(cast, only, seed):
         assert report["form"].verdict is Verdict.UNTIDY
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("cast", CASTS)
 def test_one_of_two_gradients_may_be_cast(cast, seed):

@@ -56,7 +56,7 @@ def test_it_is_the_one_finding(draw):
     assert [f.clause for f in report if f.verdict.is_bad] == ["deterministic"], str(report)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("draw", [by_torch, by_numpy, by_python])
 def test_what_is_wrong_beside_is_found_all_the_same(draw):
     report = check(noisy(draw, 1.5), normal(3, 4), clauses=["derivative", "deterministic"])

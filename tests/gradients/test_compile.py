@@ -9,7 +9,7 @@ from torch import nn
 import pullback.gradients as room
 from pullback.errors import UnsupportedError
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 # A program cannot tell there whether it is compiled or exported, and an export drops the gradient.
 refused_before_2_9 = refused_before(

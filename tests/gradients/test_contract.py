@@ -19,7 +19,7 @@ def test_the_cases_are_offered_to_the_checker():
 
 
 # torch itself loads its decompositions through the deprecated torch.jit.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_clause(case):

@@ -188,7 +188,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", ["Function", "complete"])
 @pytest.mark.parametrize(("place", "filled", "fullgraph"), CASES)
 def test_what_rules_keep_is_a_tensor_with_values(place, filled, fullgraph, way):

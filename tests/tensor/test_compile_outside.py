@@ -13,7 +13,7 @@ import torch
 
 import pullback
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 SETTINGS = types.SimpleNamespace(alpha=2.0)
 MODULE = types.ModuleType("settings")

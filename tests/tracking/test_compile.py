@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from pullback.tracking import Tracker
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture(autouse=True)

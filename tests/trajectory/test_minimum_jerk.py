@@ -25,7 +25,7 @@ from pullback.trajectory import (
     rest,
 )
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 TIMES = [0.0, 0.62, 1.34, 2.0]
 PARTS = ("position", "velocity", "acceleration", "jerk")

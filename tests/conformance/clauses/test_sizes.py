@@ -12,7 +12,7 @@ from pullback.conformance._resize import resizings
 from pullback.conformance._structure import structures
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_fault_beyond_the_last_whole_block_is_found(block, place):

@@ -142,7 +142,7 @@ def cases():
     return [case for case, key in every if {case.id} & (some | OPEN) or key in listed]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("open_cases")
 @pytest.mark.parametrize(("theirs", "apply", "asked"), cases())
 def test_each_answer_is_torchs(theirs, apply, asked):
