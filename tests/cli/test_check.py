@@ -132,7 +132,7 @@ def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
 
 def test_a_package_is_checked_whole(module, capsys) -> None:
     # Isolated: the module also holds Functions that hang and that end the process.
-    words = ["check", module, "--clauses", "linear,derivative", "--timeout", "2"]
+    words = ["check", module, "--clauses", "linear,derivative", "--timeout", "1"]
     assert main([*words, "--gradient", "exact"]) == 3
     out = capsys.readouterr().out
     assert out.index(":Wrong") < out.index(":Good")
