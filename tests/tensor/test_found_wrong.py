@@ -1056,9 +1056,27 @@ class Restored(Recomputed):
         return private.grad
 
 
+def modes_hear(function):
+    """Whether a mode of torch functions hears a call."""
+    heard = []
+
+    class Hears(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    y = torch.ones(1, requires_grad=True) * 2
+    with Hears():
+        function(y)
+    return function in heard
+
+
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
 @pytest.mark.parametrize("kind", [Recomputed, Restored])
 def test_a_backward_that_adds_to_leaves_adds_once_under_create_graph(kind):
+    if kind is Recomputed and not modes_hear(torch.autograd.backward):
+        pytest.skip("this torch does not say that a rule calls torch.autograd.backward")
+
     def ask(function):
         Recomputed.weight = torch.tensor([2.0, 3.0, 5.0], dtype=X.dtype).requires_grad_()
         x = X.clone().requires_grad_()
