@@ -970,7 +970,7 @@ def test_a_cotangent_that_is_clipped_has_no_transpose(way, most, dtype):
             return cotangent.clamp(-most, most)
 
     x = torch.ones(3, dtype=dtype)
-    with pytest.raises(PullbackError, match="not linear"):
+    with pytest.raises(PullbackError, match="cannot be derived"):
         func.jvp(way(Clipped).apply, (x,), (1e4 * x,))
 
 
@@ -1089,3 +1089,44 @@ def test_a_backward_that_adds_to_leaves_adds_once_under_create_graph(kind):
     (first,) = torch.autograd.grad(pullback.complete(kind).apply(x).sum(), x, create_graph=True)
     with pytest.raises(PullbackError, match="adds to the gradients of leaves"):
         torch.autograd.grad(first.sum(), x)
+
+
+class HalvesWhatIsLarge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        if cotangent.norm() > 1:
+            cotangent = cotangent / 2
+        return 2 * x * cotangent
+
+
+class DividesByWhatWasRead(HalvesWhatIsLarge):
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent / (1 + cotangent.detach().norm().item())
+
+
+class SkipsZeros(HalvesWhatIsLarge):
+    """Linear, whichever way it goes."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 2 * x * cotangent if cotangent.any() else torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("kind", [HalvesWhatIsLarge, DividesByWhatWasRead])
+def test_what_a_cotangent_decides_in_python_is_not_taken_for_linear(kind):
+    with pytest.raises(PullbackError, match="cannot be derived"):
+        func.jvp(pullback.complete(kind).apply, (X,), (X,))
+
+
+def test_a_decision_that_leaves_backward_linear_is_no_refusal():
+    value, tangent = func.jvp(pullback.complete(SkipsZeros).apply, (X,), (X,))
+    agree((value, tangent), (X * X, 2 * X * X))

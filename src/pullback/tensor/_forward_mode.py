@@ -332,10 +332,15 @@ def _confirm(
     dtypes = {*met, *(tensor.dtype for tensor in (*pushed, *gradients))}
     limits = [torch.finfo(d) for d in dtypes if d.is_floating_point or d.is_complex]
     # As large as the scaled cotangents that gradients are clipped for, where that is no overflow.
-    factor = -_LARGE if all(each.max > _LARGE**4 for each in limits) else -2.0
-    scaled = pull(*(factor * probe for probe in probes))
+    wide = all(each.max > _LARGE**4 for each in limits)
+
+    def scales(factor: float) -> bool:
+        scaled = pull(*(factor * probe for probe in probes))
+        pairs = zip(gradients, scaled, strict=True)
+        return all(_is_scaled(one, other, factor, limits) for one, other in pairs)
+
     linear = (
-        all(_is_scaled(a, b, factor, limits) for a, b in zip(gradients, scaled, strict=True))
+        all(scales(factor) for factor in ((-_LARGE, -1 / _LARGE) if wide else (-2.0,)))
         and _is_transpose(probes, pushed, gradients, tangents, limits)
         and _is_transpose(others, pushed, pull(*others), tangents, limits)
     )
@@ -356,7 +361,7 @@ def _is_scaled(
     """
     one, other = factor * gradient.detach(), scaled.detach()
     size = one.abs()
-    smallest = -factor * max(each.smallest_normal for each in limits)
+    smallest = max(-factor, 1.0) * max(each.smallest_normal for each in limits)
     bound = 2 * torch.finfo(one.dtype).eps * size + 4 * smallest
     wrong = concrete(((other - one).abs() > bound) & size.isfinite())
     return wrong is None or not bool(wrong.any())

@@ -61,6 +61,7 @@ class Linearity:
     def __init__(self, cotangents: Iterable[torch.Tensor] = ()) -> None:
         self._states: dict[int, Linear] = {id(tensor): True for tensor in cotangents}
         self._alike: dict[int, list[int]] = {}  # by the memory that they lie in
+        self.is_told = False  # whether Python has a value of what depends on them
 
     def __bool__(self) -> bool:
         return bool(self._states)
@@ -73,6 +74,10 @@ class Linearity:
         """Take another tensor for what one is."""
         if id(tensor) in self._states:
             self._states[id(other)] = self._states[id(tensor)]
+
+    def tell(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that Python gets the values of tensors, and may decide or compute by them."""
+        self.is_told = self.is_told or any(self.of(t) in (True, False) for t in tensors)
 
     def deny(self, tensor: torch.Tensor) -> None:
         """Take a tensor for one that depends on the cotangents and is not linear."""

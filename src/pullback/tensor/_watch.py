@@ -43,6 +43,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._functions import (
     BITS,
+    DECIDING,
     DESCRIBING,
     DETACHING,
     LEAVING,
@@ -205,7 +206,7 @@ class Watch(FunctionMode):
 
     def is_linear(self, tensor: torch.Tensor) -> bool:
         """Whether a result is shown to be linear in the cotangents."""
-        return self._linearity.of(tensor) in (True, "zero")
+        return self._linearity.of(tensor) in (True, "zero") and not self._linearity.is_told
 
     def doubt(self, outputs: Iterable[torch.Tensor]) -> None:
         """Note the outputs that forward has computed: the author's rule differentiates these."""
@@ -478,6 +479,7 @@ class Watch(FunctionMode):
             self._private = self._off < 0
 
     def _leave(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
+        self._linearity.tell(given)
         tensors = [tensor for tensor in given if is_differentiable(tensor)]
         for tensor in tensors:
             self._use(tensor)
@@ -689,6 +691,7 @@ class Watch(FunctionMode):
             reason = f"no gradient is registered for the operator {name}"
         if self._linearity:
             self._linearity.follow(name, done, [*made, *written], written)
+            self._linearity.tell(done.given if done.func in DECIDING else ())
         if written and self._depends(read):
             self._filled.update(map(memory_of, written))
         for tensor in (*made, *written):
