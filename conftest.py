@@ -130,6 +130,14 @@ _docstrings = _Docstrings(
 pytest_collect_file = (_pages + _docstrings).pytest()
 
 
+@pytest.fixture(autouse=True)
+def the_default_dtype_that_was() -> Iterator[None]:
+    """What a checked Function sets, where it is checked in this process, is no other test's."""
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
 @pytest.fixture(autouse=torch.__version__ < "2.9")
 def a_compiler_that_has_compiled_nothing() -> None:
     """Before torch 2.9 what is compiled goes through one function, of which eight forms are kept.

@@ -123,7 +123,6 @@ def test_what_is_dear_is_there():
     assert all(quick[clause] for clause in DEAR)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "specimen",
     [pytest.param(one, marks=[pytest.mark.slow] * (one.id in IDS_OF_DEAR)) for one in WRONG],

@@ -254,7 +254,6 @@ def test_a_slow_stream_can_be_left_and_the_connection_ends():
         assert server.current == 0  # a thousand pieces would take 20 seconds
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("read", [1, 2, 99])
 def test_a_stream_that_is_left_leaves_no_generator_to_the_garbage_collector(read):
     def unfinished():
