@@ -15,7 +15,7 @@ LOCK_FILE := packaging/development.lock
 LOCKED := $(if $(LOCK),--constraint $(LOCK))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-text test matrix lint types imports docs bench fuzz readme survey survey-programs kernels-in-use lock release-check
+.PHONY: help setup demo demo-text test gpu matrix lint types imports docs bench fuzz readme survey survey-programs kernels-in-use lock release-check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,8 +58,14 @@ release-check: $(STAMP) ## build the wheel, install it in a clean environment, a
 	$(BIN)/python -m benchmarks.release
 
 # A process that dies is not replaced: its test fails by name, where loadfile would wait for ever.
+# Without a GPU: where there is one, no process that has run a backward can be copied, and copies
+# are what makes a test of processes take a tenth of a second. What needs one is `make gpu`.
 test: lint types imports ## lint, types, import rules, tests, doc examples
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+gpu: $(STAMP) ## what needs a CUDA device: tests/gpu, and the figures of benchmarks/results/gpu.csv
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 4 tests/gpu
+	$(BIN)/python -m benchmarks.bench_gpu
 
 matrix: $(STAMP) ## the rooms that stand on torch, on each version of torch; writes docs/torch.md
 	$(BIN)/python -m benchmarks.matrix $(VERSIONS)

@@ -27,7 +27,7 @@ def environment() -> dict[str, str]:
     Raises:
         FileNotFoundError: there is no C++ compiler.
     """
-    paths = [str(_built()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(_built()), str(_HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 

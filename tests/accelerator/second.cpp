@@ -4,6 +4,7 @@
 //  - a process that is forked from one which has used it cannot use it;
 //  - once backward has run, a process that is forked from this one cannot run it: autograd has a
 //    thread for each device, which no copy has. That is so as soon as there is a device;
+//  - what is asked for an index beyond the end answers nothing more (an assertion of the device);
 //  - what runs on another stream is waited for by who synchronises, or reads numbers from the CPU.
 // Each operator runs on the CPU, on copies.
 
@@ -42,6 +43,9 @@ const c10::Device DEVICE(KIND, 0);
 bool used = false;
 std::vector<std::thread> streams;  // what is still at work
 bool forked = false;
+bool lost = false;
+
+void answer() { TORCH_CHECK(!lost, "Second error: device-side assert triggered"); }
 
 void synchronize() {
   for (auto& stream : streams) stream.join();
@@ -53,6 +57,7 @@ void release(void* memory) { std::free(memory); }
 struct Memory final : at::Allocator {
   at::DataPtr allocate(size_t bytes) override {
     TORCH_CHECK(!forked, "Cannot re-initialize the second device in forked subprocess.");
+    answer();
     used = true;
     void* memory = bytes ? std::malloc(bytes) : nullptr;
     TORCH_CHECK(memory || !bytes, "The second device is out of memory.");
@@ -200,7 +205,13 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK(!(here && elsewhere) || MIXED.count(name),
               "Expected all tensors to be on the same device, but found at least two devices, "
               "second:0 and cpu! (in ", name, ")");
-  at::native::cpu_fallback(op, stack);
+  answer();
+  try {
+    at::native::cpu_fallback(op, stack);
+  } catch (const c10::Error& error) {
+    lost = lost || std::strstr(error.what(), "out of ");  // bounds, or range
+    throw;
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -251,3 +262,4 @@ const bool ready = [] {
 }  // namespace
 
 extern "C" bool second_is_used() { return used; }
+extern "C" bool second_is_lost() { return lost; }

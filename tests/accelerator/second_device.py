@@ -11,6 +11,12 @@ class _Second:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.is_initialized = library.second_is_used
         self.is_initialized.restype = ctypes.c_bool
+        self.is_lost = library.second_is_lost
+        self.is_lost.restype = ctypes.c_bool
+
+    def _synchronize(self, device: object = None) -> None:
+        if self.is_lost():
+            raise RuntimeError("Second error: device-side assert triggered")
 
     def __getattr__(self, name: str) -> object:
         torch = importlib.import_module("torch")
@@ -21,7 +27,7 @@ class _Second:
             "manual_seed_all": lambda seed: None,
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-            "synchronize": lambda device=None: None,
+            "synchronize": self._synchronize,
             "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
             "_is_in_bad_fork": lambda: False,
         }

@@ -96,8 +96,71 @@ for device in ("cpu", "second"):
 """
 
 
+INDICES = """
+from tests.accelerator import functions
+from tests.specimens.right import domains, edges, manners, sizes, values
+from tests.specimens.wrong.calls import NearestCode
+
+from pullback.errors import UnsupportedError
+
+
+def there(specimen):
+    return [
+        x.detach().to("second").requires_grad_(x.requires_grad) if torch.is_tensor(x) else x
+        for x in specimen.inputs()
+    ]
+
+
+asked = ["derivative", "sizes", "rank", "values", "batch", "first-call", "layout", "vmap"]
+every = [s for part in (domains, edges, manners, sizes, values) for s in part.SPECIMENS]
+tried = 0
+for specimen in every:
+    inputs = there(specimen)
+    if any(torch.is_tensor(x) and not x.is_floating_point() for x in inputs):
+        report = pullback.check(specimen.function, *inputs, clauses=asked)
+        assert not torch.second.is_lost(), report.to_text(verbose=True)
+        assert "device-side" not in report.to_text(verbose=True), report
+        tried += 1
+assert tried > 8
+
+x = torch.randn(5, 3, device="second", requires_grad=True)
+codes = torch.randn(4, 3, device="second", requires_grad=True)
+assert not pullback.check(NearestCode, x, codes, clauses="non-differentiable").ok
+assert not torch.second.is_lost()
+index = torch.tensor([0, 4, 2], device="second")
+report = pullback.check(functions.OnItAlone, x, index, clauses=asked)
+assert report.ok, report
+assert "Other indices are not tried" in report.to_text(verbose=True)
+assert not torch.second.is_lost()
+
+try:
+    pullback.check(functions.LosesIt, x, clauses=["layout", "linear"])
+except UnsupportedError as error:
+    assert "clause layout ended the use" in str(error), error
+else:
+    raise AssertionError("a lost device is told by nobody")
+"""
+
+
+ISOLATED = """
+from tests.accelerator import functions
+from tests.specimens.clauses.first_call import MaskOfFirst, ScaleByShape
+
+x = torch.randn(5, 3, device="second", requires_grad=True)
+report = pullback.check(functions.LosesIt, x, clauses=["layout", "linear"], isolate=True)
+found = verdicts(report)
+assert found["layout"][0] == "CRASHES" and "device-side" in found["layout"][1], found
+assert found["linear"][0] == "HOLDS", found
+for function in (MaskOfFirst, ScaleByShape):
+    report = pullback.check(function, x, clauses="first-call", isolate=True)
+    assert report["first-call"].verdict.is_bad, report
+"""
+
+
 @pytest.mark.parametrize(
-    "script", [BESIDE, ON_IT, BY_DEFAULT], ids=["beside", "on it", "by default"]
+    "script",
+    [BESIDE, ON_IT, BY_DEFAULT, INDICES, ISOLATED],
+    ids=["beside", "on it", "by default", "indices", "isolated"],
 )
 def test_a_machine_with_an_accelerator(script, run_there, tmp_path):
     run_there(SUBJECTS + script + "os._exit(0)", tmp_path)  # no thread of it ends badly

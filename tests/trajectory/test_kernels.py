@@ -20,7 +20,7 @@ from pullback.trajectory.kernels.accumulate._reference import METHODS, step_tabl
 from pullback.trajectory.kernels.stencil import _cpu, _reference
 from pullback.trajectory.kernels.stencil._weights import Layout, nonuniform_table, uniform_table
 
-BOUNDARIES = [((), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
+BOUNDARIES = [((), ()), ((0, 1), ()), ((0, 1, 2), (0,)), ((1,), (1, 2, 3)), ((0, 1, 2, 3), (2,))]
 
 
 def same_stencil(backend, horizons, dtype=torch.float64, boundaries=BOUNDARIES):

@@ -111,10 +111,15 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
 def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
     """What ``work`` returns, as `forked`, or something else where it ends its process.
 
+    Where a device is in use no copy can have it, and an assertion of the device would end its use
+    here: nothing is tried.
+
     Example:
         >>> unharmed(lambda: os._exit(1), "nothing") if can_copy() else "nothing"
         'nothing'
     """
+    if device_in_use() is not None:
+        return otherwise
     try:
         return forked(work)
     except ProcessDied:

@@ -37,15 +37,26 @@ class Fresh:
     first: Tensors | None = None  # what the first call gave; ``None`` where forward refused
 
     @classmethod
-    def of(cls, probe: Probe) -> "Fresh":
-        """Make the copy, and then the first call."""
-        arguments = replace(probe.inputs, detached=True)  # forward may change them in place
-        made = cls(probe.at(arguments))
-        copy = Copy(made._apart) if can_copy() else None
+    def of(cls, probe: Probe, copy: Copy | None = None) -> "Fresh":
+        """Make the first call, and before it the copy, unless that was made already."""
+        made = cls._before(probe)
+        arguments = made.probe.inputs
+        if copy is None and can_copy():
+            copy = Copy(made._apart)
         first = None
         with suppress(NoEnd):
             first = made._answer(arguments)
         return replace(made, copy=copy, first=first)
+
+    @classmethod
+    def answers(cls, probe: Probe) -> Answers:
+        """What a process answers in which nothing has run yet: for a copy that makes the probe."""
+        return cls._before(probe)._apart()
+
+    @classmethod
+    def _before(cls, probe: Probe) -> "Fresh":
+        # Forward may change its arguments in place.
+        return cls(probe.at(replace(probe.inputs, detached=True)))
 
     def later(self, patience: float, *, others: bool = True) -> Answers:
         """The answers here and now, each after a call that differs from it as little as may be.

@@ -23,7 +23,7 @@ from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = [
     "device_in_use", "environment", "global_settings", "guarded", "has_device", "reseed",
-    "seed_of_draws", "silenced", "unpatched",
+    "seed_of_draws", "silenced", "unpatched", "what_device_says",
 ]  # fmt: skip
 
 
@@ -43,6 +43,22 @@ def device_in_use() -> torch.device | None:
     # Where a device says nothing of it (Apple's) it has no state of ours either.
     module = torch.get_device_module(device)
     return device if getattr(module, "is_initialized", bool)() else None
+
+
+def what_device_says() -> str:
+    """Why the device answers nothing more, or an empty text: an assertion of it ends its use.
+
+    Example:
+        >>> what_device_says()
+        ''
+    """
+    device = device_in_use()
+    module = None if device is None else torch.get_device_module(device)
+    try:
+        getattr(module, "synchronize", bool)()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def has_device() -> bool:

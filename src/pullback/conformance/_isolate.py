@@ -20,7 +20,7 @@ from pullback.conformance._guard import environment, guarded
 from pullback.conformance._held import own_generators
 from pullback.conformance._subject import Subject
 from pullback.conformance._worker import LOADING, answer, judge, locate, pack
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._defaults import read_defaults
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise
 from pullback.internal._work_time import WorkTime
@@ -131,13 +131,26 @@ def check_clauses(
     if isolate:
         _check_apart(subject, arguments, clauses, state, request, isolate)
     else:
-        with guarded((*arguments.generators, *own_generators(subject.target))):
-            judge(subject, arguments, request, lambda **said: state.take(said), timeout)
+        _check_here(subject, arguments, request, state, timeout)
     findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
     return Report(
         subject.name, state.gradient, state.inferred, findings, seed,
         time.perf_counter() - started, environment(), tuple(state.constants), state.unfinished,
     )  # fmt: skip
+
+
+def _check_here(
+    subject: Subject, arguments: Arguments, request: dict[str, Any], state: _State,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    """Run the clauses in this process."""
+    try:
+        with guarded((*arguments.generators, *own_generators(subject.target))):
+            judge(subject, arguments, request, lambda **said: state.take(said), timeout)
+    except RuntimeError as error:
+        # On the way out the generators of a lost device cannot be put back either.
+        first = error.__context__
+        raise first if isinstance(first, UnsupportedError) else error from None
 
 
 def _check_apart(  # noqa: PLR0917 - what one check is made of

@@ -11,7 +11,8 @@ import torch
 from pullback.conformance._answered import answered
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._failure import Fault, describe, raised
-from pullback.conformance._fresh import Fresh
+from pullback.conformance._forked import Copy
+from pullback.conformance._fresh import Answers, Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
 from pullback.conformance._limits import patience_for
@@ -26,33 +27,34 @@ from pullback.errors import ArgumentError, PullbackError
 from pullback.internal._operator import registered_rules
 from pullback.report import Verdict
 
-__all__ = ["prepare"]
+__all__ = ["first_answers", "prepare"]
 
 
 _COMPILES = 3  # times as long as the first calls may a later one take
 
 
-def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False) -> Probe:
+def prepare(
+    subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = False,
+    copy: Copy | None = None,
+) -> Probe:  # fmt: skip
     """Make the probe the clauses share.
 
     In float64 where the function computes in float64, with the inputs and outputs that are
     differentiated. The intent is not yet inferred. A fresh one keeps a copy of this process from
-    before the first call.
+    before the first call, made here unless it was made before.
 
     Raises:
         ArgumentError: the inputs do not fit the function's signature.
     """
-    if not subject.structured:
-        flat = [k for k in arguments.differentiable if not arguments.nested(k)]
-        arguments = arguments.with_differentiable(flat)
     began = time.process_time()
+    probe = _unprepared(subject, arguments, seed)
     with guarded():
-        probe = Probe(subject, arguments, arguments, seed=seed)
-        probe = replace(probe, fresh=Fresh.of(probe)) if fresh else probe
+        probe = replace(probe, fresh=Fresh.of(probe, copy)) if fresh else probe
         found = _settled(probe)
         if not isinstance(found, Arguments):
             return _refused(probe, found)
-        probe = probe.at(found)
+        # In the precision that was chosen they are the given ones.
+        probe = replace(probe.at(found), trial=None)
         try:
             return _look(probe, began)
         except (Exception, SystemExit) as error:
@@ -62,6 +64,19 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
                 return _once_only(probe, describe(again))
             said = f"Looking at its calls fails: {describe(error)}"
             return replace(probe, fault=Fault(said, Verdict.SKIPPED))
+
+
+def first_answers(subject: Subject, arguments: Arguments, seed: int) -> Answers:
+    """What `Fresh` compares with, from a process that has called nothing and has used no device."""
+    with guarded():
+        return Fresh.answers(_unprepared(subject, arguments, seed))
+
+
+def _unprepared(subject: Subject, arguments: Arguments, seed: int) -> Probe:
+    if not subject.structured:
+        flat = [k for k in arguments.differentiable if not arguments.nested(k)]
+        arguments = arguments.with_differentiable(flat)
+    return Probe(subject, arguments, arguments, seed=seed)
 
 
 def _takes(subject: Subject, arguments: Arguments) -> bool:

@@ -1,5 +1,7 @@
 """`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
 
+import os
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,9 +11,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._cpu_trial import CpuTrial
 from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._forked import unharmed
-from pullback.conformance._guard import reseed
+from pullback.conformance._guard import reseed, what_device_says
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._literal import drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
@@ -61,6 +64,7 @@ class Probe(Teller):
     free: bool = False
     # the arguments that were given, where others have taken their place
     given: Arguments | None = None
+    trial: CpuTrial | None = None  # of changed arguments that lie on a device
     # the clauses for which no edit is tried, since one has ended the process, and who is told first
     spared: frozenset[str] = frozenset()
     trying: Callable[[str], object] | None = None
@@ -84,7 +88,13 @@ class Probe(Teller):
             work: returns plain data.
             otherwise: what is found where it does not end.
         """
-        return unharmed(work, otherwise) if self.trying is None else work()
+        if self.trying is None:
+            return unharmed(work, otherwise)
+        found = work()
+        if said := what_device_says():
+            print(said, file=sys.stderr)
+            os._exit(1)  # as any other end of the process: what was tried is left out then
+        return found
 
     def at(self, inputs: Arguments) -> "Probe":
         """The probe at other arguments, which take the place of those given.
@@ -95,7 +105,11 @@ class Probe(Teller):
         compiles = [value.dtype for value in inputs.values] != known
         patience = patience_to_compile(self.patience) if compiles else self.patience
         given = self.inputs if self.given is None else self.given
-        return replace(self, inputs=inputs, original=inputs, given=given, patience=patience)
+        there = any(value.device.type not in ("cpu", "meta") for value in inputs.values)
+        trial = CpuTrial(lambda: given.build(given.leaves(given.points()))) if there else None
+        return replace(
+            self, inputs=inputs, original=inputs, given=given, patience=patience, trial=trial
+        )
 
     # Inputs -----------------------------------------------------------------------------------
 
@@ -175,6 +189,9 @@ class Probe(Teller):
         args, kwargs = self.inputs.build(leaves)
         if torch.compiler.is_compiling():  # Dynamo follows nothing of what keeps a limit
             return tensors(self.subject.call(*args, **kwargs))
+        if self.trial is not None:
+            with limited(self.patience):
+                self.trial.of(self.subject.call, (args, kwargs))
         if seeded:
             reseed(self.seed)
         with limited(self.patience):

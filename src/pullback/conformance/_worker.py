@@ -22,13 +22,15 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
-from pullback.conformance._guard import has_device, silenced, unpatched
+from pullback.conformance._forked import Copy, can_copy
+from pullback.conformance._fresh import Answers
+from pullback.conformance._guard import has_device, silenced, unpatched, what_device_says
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import prepare
+from pullback.conformance._prepare import first_answers, prepare
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread, parts_of_compiler
@@ -44,6 +46,9 @@ def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text())
     try:
         subject = Subject.of(find(Locator.from_data(request["target"])), request["gradient"])
+        # A copy can use a device that its original has not used: so before the inputs are read.
+        copied = has_device() and "first-call" in request["clauses"] and can_copy()
+        copy = Copy(partial(_first_answers, subject, request, folder)) if copied else None
         arguments = Arguments.of(*unpack(folder / "inputs.pt"))
     except ArgumentError as error:
         _say(folder, misfit=error.what, given=error.given)
@@ -51,7 +56,13 @@ def main(folder: Path) -> None:
         said = "The function cannot be loaded in another process."
         _say(folder, misfit=said, given=describe(error))
     else:
-        answer(subject, arguments, request, folder)
+        answer(subject, arguments, request, folder, copy)
+
+
+def _first_answers(subject: Subject, request: dict[str, Any], folder: Path) -> Answers:
+    _settle(request)
+    arguments = Arguments.of(*unpack(folder / "inputs.pt"))
+    return first_answers(subject, arguments, request["seed"])
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
@@ -98,32 +109,44 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
             yield finding.clause
 
 
-def answer(subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path) -> None:
-    """Answer a request, in a fresh process or in a copy of the one that made it."""
+def _settle(request: dict[str, Any]) -> None:
+    """Have torch compute and make tensors as where the request was made."""
     # Checks run side by side, and the threads of an original are not in its copy: what waits for
     # one would wait for ever. So are the numbers of a check the same on any machine.
     torch.set_num_threads(1)
     compile_in_one_thread()
     set_defaults(*request["defaults"])
+
+
+def answer(
+    subject: Subject, arguments: Arguments, request: dict[str, Any], folder: Path,
+    copy: Copy | None = None,
+) -> None:  # fmt: skip
+    """Answer a request, in a fresh process or in a copy of the one that made it."""
+    _settle(request)
     try:
-        judge(subject, arguments, request, partial(_say, folder))
+        judge(subject, arguments, request, partial(_say, folder), copy=copy)
     except ArgumentError as error:
         _say(folder, misfit=error.what, given=error.given)
+    except UnsupportedError as error:
+        print(error.what, error.given, file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def judge(
     subject: Subject, arguments: Arguments, request: dict[str, Any], say: Callable[..., object],
-    timeout: float | None = None,
+    timeout: float | None = None, *, copy: Copy | None = None,
 ) -> None:  # fmt: skip
     """Run the clauses that a request asks for, and say each thing as soon as it is known.
 
     Raises:
         ArgumentError: the inputs do not fit.
+        UnsupportedError: an assertion of the device has ended its use in this process.
     """
     say(started="prepare")
     with unpatched() as replaced, silenced(), limit(timeout):
         fresh = "first-call" in request["clauses"]
-        probe = prepare(subject, arguments, request["seed"], fresh=fresh)
+        probe = prepare(subject, arguments, request["seed"], fresh=fresh, copy=copy)
         if request["infer"]:
             say(started="infer")
             probe = infer_intent(probe)
@@ -139,6 +162,11 @@ def judge(
         asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
         timeout=timeout, known=[Finding(**fields) for fields in request["causes"]],
     ):  # fmt: skip
+        if said := what_device_says():  # nor is what was found to be trusted
+            raise UnsupportedError(
+                f"A call of clause {finding.clause} ended the use of the device.", given=said,
+                mend="Check with isolate=True: then it is the device of another process.",
+            )  # fmt: skip
         say(finding=asdict(finding))
 
 

@@ -354,10 +354,11 @@ def _name_tensor(value: Any, tensors: list[torch.Tensor], where: str) -> None:
     Whatever stands there is replaced: what a recording says of a tensor is never run.
     """
     if type(value) is torch.Tensor:
+        here = value.cpu()  # as a recording has it
         places = (
             k
             for k, t in enumerate(tensors)
-            if t.shape == value.shape and t.dtype == value.dtype and torch.equal(t, value)
+            if t.shape == here.shape and t.dtype == here.dtype and torch.equal(t, here)
         )
         place = next(places, None)
         setattr(value, EXPRESSION, "" if place is None else f"{where}[{place}]")

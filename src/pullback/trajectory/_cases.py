@@ -101,7 +101,7 @@ def _integrator(order: Order) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _preconditioner(points: Tensor) -> tuple[Tensor, Tensor]:
-    metric = Preconditioner(4, 0.5)
+    metric = Preconditioner(4, 0.5, device=points.device)
     return metric.positions(points), metric.invert(points)
 
 

@@ -117,10 +117,10 @@ def check_choice(what: str, given: Any, choices: Sequence[Any]) -> None:
 
 
 def check_named_device(device: Any) -> None:
-    """Refuse what names no device; ``None`` leaves it open."""
+    """Refuse what names no device of this machine; ``None`` leaves it open."""
     try:
-        torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError, ValueError) as error:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError("There is no such device.", given=repr(device)) from error
 
 
@@ -167,6 +167,8 @@ def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -
     if not _is_finite(value):
         raise ArgumentError(f"The {what} is not finite.", given=repr(value))
     try:
+        if isinstance(value, (int, float)):  # a copy to a device would wait for it
+            return torch.full((), value, dtype=dtype, device=device)
         return torch.tensor(value, dtype=dtype, device=device)
     except (TypeError, ValueError) as error:
         raise ArgumentError(

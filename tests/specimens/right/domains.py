@@ -514,7 +514,8 @@ class InsistsOnRotations(RotationLog):
     @staticmethod
     def forward(ctx, r):
         near = 1e3 * torch.finfo(r.dtype).eps
-        if not torch.allclose(r @ r.mT, torch.eye(3, dtype=r.dtype), rtol=0, atol=near):
+        unit = torch.eye(3, dtype=r.dtype, device=r.device)
+        if not torch.allclose(r @ r.mT, unit, rtol=0, atol=near):
             raise ValueError("not a rotation")
         return RotationLog.forward(ctx, r)
 

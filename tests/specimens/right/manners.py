@@ -230,7 +230,7 @@ class GatherRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx, cotangent):
         (index,) = ctx.saved_tensors
-        return torch.zeros(ctx.shape, dtype=cotangent.dtype).index_add(0, index, cotangent), None
+        return cotangent.new_zeros(ctx.shape).index_add(0, index, cotangent), None
 
 
 def distributions():

@@ -82,13 +82,13 @@ class PrefixAverage(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         return x.square().cumsum(-1) / count
 
     @staticmethod
     def backward(ctx, cotangent):
         (x,) = ctx.saved_tensors
-        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+        count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         return 2 * x * (cotangent / count).flip(-1).cumsum(-1).flip(-1)
 
 

@@ -236,7 +236,7 @@ class SingleConstant(Sine):
     @staticmethod
     def backward(ctx, cotangent):
         (x,) = ctx.saved_tensors
-        third = torch.tensor([1 / 3]).to(x.dtype)
+        third = torch.tensor([1 / 3], device=x.device).to(x.dtype)
         return 3 * third * x.cos() * cotangent
 
 

@@ -92,12 +92,13 @@ class ScaledUnderAutocast(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        factor = 8.0 if torch.is_autocast_enabled("cpu") else 1.0
+        factor = 8.0 if torch.is_autocast_enabled(x.device.type) else 1.0
         return x * factor
 
     @staticmethod
     def backward(ctx, cotangent):
-        return cotangent / (8.0 if torch.is_autocast_enabled("cpu") else 1.0)
+        on = torch.is_autocast_enabled(cotangent.device.type)
+        return cotangent / (8.0 if on else 1.0)
 
 
 @torch.library.custom_op("specimens::repeat_twice", mutates_args=())

@@ -32,6 +32,9 @@ def cuda_graph(probe: Probe) -> Finding:
         got = _replayed(probe, start, other, cotangents)
     except Exception as error:  # judged by its type
         torch.cuda.synchronize()
+        # A capture that fails leaves generators as if it went on; the next that ends ends that too.
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device="cuda")
         return probe.failed(error, "Capture is refused")
     said = "A replayed CUDA graph gives other numbers than eager."
     wrong = probe.unlike(got, expected, said, outputs=len(shapes), looser=1e4)

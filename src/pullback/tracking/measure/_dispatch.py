@@ -15,7 +15,8 @@ __all__ = ["PLAIN", "Backend", "check_measurable", "choose_backend", "measure", 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-_USUAL = frozenset((*_KEPT, torch.bfloat16, torch.float16))
+_READ_BY_TRITON = (*_KEPT, torch.bfloat16, torch.float16)  # a copy would be five times the traffic
+_USUAL = frozenset(_READ_BY_TRITON)
 
 
 def choose_backend(asked: Backend, device: torch.device) -> Backend:
@@ -66,14 +67,14 @@ def _is_in_memory(values: torch.Tensor) -> bool:
         return False
 
 
-def _flat(values: torch.Tensor) -> torch.Tensor:
+def _flat(values: torch.Tensor, kept: tuple[torch.dtype, ...] = _KEPT) -> torch.Tensor:
     """All elements in the order of memory where possible, so that no copy is made."""
-    if values.dtype in _KEPT and values.is_contiguous() and not values.is_neg():
+    if values.dtype in kept and values.is_contiguous() and not values.is_neg():
         return values
     values = values.detach()
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
-    if values.dtype not in _KEPT:
+    if values.dtype not in kept:
         values = values.to(torch.float32 if values.is_floating_point() else torch.float64)
     if values.is_neg():
         values = values.resolve_neg()
@@ -105,7 +106,7 @@ def measure_into(
         target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
         if chosen == "triton":
             kernel = kernels.implementation(__package__, "triton")
-            kernel.measure_triton(_flat(values), target, factor)
+            kernel.measure_triton(_flat(values, _READ_BY_TRITON), target, factor)
         else:
             target.copy_(measure_reference(values, factor))
 

@@ -45,7 +45,7 @@ def _partial(  # noqa: PLR0915 - a kernel is one function
     nans = tl.zeros((), tl.float64)
     positive = tl.zeros((), tl.float64)
     negative = tl.zeros((), tl.float64)
-    slot = tl.arange(0, slots)
+    counts = tl.zeros([slots], tl.int32)
     for index in range(tiles):
         start = (program.to(tl.int64) * tiles + index) * tile
         offsets = start + tl.arange(0, tile)
@@ -77,9 +77,10 @@ def _partial(  # noqa: PLR0915 - a kernel is one function
         bits = magnitude.to(tl.int64, bitcast=True)
         exponent = (bits >> 52).to(tl.int32) - 1023
         place = tl.minimum(tl.maximum(exponent - below, 0), bins - 1)
-        place = tl.where(nonzero, place, slots - 1)
-        counts = tl.histogram(place, slots)
-        tl.atomic_add(histogram + slot, counts.to(tl.float64), mask=(slot < bins) & (counts > 0))
+        counts += tl.histogram(tl.where(nonzero, place, slots - 1), slots)
+    # Once for each program: what all of them add to the same few numbers waits in line.
+    slot = tl.arange(0, slots)
+    tl.atomic_add(histogram + slot, counts.to(tl.float64), mask=(slot < bins) & (counts > 0))
     bad = nans + positive + negative
     out = rows + program * SCALARS
     tl.store(out + 0, n + bad)
@@ -127,13 +128,15 @@ def measure_triton(
 ) -> None:
     """Write every statistic of ``factor * values`` into a row on the same device.
 
-    Values are float32 or float64 and follow one another in memory.
+    Values are floating, of 16 bits at least, and follow one another in memory.
     """
     size = values.numel()
     tiles = max(1, -(-size // (TILE * PROGRAMS)))
     programs = max(1, -(-size // (TILE * tiles)))
     options = {"dtype": torch.float64, "device": values.device}
-    scale = torch.as_tensor(factor, **options)
+    # A number is written by the device: to copy it there would wait for all that it has to do.
+    known = isinstance(factor, torch.Tensor)
+    scale = factor.to(**options) if known else torch.full((), factor, **options)
     rows = torch.empty(programs, FIRST_BIN, **options)
     histogram = torch.zeros(SLOTS, **options)
     grid = (programs,)

@@ -30,7 +30,7 @@ def _forward(
     u = zero
     for h in tl.range(0, horizon + 1):
         # The last sample repeats the last control.
-        row = tl.minimum(h, horizon - 1)
+        row = tl.minimum(h, horizon - 1).to(tl.int64)
         u = tl.load(read + row * dof, mask=live, other=0.0).to(dtype)
         table = steps + b * stride + tl.minimum(row, rows - 1) * ORDER
         e1 = tl.load(table, mask=live, other=0.0)
@@ -60,7 +60,7 @@ def _adjoint(
     live = lane < lanes
     b, d = lane // dof, lane % dof
     dtype = tl.float64  # running sums of float32 lose a digit in a hundred steps, and more later
-    at = b * (horizon + 1) * dof + d + horizon * dof
+    at = (b * (horizon + 1) + horizon) * dof + d
     write = control + b * horizon * dof + d
     c0 = tl.load(gp + at, mask=live, other=0.0).to(dtype)
     c1 = tl.load(gv + at, mask=live, other=0.0).to(dtype)
@@ -69,7 +69,7 @@ def _adjoint(
     # The last control is also the value of its own order at the last sample.
     held = c1 if ORDER == 1 else (c2 if ORDER == 2 else c3)
     for back in tl.range(0, horizon):
-        h = horizon - 1 - back
+        h = (horizon - 1 - back).to(tl.int64)
         at -= dof
         table = steps + b * stride + tl.minimum(h, rows - 1) * ORDER
         e1 = tl.load(table, mask=live, other=0.0)

@@ -42,13 +42,13 @@ def _load_sample(
 
 @triton.jit
 def _forward(
-    x, values, weights, position, velocity, acceleration, jerk, horizon, dof, rows, stride,
-    COUNT: tl.constexpr,
+    x, values, weights, position, velocity, acceleration, jerk,
+    blocks, horizon, dof, rows, stride, COUNT: tl.constexpr, INDEX: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     live = i < horizon * dof
     h, d = i // dof, i % dof
     begin = tl.minimum(tl.maximum(h - BEFORE, 0), horizon - WIDTH)
@@ -81,12 +81,13 @@ def _forward(
 
 @triton.jit
 def _adjoint(
-    gp, gv, ga, gj, weights, gradient, horizon, dof, rows, stride, COUNT: tl.constexpr,
+    gp, gv, ga, gj, weights, gradient,
+    blocks, horizon, dof, rows, stride, COUNT: tl.constexpr, INDEX: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     live = i < horizon * dof
     h, d = i // dof, i % dof
     columns = WIDTH + COUNT
@@ -122,9 +123,15 @@ def _constants(geometry: tuple[int, ...]) -> dict[str, Any]:
     return dict(zip(names, geometry, strict=True)) | {"BLOCK": _BLOCK}
 
 
-def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[int, ...]:
+def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[Any, ...]:
+    """Blocks of a trajectory, and what both kernels are told of the tensors.
+
+    Blocks of all trajectories are counted in one dimension: CUDA takes 65,535 in a second one.
+    """
     stride = 0 if weights.shape[0] == 1 else weights.stride(0)
-    return horizon, dof, weights.shape[1], stride, count
+    wide = max(horizon * dof, weights[0].numel()) >= 2**31 - _BLOCK
+    blocks, index = triton.cdiv(horizon * dof, _BLOCK), tl.int64 if wide else tl.int32
+    return blocks, horizon, dof, weights.shape[1], stride, count, index
 
 
 def apply(
@@ -137,9 +144,10 @@ def apply(
     acceleration, jerk = torch.empty_like(x), torch.empty_like(x)
     outputs = (position, velocity, acceleration, jerk)
     if x.numel() > 0:
-        grid = (batch, triton.cdiv(horizon * dof, _BLOCK))
         sizes = _sizes(weights, horizon, dof, conditions.shape[1])
-        _forward[grid](x, conditions, weights, *outputs, *sizes, **_constants(geometry))
+        _forward[batch * sizes[0],](
+            x, conditions, weights, *outputs, *sizes, **_constants(geometry)
+        )
     return outputs
 
 
@@ -154,9 +162,8 @@ def apply_adjoint(
     count = weights.shape[3] - width
     gradient = torch.empty_like(lines[0])
     if gradient.numel() > 0:
-        grid = (batch, triton.cdiv(horizon * dof, _BLOCK))
         sizes = _sizes(weights, horizon, dof, count)
-        _adjoint[grid](*lines, weights, gradient, *sizes, **_constants(geometry))
+        _adjoint[batch * sizes[0],](*lines, weights, gradient, *sizes, **_constants(geometry))
     # Only the few rows at the ends read boundary values: a handful of numbers.
     values = _adjoint_ends(lines, weights, geometry, slice(0, left))
     values += _adjoint_ends(lines, weights, geometry, slice(horizon - right, horizon))
@@ -171,6 +178,8 @@ def _adjoint_ends(
     lines: list[Tensor], weights: Tensor, geometry: tuple[int, ...], rows: slice
 ) -> Tensor:
     horizon, width = lines[0].shape[1], geometry[1]
+    if rows.start == horizon:  # from the end on there is no row, where `-0` would be the first one
+        return weights.new_zeros(len(lines[0]), weights.shape[3] - width, lines[0].shape[2])
     # Counted from the end, a row of the weights is the same in a full and in a short table.
     of_weights = rows if rows.start == 0 else slice(rows.start - horizon, None)
     ends = torch.stack([line[:, rows] for line in lines[1:]], dim=2).to(weights.dtype)
