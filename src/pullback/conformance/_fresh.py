@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import Copy, can_copy
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
@@ -41,8 +41,9 @@ class Fresh:
         """Make the copy, and then the first call."""
         arguments = replace(probe.inputs, detached=True)  # forward may change them in place
         made = cls(probe.at(arguments))
-        copy = Copy(made._apart) if can_copy() else None
-        first = None
+        copy = first = None
+        if can_copy():
+            copy = Copy(lambda: {name: made._answer(a) for name, a, _ in made._calls()})
         with suppress(NoEnd):
             first = made._answer(arguments)
         return replace(made, copy=copy, first=first)
@@ -60,9 +61,6 @@ class Fresh:
                 now._answer(like)
                 found[name] = now._answer(arguments)
         return found
-
-    def _apart(self) -> Answers:
-        return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
 
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
         """Arguments, and those that they are like: the sooner, the less like the given ones.
@@ -94,19 +92,12 @@ class Fresh:
         return self._run(arguments) if found is None else found  # some code refuses that
 
     def _run(self, arguments: Arguments) -> Tensors | None:
-        there = self.probe.at(arguments)
-        leaves = there.leaves()
         try:
-            every = there.run(leaves)
+            return self.probe.at(arguments).answer()
         except NoEnd:
             raise
         except (Exception, SystemExit):  # loud
             return None
-        found = [y.detach().clone() for y in every]
-        outputs = [y for y in every if y.requires_grad and is_continuous(y)]
-        with suppress(Exception, SystemExit):  # loud, and told elsewhere
-            found += [g.detach() for g in there.pull(leaves, there.cotangents(outputs), outputs)]
-        return found
 
 
 def _with_others(given: Arguments) -> Arguments:

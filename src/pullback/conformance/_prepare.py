@@ -64,24 +64,18 @@ def prepare(subject: Subject, arguments: Arguments, seed: int, *, fresh: bool = 
             return replace(probe, fault=Fault(said, Verdict.SKIPPED))
 
 
-def _takes(subject: Subject, arguments: Arguments) -> bool:
-    """Whether the arguments fit, a tensor among them, so that a failure is the code's own."""
-    called = subject.target if subject.function is None else subject.function.forward
-    own = (getattr(called, "__module__", None) or "").partition(".")[0]
-    known = own not in ("torch", "pullback")
-    return (
-        known and bool(arguments.values) and subject.misfit(arguments.args, arguments.kwargs) == ""
-    )
-
-
 def _refused(probe: Probe, error: BaseException) -> Probe:
     """The probe of a forward that fails by its own code; inputs that do not fit are the caller's.
 
     Raises:
         ArgumentError: the inputs do not fit.
     """
-    subject, said = probe.subject, describe(error)
-    if isinstance(error, PullbackError) or not _takes(subject, probe.inputs):
+    subject, inputs, said = probe.subject, probe.inputs, describe(error)
+    called = subject.target if subject.function is None else subject.function.forward
+    own = (getattr(called, "__module__", None) or "").partition(".")[0]
+    # Where they fit, a tensor among them, a failure is the code's own.
+    fits = inputs.values and subject.misfit(inputs.args, inputs.kwargs) == ""
+    if isinstance(error, PullbackError) or own in ("torch", "pullback") or not fits:
         raise ArgumentError(
             f"{subject.name} cannot be called with these inputs.", given=said,
             expected="inputs that the function accepts",
@@ -218,18 +212,10 @@ def _kin(probe: Probe) -> str:
         moved = [trial.point(2), trial.point(3)]
         for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
             moved.append(trial.moved(points, step, reach))
-        if all(_accepts(trial, found) for found in moved):
-            return kind
+        with torch.no_grad():  # whatever is raised, the point cannot be tried
+            if not any(raised(partial(trial.run, [x.clone() for x in found])) for found in moved):
+                return kind
     return "none"
-
-
-def _accepts(probe: Probe, points: Sequence[torch.Tensor]) -> bool:
-    try:
-        with torch.no_grad():
-            probe.run([x.clone() for x in points])
-    except (Exception, SystemExit):  # whatever it is, the point cannot be tried
-        return False
-    return True
 
 
 def _is_random(probe: Probe) -> bool:
@@ -242,9 +228,10 @@ def _is_random(probe: Probe) -> bool:
 
 def _put_back(probe: Probe) -> Probe:
     """The probe with the function's own generators, where two runs differ by them."""
-    place = unwritten(run_filled(partial(_once, probe)), partial(_once, probe))
+    place = unwritten(run_filled(probe.answer), probe.answer)
     if place is not None:
-        return replace(probe, erratic=True, unwritten=probe.place(place, len(probe.outputs)))
+        count = len(probe.run(probe.leaves()))
+        return replace(probe, erratic=True, unwritten=probe.place(place, count))
     if not _differs(probe):
         return probe
     own = own_generators(probe.subject.target)
@@ -255,20 +242,9 @@ def _put_back(probe: Probe) -> Probe:
     return replace(probe, erratic=True)
 
 
-def _once(probe: Probe) -> Tensors:
-    leaves = probe.leaves()
-    outputs = probe.evaluate(leaves)
-    found = [y.detach().clone() for y in outputs]
-    if probe.fault is not None:  # which is told elsewhere
-        return found
-    with suppress(Exception, SystemExit):  # as what a second backward raises
-        found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
-    return found
-
-
 def _differs(probe: Probe) -> bool:
     """Whether a second run with the same seed gives other numbers, beyond rounding."""
-    first, second = _once(probe), _once(probe)
+    first, second = probe.answer(), probe.answer()
     return len(first) != len(second) or probe.differ(second, first, looser=1e4) is not None
 
 

@@ -53,6 +53,8 @@ class Probe(Teller):
     frees: bool = False  # whether forward gives the memory of its inputs back
     fault: Fault | None = None  # why a plain call is not judged, or ``None`` where it is
     patience: float = 120.0  # the seconds of CPU time after which one call is taken never to end
+    # the seconds of work that a clause may take, or ``None`` for no limit
+    timeout: float | None = None
     # the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for
     fresh: Any = None
     thorough: bool = False  # whether what takes long is tried too
@@ -193,6 +195,16 @@ class Probe(Teller):
         """The differentiated outputs at ``leaves``."""
         every = self.run(leaves, seeded=seeded)
         return [every[k] for k in self.outputs]
+
+    def answer(self) -> Tensors:
+        """Every output, then the gradients, where backward runs: who does not says so elsewhere."""
+        leaves = self.leaves()
+        every = self.run(leaves)
+        found = [y.detach().clone() for y in every]  # backward may free what it was computed from
+        outputs = [y for y in every if y.requires_grad and is_continuous(y)]
+        with suppress(Exception, SystemExit):
+            found += [g.detach() for g in self.pull(leaves, self.cotangents(outputs), outputs)]
+        return found
 
     def flat(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The differentiated outputs as a function of the differentiated inputs alone."""
