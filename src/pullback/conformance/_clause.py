@@ -111,6 +111,12 @@ def _judged(clause: Clause, probe: Probe, bearing: str) -> Finding:
         return probe.skipped(f"{said[:1].upper()}{said[1:]}: see deterministic.")
     if probe.frees and clause.id not in _OF_FRESH_INPUTS:
         return probe.skipped("Forward frees the memory of its inputs: see mutation.")
+    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
+        return probe.skipped("Nothing can be shown: every input is empty.")
+    if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
+        said = ("no output carries a gradient" if probe.inputs.differentiable
+                else "no input that the function takes has a gradient")  # fmt: skip
+        return probe.skipped(f"Nothing is differentiated here: {said}.")
     return _run(clause, probe)
 
 
@@ -206,12 +212,6 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
 
 
 def _run(clause: Clause, probe: Probe) -> Finding:
-    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
-        return probe.skipped("Nothing can be shown: every input is empty.")
-    if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
-        said = ("no output carries a gradient" if probe.inputs.differentiable
-                else "no input that the function takes has a gradient")  # fmt: skip
-        return probe.skipped(f"Nothing is differentiated here: {said}.")
     try:
         with guarded(), limit(probe.timeout):
             found = clause.test(probe)

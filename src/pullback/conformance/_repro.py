@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -129,33 +129,18 @@ def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> 
     text = re.sub(r"(?<![\w.])call\(", called, text)
     if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
-    text = ast.unparse(_Copies().visit(parse(text)))
+    text = _NAMED.sub(r"\1tree_map(torch.clone, \2)", text)
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
 
 
-def _expression_of(text: str) -> ast.expr:
-    (statement,) = parse(text).body
-    return cast(ast.Expr, statement).value
-
-
-class _Copies(ast.NodeTransformer):
-    """Hands each backward copies of named cotangents: it may write into what it is given."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        self.generic_visit(node)
-        if ast.unparse(node.func) == "torch.autograd.grad":
-            node.args[2:] = [
-                _expression_of(f"tree_map(torch.clone, {ast.unparse(given)})")
-                if isinstance(given, (ast.Name, ast.Subscript)) else given
-                for given in node.args[2:]
-            ]  # fmt: skip
-        return node
+# Cotangents by name, of which each backward is handed copies: it may write into what it is given.
+_NAMED = re.compile(r"(torch\.autograd\.grad\((?:[\w.()[\]]+, ){2})(\w+(?:\[\w+\])?)(?=[,)])")
 
 
 def _given(value: Sequence[torch.Tensor] | torch.Tensor, literals: Literals) -> str:
     if isinstance(value, torch.Tensor):
         return literals.of(value)
-    return f"[{', '.join(literals.of(tensor) for tensor in value)}]"
+    return f"[{', '.join(map(literals.of, value))}]"
 
 
 def _definition(subject: Subject) -> list[str]:
