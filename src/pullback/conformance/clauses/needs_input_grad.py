@@ -119,11 +119,9 @@ def _with_constants(probe: Probe, cotangents: Tensors) -> Finding | None:
             answered, _ = _count(there, points, cotangents, tuple(range(len(points))))
             for j in missing:
                 got, exact = answered[every.index(j)], probe.intent == "exact"
-                if (
-                    got is None
-                    or not got.any()
-                    or (exact and judge(there, every.index(j)).is_wrong)
-                ):
+                if got is None or not got.any():
+                    continue
+                if exact and judge(there, every.index(j)).is_wrong:
                     continue
                 name, beside = inputs.paths[j], inputs.paths[k]
                 return probe.broken(
