@@ -8,9 +8,8 @@ from functools import cache, partial
 
 import torch
 
-from pullback.conformance._answered import answered
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._failure import Fault, describe, raised
+from pullback.conformance._failure import Fault, classify, describe, raised
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
@@ -108,7 +107,7 @@ def _look(probe: Probe, began: float) -> Probe:
     probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
-        kept = answered(probe)
+        kept = _answered(probe)
         probe = replace(
             probe,
             inputs=probe.inputs.with_differentiable(kept),
@@ -120,6 +119,52 @@ def _look(probe: Probe, began: float) -> Probe:
     probe = _put_back(replace(probe, fault=_fault(probe), random=_is_random(probe)))
     probe = replace(probe, kin=_kin(probe))
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
+
+
+def _answered(probe: Probe) -> list[int]:
+    """The inputs that the backward answers with a gradient; a ``None`` declares a constant.
+
+    Only asked where the caller did not choose by ``requires_grad``. An answer to any way of asking
+    counts: all inputs at once, each alone, and laid out otherwise; a ``None`` that comes and
+    goes with these declares nothing. Nor is one whose gradient fails however it is asked for, as
+    that of another shape does, a constant: it is for the clauses to report.
+    """
+    every = list(probe.inputs.differentiable)
+    found, failed, none = set[int](), set[int](), set[int]()
+    points = probe.inputs.points()
+    turned = [x.mT.contiguous().mT if x.ndim >= 2 else x.clone() for x in points]
+    ways = [(points, set(every)), (turned, set(every)), *((points, {k}) for k in every)]
+    for values, wanted in ways:
+        leaves = [
+            x.detach().clone(memory_format=torch.preserve_format).requires_grad_(k in wanted)
+            for k, x in zip(every, values, strict=True)
+        ]
+        answers = _asked(probe, leaves)
+        found |= {k for k in wanted if (answers or {}).get(k) is not None}
+        none |= {k for k in wanted if answers is not None and answers.get(k) is None}
+        failed |= wanted if answers is None and len(wanted) == 1 else set()
+        if len(found) == len(every):
+            break
+    # A backward that answers for no input at all declares no constants: it has lost its gradient.
+    return sorted(found | (failed - none)) or every
+
+
+def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor | None] | None:
+    """What one backward answers for each input; ``None`` where it fails in what nobody foresaw.
+
+    Or where the author's backward answers, and torch takes no such gradient.
+    """
+    answers: dict[int, torch.Tensor | None] = {}
+    try:
+        outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
+    except (Exception, SystemExit):  # refused
+        return answers
+    try:
+        found = probe.answers(leaves, probe.cotangents(outputs), outputs)
+    except (Exception, SystemExit) as error:
+        refuses = classify(error) is Verdict.LACKING and raised(lambda: [*returned(outputs)])
+        return answers if refuses else None
+    return dict(zip(probe.inputs.differentiable, found, strict=True))
 
 
 def _settled(probe: Probe) -> Arguments | BaseException:
