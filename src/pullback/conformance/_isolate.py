@@ -27,7 +27,7 @@ from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Course", "Isolation"]
+__all__ = ["CheckRun", "Isolation"]
 
 Isolation = bool | Literal["copy"]
 
@@ -38,7 +38,7 @@ _FEW = 20  # clauses: of more, all are loaded beforehand
 
 
 @dataclass
-class Course:
+class CheckRun:
     """One check of some clauses, and what has been said so far, here or by workers.
 
     A worker that dies or hangs is replaced for the next clause; that in which it died or hung has
