@@ -258,7 +258,8 @@ def _kin(probe: Probe) -> str:
         for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
             moved.append(trial.moved(points, step, reach))
         with torch.no_grad():  # whatever is raised, the point cannot be tried
-            if not any(raised(partial(trial.run, [x.clone() for x in found])) for found in moved):
+            runs = (partial(trial.run, [x.clone() for x in found]) for found in moved)
+            if all(raised(run) is None for run in runs):
                 return kind
     return "none"
 
