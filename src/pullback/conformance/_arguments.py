@@ -339,14 +339,10 @@ def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
 
 
 def _filled(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
-    whole = value[~bad]
-    filled = value.clone()
+    whole, filled, count = value[~bad], value.clone(), int(bad.sum())
     if not whole.numel():
         generator = torch.Generator().manual_seed(0)
-        count = int(bad.sum())
         drawn = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
-        filled[bad] = (0.5 + drawn).to(value)
-        return filled
-    count = int(bad.sum())
+        whole = (0.5 + drawn).to(value)
     filled[bad] = whole.repeat(-(-count // len(whole)))[:count]
     return filled

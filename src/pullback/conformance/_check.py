@@ -21,7 +21,7 @@ from pullback.conformance._arguments import Arguments, refuse_data, without_nan
 from pullback.conformance._clause import Clause
 from pullback.conformance._distributed import check_on_ranks
 from pullback.conformance._guard import environment
-from pullback.conformance._isolate import Isolation, check_clauses
+from pullback.conformance._isolate import CheckRun, Isolation
 from pullback.conformance._limits import can_limit
 from pullback.conformance._ranks import Ranks, Several
 from pullback.conformance._subject import Subject
@@ -132,11 +132,10 @@ def check(
         return check_on_ranks(subject, arguments, ranks, asked, seed, timeout, on_finding)
     refuse_data(arguments)
     arguments, unjudged = without_nan(arguments)
-    report = check_clauses(
-        subject, arguments, chosen, seed=seed, timeout=timeout, isolate=isolate,
-        thorough=thorough, on_finding=on_finding, on_start=on_start,
-    )  # fmt: skip
-    return replace(report, without=left_out, unjudged=unjudged)
+    run = CheckRun(
+        subject, arguments, chosen, seed, timeout, isolate, thorough, on_finding, on_start
+    )
+    return replace(run.report(), without=left_out, unjudged=unjudged)
 
 
 def _check_few_options(isolate: object, timeout: object, kwargs: object, ranks: object) -> None:

@@ -38,7 +38,8 @@ _OF_FRESH_INPUTS = ("mutation", "derivative", "linear", "form", "deterministic",
 # What is said of an error that no clause foresaw.
 _UNFORESEEN = "Let forward and backward take any tensor that torch hands them, and fail by name."
 
-Test = Callable[[Probe], Finding]
+# A clause gives its finding, or yields what it looks at one after the other: the first one counts.
+Test = Callable[[Probe], Finding] | Callable[[Probe], Iterator[Finding | None]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Clause:
         why: what goes wrong for whoever relies on it.
         breach: how a breach shows itself, after "A breach shows".
         mend: how a breach is usually mended.
-        test: looks at a probe and gives a finding.
+        test: looks at a probe and gives a finding, or yields ``None`` until there is one.
         gradient: whether it needs an input and an output that are differentiated.
     """
 
@@ -84,24 +85,15 @@ def clause(
     return made
 
 
-def in_running_order(clauses: Sequence[Clause]) -> list[Clause]:
-    """The clauses with those that compile at the end, so that the others are known soon."""
-    return sorted(
-        clauses, key=lambda clause: _LAST.index(clause.id) + 1 if clause.id in _LAST else 0
-    )
-
-
-def run_clause(
-    clause: Clause, probe: Probe, timeout: float | None = None, bearing: str = ""
-) -> Finding:
+def run_clause(clause: Clause, probe: Probe, bearing: str = "") -> Finding:
     """Run one clause; an error of the checked code becomes a verdict.
 
-    After so many seconds of work the verdict is ``crashes``. ``bearing`` is the clause that reports
-    a plain backward which does not run: all others that build on it are skipped.
+    After the seconds that it may take the verdict is ``crashes``. ``bearing`` is the clause that
+    reports a plain backward which does not run: all others that build on it are skipped.
     """
     probe = replace(probe, clause=clause.id)
     try:
-        finding = _judged(clause, probe, timeout, bearing)
+        finding = _judged(clause, probe, bearing)
     finally:
         probe.inputs.put_back()
     if finding.verdict in (Verdict.HOLDS, Verdict.SKIPPED):
@@ -109,7 +101,7 @@ def run_clause(
     return replace(finding, why=clause.why, hint=finding.hint or clause.mend)
 
 
-def _judged(clause: Clause, probe: Probe, timeout: float | None, bearing: str) -> Finding:
+def _judged(clause: Clause, probe: Probe, bearing: str) -> Finding:
     """The finding of one clause as it says it."""
     if probe.fault is not None and (clause.gradient or probe.fault.plain):
         return _faulty(probe, probe.fault, bearing)
@@ -119,7 +111,13 @@ def _judged(clause: Clause, probe: Probe, timeout: float | None, bearing: str) -
         return probe.skipped(f"{said[:1].upper()}{said[1:]}: see deterministic.")
     if probe.frees and clause.id not in _OF_FRESH_INPUTS:
         return probe.skipped("Forward frees the memory of its inputs: see mutation.")
-    return _run(clause, probe, timeout)
+    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
+        return probe.skipped("Nothing can be shown: every input is empty.")
+    if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
+        said = ("no output carries a gradient" if probe.inputs.differentiable
+                else "no input that the function takes has a gradient")  # fmt: skip
+        return probe.skipped(f"Nothing is differentiated here: {said}.")
+    return _run(clause, probe)
 
 
 def run_clauses(
@@ -129,7 +127,6 @@ def run_clauses(
     asked: Sequence[Clause] = (),
     replaced: Sequence[str] = (),
     started: Callable[[Clause], object] = lambda clause: None,
-    timeout: float | None = None,
     known: Sequence[Finding] = (),
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
@@ -140,7 +137,6 @@ def run_clauses(
         asked: all that were asked for, some of which another process runs; these if none is named.
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
-        timeout: the seconds of work that each clause may take, or ``None`` for no limit.
         known: causes that another process has found: they may be those of what fails here.
 
     Yields:
@@ -157,28 +153,29 @@ def run_clauses(
     bearing = next((clause.id for clause in asked if clause.gradient), ids[0])
     teller = "state" if "state" in ids else ids[0]
     probe = replace(probe, erratic=probe.erratic and "deterministic" in ids)
-    for clause in in_running_order(clauses):
+    # Those that compile at the end, so that the others are known soon.
+    last = [clause for id_ in _LAST for clause in clauses if clause.id == id_]
+    for clause in [*(clause for clause in clauses if clause not in last), *last]:
         started(clause)
         with unpatched() as more:
-            finding = run_clause(clause, probe, timeout, bearing)
+            finding = run_clause(clause, probe, bearing)
         patched = [*replaced, *more]
         if patched and clause.id == teller:
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
         found.append(finding)
         yield finding
     by_id = {clause.id: clause for clause in asked}
-    yield from _concluded(by_id, probe, found, known, timeout)
+    yield from _concluded(by_id, probe, found, known)
 
 
 def _concluded(
-    by_id: Mapping[str, Clause], probe: Probe, found: Sequence[Finding],
-    known: Sequence[Finding], timeout: float | None,
+    by_id: Mapping[str, Clause], probe: Probe, found: Sequence[Finding], known: Sequence[Finding]
 ) -> Iterator[Finding]:  # fmt: skip
     """The findings that differ once all are known."""
     latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
     with unpatched():
         for finding in fold(
-            probe, found, lambda id_, there: run_clause(by_id[id_], there, timeout), known, by_id
+            probe, found, lambda id_, there: run_clause(by_id[id_], there), known, by_id
         ) if latest else ():  # fmt: skip
             if finding.clause in latest:  # what is known is told already
                 latest[finding.clause] = finding
@@ -214,16 +211,11 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
     return probe.crashes(said, hint, fault.script)
 
 
-def _run(clause: Clause, probe: Probe, timeout: float | None) -> Finding:
-    if probe.inputs.values and not any(value.numel() for value in probe.inputs.values):
-        return probe.skipped("Nothing can be shown: every input is empty.")
-    if clause.gradient and not (probe.inputs.differentiable and probe.outputs):
-        said = ("no output carries a gradient" if probe.inputs.differentiable
-                else "no input that the function takes has a gradient")  # fmt: skip
-        return probe.skipped(f"Nothing is differentiated here: {said}.")
+def _run(clause: Clause, probe: Probe) -> Finding:
     try:
-        with guarded(), limit(timeout):
-            return clause.test(probe)
+        with guarded(), limit(probe.timeout):
+            found = clause.test(probe)
+            return found if isinstance(found, Finding) else next(filter(None, found))
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the checked code may raise anything

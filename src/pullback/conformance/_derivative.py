@@ -195,9 +195,7 @@ def _compare(
     if match == "mismatch":
         # Nor does what disagrees with itself tell a wrong derivative from noise.
         apart = abs(float(answer(settled).sum()) - value)
-        return (
-            trial if apart > _ITSELF * abs(value - estimate.value) else replace(trial, match=match)
-        )
+        match = "unclear" if apart > _ITSELF * abs(value - estimate.value) else match
     return replace(trial, match=match)
 
 

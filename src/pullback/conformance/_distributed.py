@@ -127,39 +127,40 @@ class _Judge(AllRanks):
 
     Attributes:
         held: the convention that holds, and whether each input is a rank's own or all have copies.
+        where: in which other way it is being run, as a failure there begins.
     """
 
     def __init__(self, group: Group, timeout: float) -> None:
         super().__init__(group, timeout)
         self.intent: str = self.subject.gradient or "exact"
         self.held: tuple[str, dict[int, str]] = ("sum", {})
+        self.where = ""
 
     # Findings ---------------------------------------------------------------------------------
 
     def finding(self) -> Finding:
         """The first fault, or what holds."""
+        kept: list[str] = []
         try:
             self.look()
+            if not self.moving:
+                return self.told.skipped("No floating tensor among the arguments gets a gradient.")
+            if not self.group.speaks:
+                said = "It enters no collective: what it does on one rank is all."
+                return self.told.skipped(said)
+            for look in (self._written, self._waits, self._derivative, self._laid_out,
+                         self._needed, self._shards):  # fmt: skip
+                self.where = ""
+                found = look()
+                if isinstance(found, Finding):
+                    return found
+                kept += [found] if found else []
         except Failed as failure:
             return self._failed(failure)
-        if not self.moving:
-            return self.told.skipped("No floating tensor among the arguments gets a gradient.")
-        if not self.group.speaks:
-            return self.told.skipped("It enters no collective: what it does on one rank is all.")
-        kept: list[str] = []
-        for look in (self._written, self._waits, self._derivative, self._laid_out,
-                     self._needed, self._shards):  # fmt: skip
-            try:
-                found = look()
-            except Failed as failure:
-                return self._failed(failure)
-            if isinstance(found, Finding):
-                return found
-            kept += [found] if found else []
         return self.told.holds(f"Right on {self.ranks.count} ranks. {' '.join(kept)}")
 
-    def _failed(self, failure: Failed, where: str = "") -> Finding:
-        told = f"{where}{failure}"
+    def _failed(self, failure: Failed) -> Finding:
+        told = f"{self.where}{failure}"
         if failure.verdict is Verdict.LACKING:
             return self.told.lacking(f"Refused: {told}")
         hint = ("Call every collective on every rank of its group, in one order, whatever the rank "
@@ -272,11 +273,8 @@ class _Judge(AllRanks):
     def _same(self, *ways: "_Way") -> Finding | None:
         """The same numbers whichever way it is run."""
         for way in ways:
-            try:
-                got = self.run(**way.how)
-            except Failed as failure:
-                return self._failed(failure, f"{way.where}, ")
-            finding = self._unlike(got, way)
+            self.where = f"{way.where}, "
+            finding = self._unlike(self.run(**way.how), way)
             if finding is not None:
                 return finding
         return None
@@ -366,10 +364,8 @@ class _Judge(AllRanks):
         return True
 
     def _judged(self, values: Tensors, where: str) -> Finding | None:
-        try:
-            self.run(values)
-        except Failed as failure:
-            return self._failed(failure, f"{where}: ")
+        self.where = f"{where}: "
+        self.run(values)
         found = self.holding(values, self.held[0])
         if isinstance(found, dict):
             return None

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._guard import device_in_use, has_device
+from pullback.conformance._guard import device_in_use, has_device, what_device_says
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "can_copy", "forked", "unharmed"]
+__all__ = ["Copy", "ProcessDied", "alone", "can_copy", "forked", "unharmed"]
 
 _SECONDS = 20.0
 _POLL = 0.2
@@ -124,6 +124,15 @@ def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
         return forked(work)
     except ProcessDied:
         return otherwise
+
+
+def alone(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns, in a process whose end harms nobody; it ends with its device."""
+    found = work()
+    if said := what_device_says():
+        print(said, file=sys.stderr)
+        os._exit(1)
+    return found
 
 
 def can_copy() -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import Copy, can_copy
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
@@ -40,12 +40,11 @@ class Fresh:
     def of(cls, probe: Probe, copy: Copy | None = None) -> "Fresh":
         """Make the first call, and before it the copy, unless that was made already."""
         made = cls._before(probe)
-        arguments = made.probe.inputs
+        first = None
         if copy is None and can_copy():
             copy = Copy(made._apart)
-        first = None
         with suppress(NoEnd):
-            first = made._answer(arguments)
+            first = made._answer(made.probe.inputs)
         return replace(made, copy=copy, first=first)
 
     @classmethod
@@ -55,8 +54,11 @@ class Fresh:
 
     @classmethod
     def _before(cls, probe: Probe) -> "Fresh":
-        # Forward may change its arguments in place.
-        return cls(probe.at(replace(probe.inputs, detached=True)))
+        inputs = replace(probe.inputs, detached=True)  # forward may change them in place
+        return cls(probe.at(inputs, same=True))
+
+    def _apart(self) -> Answers:
+        return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
 
     def later(self, patience: float, *, others: bool = True) -> Answers:
         """The answers here and now, each after a call that differs from it as little as may be.
@@ -71,9 +73,6 @@ class Fresh:
                 now._answer(like)
                 found[name] = now._answer(arguments)
         return found
-
-    def _apart(self) -> Answers:
-        return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
 
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
         """Arguments, and those that they are like: the sooner, the less like the given ones.
@@ -105,19 +104,12 @@ class Fresh:
         return self._run(arguments) if found is None else found  # some code refuses that
 
     def _run(self, arguments: Arguments) -> Tensors | None:
-        there = self.probe.at(arguments)
-        leaves = there.leaves()
         try:
-            every = there.run(leaves)
+            return self.probe.at(arguments).answer()
         except NoEnd:
             raise
         except (Exception, SystemExit):  # loud
             return None
-        found = [y.detach().clone() for y in every]
-        outputs = [y for y in every if y.requires_grad and is_continuous(y)]
-        with suppress(Exception, SystemExit):  # loud, and told elsewhere
-            found += [g.detach() for g in there.pull(leaves, there.cotangents(outputs), outputs)]
-        return found
 
 
 def _with_others(given: Arguments) -> Arguments:

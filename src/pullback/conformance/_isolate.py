@@ -27,7 +27,7 @@ from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import prepare_worker, start_worker
 from pullback.report import Finding, Report, Verdict
 
-__all__ = ["Isolation", "check_clauses"]
+__all__ = ["CheckRun", "Isolation"]
 
 Isolation = bool | Literal["copy"]
 
@@ -38,10 +38,22 @@ _FEW = 20  # clauses: of more, all are loaded beforehand
 
 
 @dataclass
-class _State:
-    """What the workers have said so far."""
+class CheckRun:
+    """One check of some clauses, and what has been said so far, here or by workers.
 
+    A worker that dies or hangs is replaced for the next clause; that in which it died or hung has
+    the verdict ``crashes``. Its options are those of `check`.
+    """
+
+    subject: Subject
+    arguments: Arguments
+    clauses: Sequence[Clause]
+    seed: int
     timeout: float | None
+    isolate: Isolation
+    thorough: bool
+    on_finding: Callable[[Finding], object] | None
+    on_start: Callable[[str], object] | None
     findings: dict[str, Finding] = field(default_factory=dict)
     gradient: str = "exact"
     inferred: bool = True
@@ -56,16 +68,47 @@ class _State:
     read: int = 0
     hung: bool = False
     unfinished: str = ""
-    on_finding: Callable[[Finding], object] | None = None
-    on_start: Callable[[str], object] | None = None
 
-    def add(self, finding: Finding) -> None:
-        """Keep a finding and tell whoever waits for it."""
-        self.findings[finding.clause] = finding
-        if self.on_finding is not None:
-            self.on_finding(finding)
+    def report(self) -> Report:
+        """Run the clauses here, or in worker processes.
 
-    def take(self, message: dict[str, Any]) -> None:
+        Raises:
+            ArgumentError: the subject or its inputs cannot be handed over, or do not fit.
+        """
+        started, declared = time.perf_counter(), self.subject.gradient
+        self.gradient, self.inferred = declared or "exact", declared is None
+        asked = [clause.id for clause in self.clauses]
+        request: dict[str, Any] = {
+            "gradient": declared, "seed": self.seed, "infer": True, "thorough": self.thorough,
+            "asked": asked, "clauses": asked, "spared": (), "causes": (),
+            "apart": bool(self.isolate),
+        }  # fmt: skip
+        if self.isolate:
+            with tempfile.TemporaryDirectory(
+                prefix="pullback-", ignore_cleanup_errors=True
+            ) as name:
+                self._run_apart(request, Path(name))
+        else:
+            self._run_here(request)
+        findings = tuple(self.findings[id_] for id_ in asked if id_ in self.findings)
+        return Report(
+            self.subject.name, self.gradient, self.inferred, findings, self.seed,
+            time.perf_counter() - started, environment(), tuple(self.constants), self.unfinished,
+        )  # fmt: skip
+
+    def _run_here(self, request: dict[str, Any]) -> None:
+        own = own_generators(self.subject.target)
+        try:
+            with guarded((*self.arguments.generators, *own)):
+                judge(self.subject, self.arguments, request, self._heard, self.timeout)
+        except RuntimeError as error:
+            # On the way out the generators of a lost device cannot be put back either.
+            first = error.__context__
+            raise first if isinstance(first, UnsupportedError) else error from None
+
+    # What is said -----------------------------------------------------------------------------
+
+    def _heard(self, **message: Any) -> None:
         """Take in what is said, here or by a worker."""
         self.since = self.worked
         if self.until is None and self.timeout is not None:
@@ -77,223 +120,147 @@ class _State:
         self.trying = message.get("trying", self.trying)
         vars(self).update(message.get("prepared", {}))
         if "finding" in message:
-            self.add(Finding(**message["finding"]))
+            self._add(Finding(**message["finding"]))
             self.running = ""
         if "misfit" in message:
             raise ArgumentError(
                 message["misfit"], given=message["given"], expected="inputs the function accepts"
             )
 
-    def overdue(self) -> str:
-        """Why the worker is waited for no longer, or an empty text."""
-        if self.until is None:
-            return _no_answer(_STARTUP) if self.worked - self.since > _STARTUP else ""
-        return _no_answer(self.timeout or 0) if self.worked > self.until else ""
+    def _add(self, finding: Finding) -> None:
+        """Keep a finding and tell whoever waits for it."""
+        self.findings[finding.clause] = finding
+        if self.on_finding is not None:
+            self.on_finding(finding)
 
+    def _left(self) -> list[str]:
+        return [clause.id for clause in self.clauses if clause.id not in self.findings]
 
-def _no_answer(seconds: float) -> str:
-    return f"It gave no answer within {seconds:g} s, the time that it may take."
+    # Workers ----------------------------------------------------------------------------------
 
-
-def check_clauses(
-    subject: Subject,
-    arguments: Arguments,
-    clauses: Sequence[Clause],
-    *,
-    seed: int,
-    timeout: float | None,
-    isolate: Isolation = False,
-    thorough: bool = False,
-    on_finding: Callable[[Finding], object] | None = None,
-    on_start: Callable[[str], object] | None = None,
-) -> Report:
-    """Check here, or in worker processes, with the options of `check`.
-
-    A worker that dies or hangs is replaced for the next clause; that in which it died or hung has
-    the verdict ``crashes``.
-
-    Raises:
-        ArgumentError: the subject or its inputs cannot be handed over, or do not fit.
-    """
-    started = time.perf_counter()
-    state = _State(
-        timeout,
-        gradient=subject.gradient or "exact",
-        inferred=subject.gradient is None,
-        on_finding=on_finding,
-        on_start=on_start,
-    )
-    asked = [clause.id for clause in clauses]
-    request: dict[str, Any] = {
-        "gradient": subject.gradient, "seed": seed, "infer": True, "thorough": thorough,
-        "asked": asked, "clauses": asked, "spared": (), "causes": (), "apart": bool(isolate),
-    }  # fmt: skip
-    if isolate:
-        _check_apart(subject, arguments, clauses, state, request, isolate)
-    else:
-        _check_here(subject, arguments, request, state, timeout)
-    findings = tuple(state.findings[c.id] for c in clauses if c.id in state.findings)
-    return Report(
-        subject.name, state.gradient, state.inferred, findings, seed,
-        time.perf_counter() - started, environment(), tuple(state.constants), state.unfinished,
-    )  # fmt: skip
-
-
-def _check_here(
-    subject: Subject, arguments: Arguments, request: dict[str, Any], state: _State,
-    timeout: float | None,
-) -> None:  # fmt: skip
-    """Run the clauses in this process."""
-    try:
-        with guarded((*arguments.generators, *own_generators(subject.target))):
-            judge(subject, arguments, request, lambda **said: state.take(said), timeout)
-    except RuntimeError as error:
-        # On the way out the generators of a lost device cannot be put back either.
-        first = error.__context__
-        raise first if isinstance(first, UnsupportedError) else error from None
-
-
-def _check_apart(  # noqa: PLR0917 - what one check is made of
-    subject: Subject, arguments: Arguments, clauses: Sequence[Clause], state: _State,
-    request: dict[str, Any], isolate: Isolation,
-) -> None:  # fmt: skip
-    """Have workers run the clauses, one after the other until all have a verdict."""
-    with tempfile.TemporaryDirectory(prefix="pullback-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        start = _starter(subject, arguments, folder, isolate, request["asked"])
-        while not state.unfinished and (left := _left(clauses, state)):
+    def _run_apart(self, request: dict[str, Any], folder: Path) -> None:
+        """Have workers run the clauses, one after the other until all have a verdict."""
+        start = self._starter(request, folder)
+        while not self.unfinished and (left := self._left()):
             # Those that compile are run by another worker, copied when the compiler is loaded.
             quick = [name for name in left if name not in COMPILING]
-            silent = (f for f in state.findings.values() if f.verdict is Verdict.BROKEN)
+            silent = (f for f in self.findings.values() if f.verdict is Verdict.BROKEN)
             request |= {
-                "infer": state.infer, "defaults": read_defaults(), "spared": state.spared,
+                "infer": self.infer, "defaults": read_defaults(), "spared": self.spared,
                 "clauses": quick or left,
                 "causes": [asdict(finding) for finding in silent if not finding.cause],
             }  # fmt: skip
             (folder / "answers.jsonl").write_text("")
-            state.read, state.running, state.since = 0, "", state.worked
+            self.read, self.running, self.since = 0, "", self.worked
             try:
-                end = _run_worker(start(request), folder, state)
+                self._judge_end(self._run_worker(start(), folder), request["clauses"])
             except Stopped:
-                state.unfinished = "interrupted"
-                break
-            asked = [clause for clause in clauses if clause.id in request["clauses"]]
-            _judge_end(state, end, asked, subject, request["seed"])
-    if state.unfinished:
-        state.unfinished += f"; not run: {', '.join(_left(clauses, state))}"
+                self.unfinished = "interrupted"
+        if self.unfinished:
+            self.unfinished += f"; not run: {', '.join(self._left())}"
 
+    def _starter(self, request: dict[str, Any], folder: Path) -> Callable[[], Child]:
+        """How a worker is started on a request."""
 
-def _left(clauses: Sequence[Clause], state: _State) -> list[str]:
-    return [clause.id for clause in clauses if clause.id not in state.findings]
+        def copy() -> Child:
+            return start_copy(lambda: answer(self.subject, self.arguments, request, folder), folder)
 
+        if self.isolate == "copy":
+            if not can_copy():
+                raise ArgumentError(
+                    "A copy of this process cannot check anything.",
+                    given="a device in use, a backward that has run where there is a device, or a "
+                    "platform other than Linux",
+                    mend="Pass isolate=True or isolate=False.",
+                )
+            return copy
+        try:
+            where = locate(self.subject).to_data()
+            pack(self.arguments, folder / "inputs.pt")
+        except ArgumentError:
+            if not can_copy():
+                raise
+            return copy
 
-def _starter(
-    subject: Subject,
-    arguments: Arguments,
-    folder: Path,
-    isolate: Isolation,
-    asked: Sequence[str],
-) -> Callable[..., Child]:
-    """How a worker is started on a request."""
+        def fresh() -> Child:
+            (folder / "request.json").write_text(json.dumps({**request, "target": where}))
+            # What its clauses load is loaded before the copy: once, for all that are checked.
+            heavy = [name for name in LOADING + COMPILING if name in request["clauses"]]
+            child = start_worker(_WORKER, folder, loaded=heavy[-1] if heavy else "")
+            asked = request["asked"]
+            if set(asked).intersection(COMPILING):  # while this one works
+                named = tuple(sorted(asked)) if len(asked) <= _FEW else None
+                prepare_worker(_WORKER, True, named)
+            return child
 
-    def copy(request: dict[str, Any]) -> Child:
-        return start_copy(lambda: answer(subject, arguments, request, folder), folder)
+        return fresh
 
-    if isolate == "copy":
-        if not can_copy():
-            raise ArgumentError(
-                "A copy of this process cannot check anything.",
-                given="a device in use, a backward that has run where there is a device, or a "
-                "platform other than Linux",
-                mend="Pass isolate=True or isolate=False.",
-            )
-        return copy
-    try:
-        where = locate(subject).to_data()
-        pack(arguments, folder / "inputs.pt")
-    except ArgumentError:
-        if not can_copy():
-            raise
-        return copy
+    def _run_worker(self, child: Child, folder: Path) -> str:
+        """Wait for one worker; how it died, or an empty text when it finished."""
+        before, work = self.worked, WorkTime(child.pid)
 
-    def fresh(request: dict[str, Any]) -> Child:
-        (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-        # What its clauses load is loaded before the copy: once, for all that are checked.
-        heavy = [name for name in LOADING + COMPILING if name in request["clauses"]]
-        child = start_worker(_WORKER, folder, loaded=heavy[-1] if heavy else "")
-        if set(asked).intersection(COMPILING):  # while this one works
-            named = tuple(sorted(asked)) if len(asked) <= _FEW else None
-            prepare_worker(_WORKER, True, named)
-        return child
+        def give_up() -> str:
+            self.worked = before + work.seconds
+            self._read_answers(folder)
+            return self._overdue()
 
-    return fresh
+        status, reason = supervise(child, give_up)
+        if reason:
+            return reason
+        self._read_answers(folder)
+        return describe_end(status, child.log)
 
+    def _read_answers(self, folder: Path) -> None:
+        """Take in the lines the worker has finished writing."""
+        with (folder / "answers.jsonl").open("rb") as stream:
+            stream.seek(self.read)
+            fresh = stream.read()
+        complete = fresh[: fresh.rfind(b"\n") + 1]
+        self.read += len(complete)
+        for line in complete.splitlines():
+            self._heard(**json.loads(line))
 
-def _run_worker(child: Child, folder: Path, state: _State) -> str:
-    """Wait for one worker; how it died, or an empty text when it finished."""
-    before, work = state.worked, WorkTime(child.pid)
+    def _overdue(self) -> str:
+        """Why the worker is waited for no longer, or an empty text."""
+        allowed, over = self.timeout or 0.0, self.until is not None and self.worked > self.until
+        if self.until is None:
+            allowed, over = _STARTUP, self.worked - self.since > _STARTUP
+        return f"It gave no answer within {allowed:g} s, the time that it may take." * over
 
-    def give_up() -> str:
-        state.worked = before + work.seconds
-        _read_answers(folder, state)
-        return state.overdue()
+    # Its end ----------------------------------------------------------------------------------
 
-    status, reason = supervise(child, give_up)
-    if reason:
-        return reason
-    _read_answers(folder, state)
-    return describe_end(status, child.log)
-
-
-def _read_answers(folder: Path, state: _State) -> None:
-    """Take in the lines the worker has finished writing."""
-    with (folder / "answers.jsonl").open("rb") as stream:
-        stream.seek(state.read)
-        fresh = stream.read()
-    complete = fresh[: fresh.rfind(b"\n") + 1]
-    state.read += len(complete)
-    for line in complete.splitlines():
-        state.take(json.loads(line))
-
-
-def _judge_end(
-    state: _State, end: str, asked: Sequence[Clause], subject: Subject, seed: int
-) -> None:
-    """Give a verdict to the clause that a worker died in, of those it was asked for."""
-    remaining = {clause.id: clause for clause in asked if clause.id not in state.findings}
-    late = state.until is not None and state.worked > state.until
-    if not remaining:
-        return
-    if late and not _has_hung(state):
-        state.unfinished = f"the {state.timeout:g} s that it may take were over (--timeout)"
-        return
-    if late:
-        state.hung, state.until = True, None  # as long again, from the next worker's first answer
-    if state.running == "infer":
-        state.infer = False  # the next worker takes the default; the clauses will show the fault
-        return
-    if state.trying and state.trying not in state.spared:
-        state.spared.append(state.trying)  # what ended it was an edit of ours: again without any
-        return
-    text = end or "The process ended without an answer."
-    hint = "Run the repro under a debugger (python -X faulthandler): the code called here dies."
-    early = state.running not in remaining
-    first = next(iter(remaining))
-    for id_ in list(remaining) if early else [state.running]:
+    def _judge_end(self, end: str, asked: Sequence[str]) -> None:
+        """Give a verdict to the clause that a worker died in, of those it was asked for."""
+        remaining = [c for c in self.clauses if c.id in asked and c.id not in self.findings]
+        late = self.until is not None and self.worked > self.until
+        if not remaining:
+            return
+        if late and not self._has_hung():
+            self.unfinished = f"the {self.timeout:g} s that it may take were over (--timeout)"
+            return
+        if late:
+            self.hung, self.until = True, None  # as long again, from the next one's first answer
+        if self.running == "infer":
+            self.infer = False  # the next one takes the default; the clauses will show the fault
+            return
+        if self.trying and self.trying not in self.spared:
+            self.spared.append(self.trying)  # what ended it was an edit of ours: again without any
+            return
+        early = self.running not in [clause.id for clause in remaining]
         # One cause gives one finding.
-        cause = id_ == first or not early
-        state.add(
-            Finding(
-                id_, Verdict.CRASHES if cause else Verdict.SKIPPED,
-                text if cause else f"A plain call does not end well: see {first}.", seed=seed,
-                hint=hint if cause else "", source=subject.source if cause else "",
-                why=remaining[id_].why if cause else "",
-            )
-        )  # fmt: skip
+        first, *others = remaining if early else [c for c in remaining if c.id == self.running]
+        self._add(Finding(
+            first.id, Verdict.CRASHES, end or "The process ended without an answer.",
+            seed=self.seed, source=self.subject.source, why=first.why,
+            hint="Run the repro under a debugger (python -X faulthandler): the code called here "
+            "dies.",
+        ))  # fmt: skip
+        for other in others:
+            said = f"A plain call does not end well: see {first.id}."
+            self._add(Finding(other.id, Verdict.SKIPPED, said, seed=self.seed))
 
-
-def _has_hung(state: _State) -> bool:
-    """Whether the running clause, rather than all of them together, has taken the time."""
-    if state.hung or not state.running or state.running in COMPILING:  # torch's compiler takes long
-        return False
-    return state.worked - state.since > (state.timeout or 0) / 2
+    def _has_hung(self) -> bool:
+        """Whether the running clause, rather than all of them together, has taken the time."""
+        if self.hung or not self.running or self.running in COMPILING:  # torch's compiler is slow
+            return False
+        return self.worked - self.since > (self.timeout or 0) / 2

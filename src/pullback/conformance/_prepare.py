@@ -8,9 +8,8 @@ from functools import cache, partial
 
 import torch
 
-from pullback.conformance._answered import answered
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
-from pullback.conformance._failure import Fault, describe, raised
+from pullback.conformance._failure import Fault, classify, describe, raised
 from pullback.conformance._forked import Copy
 from pullback.conformance._fresh import Answers, Fresh
 from pullback.conformance._guard import guarded, reseed
@@ -53,8 +52,7 @@ def prepare(
         found = _settled(probe)
         if not isinstance(found, Arguments):
             return _refused(probe, found)
-        # In the precision that was chosen they are the given ones.
-        probe = replace(probe.at(found), trial=None)
+        probe = probe.at(found, same=True)
         try:
             return _look(probe, began)
         except (Exception, SystemExit) as error:
@@ -79,24 +77,18 @@ def _unprepared(subject: Subject, arguments: Arguments, seed: int) -> Probe:
     return Probe(subject, arguments, arguments, seed=seed)
 
 
-def _takes(subject: Subject, arguments: Arguments) -> bool:
-    """Whether the arguments fit, a tensor among them, so that a failure is the code's own."""
-    called = subject.target if subject.function is None else subject.function.forward
-    own = (getattr(called, "__module__", None) or "").partition(".")[0]
-    known = own not in ("torch", "pullback")
-    return (
-        known and bool(arguments.values) and subject.misfit(arguments.args, arguments.kwargs) == ""
-    )
-
-
 def _refused(probe: Probe, error: BaseException) -> Probe:
     """The probe of a forward that fails by its own code; inputs that do not fit are the caller's.
 
     Raises:
         ArgumentError: the inputs do not fit.
     """
-    subject, said = probe.subject, describe(error)
-    if isinstance(error, PullbackError) or not _takes(subject, probe.inputs):
+    subject, inputs, said = probe.subject, probe.inputs, describe(error)
+    called = subject.target if subject.function is None else subject.function.forward
+    own = (getattr(called, "__module__", None) or "").partition(".")[0]
+    # Where they fit, a tensor among them, a failure is the code's own.
+    fits = inputs.values and subject.misfit(inputs.args, inputs.kwargs) == ""
+    if isinstance(error, PullbackError) or own in ("torch", "pullback") or not fits:
         raise ArgumentError(
             f"{subject.name} cannot be called with these inputs.", given=said,
             expected="inputs that the function accepts",
@@ -129,7 +121,7 @@ def _look(probe: Probe, began: float) -> Probe:
     probe = replace(probe, frees=any(map(is_freed, leaves)), accumulates=refuses)
     probe = replace(probe, inputs=_widen(probe))
     if not arguments.declared:
-        kept = answered(probe)
+        kept = _answered(probe)
         probe = replace(
             probe,
             inputs=probe.inputs.with_differentiable(kept),
@@ -143,6 +135,52 @@ def _look(probe: Probe, began: float) -> Probe:
     return replace(probe, rough=_is_rough(probe), grain=_grain(probe))
 
 
+def _answered(probe: Probe) -> list[int]:
+    """The inputs that the backward answers with a gradient; a ``None`` declares a constant.
+
+    Only asked where the caller did not choose by ``requires_grad``. An answer to any way of asking
+    counts: all inputs at once, each alone, and laid out otherwise; a ``None`` that comes and
+    goes with these declares nothing. Nor is one whose gradient fails however it is asked for, as
+    that of another shape does, a constant: it is for the clauses to report.
+    """
+    every = list(probe.inputs.differentiable)
+    found, failed, none = set[int](), set[int](), set[int]()
+    points = probe.inputs.points()
+    turned = [x.mT.contiguous().mT if x.ndim >= 2 else x.clone() for x in points]
+    ways = [(points, set(every)), (turned, set(every)), *((points, {k}) for k in every)]
+    for values, wanted in ways:
+        leaves = [
+            x.detach().clone(memory_format=torch.preserve_format).requires_grad_(k in wanted)
+            for k, x in zip(every, values, strict=True)
+        ]
+        answers = _asked(probe, leaves)
+        found |= {k for k in wanted if (answers or {}).get(k) is not None}
+        none |= {k for k in wanted if answers is not None and answers.get(k) is None}
+        failed |= wanted if answers is None and len(wanted) == 1 else set()
+        if len(found) == len(every):
+            break
+    # A backward that answers for no input at all declares no constants: it has lost its gradient.
+    return sorted(found | (failed - none)) or every
+
+
+def _asked(probe: Probe, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor | None] | None:
+    """What one backward answers for each input; ``None`` where it fails in what nobody foresaw.
+
+    Or where the author's backward answers, and torch takes no such gradient.
+    """
+    answers: dict[int, torch.Tensor | None] = {}
+    try:
+        outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
+    except (Exception, SystemExit):  # refused
+        return answers
+    try:
+        found = probe.answers(leaves, probe.cotangents(outputs), outputs)
+    except (Exception, SystemExit) as error:
+        refuses = classify(error) is Verdict.LACKING and raised(lambda: [*returned(outputs)])
+        return answers if refuses else None
+    return dict(zip(probe.inputs.differentiable, found, strict=True))
+
+
 def _settled(probe: Probe) -> Arguments | BaseException:
     """Arguments that the function takes: copies that are no leaves, if it takes none; else why not.
 
@@ -152,7 +190,7 @@ def _settled(probe: Probe) -> Arguments | BaseException:
     other = given.with_differentiable(given.differentiable, detached=True)
     error = raised(lambda: probe.run(probe.leaves()))
     if isinstance(error, RuntimeError):
-        given, there = other, probe.at(other)
+        given, there = other, probe.at(other, same=True)
         error = raised(lambda: there.run(there.leaves()))
     return given if error is None else error
 
@@ -165,7 +203,7 @@ def _widen(probe: Probe) -> Arguments:
     pairs = zip(arguments.values, wide.values, strict=True)
     restored = [(value, keep(given, value)) for given, value in pairs]
     wide = wide.with_values([value if kept is None else kept for value, kept in restored])
-    probe = probe.at(wide)
+    probe = probe.at(wide, same=True)
     try:
         outputs = probe.run(probe.leaves())
         floating = [y for y in outputs if is_continuous(y)]
@@ -233,18 +271,11 @@ def _kin(probe: Probe) -> str:
         moved = [trial.point(2), trial.point(3)]
         for reach in (2.0**-6, -(2.0**-6), 2.0**-20):
             moved.append(trial.moved(points, step, reach))
-        if all(_accepts(trial, found) for found in moved):
-            return kind
+        with torch.no_grad():  # whatever is raised, the point cannot be tried
+            runs = (partial(trial.run, [x.clone() for x in found]) for found in moved)
+            if all(raised(run) is None for run in runs):
+                return kind
     return "none"
-
-
-def _accepts(probe: Probe, points: Sequence[torch.Tensor]) -> bool:
-    try:
-        with torch.no_grad():
-            probe.run([x.clone() for x in points])
-    except (Exception, SystemExit):  # whatever it is, the point cannot be tried
-        return False
-    return True
 
 
 def _is_random(probe: Probe) -> bool:
@@ -257,9 +288,10 @@ def _is_random(probe: Probe) -> bool:
 
 def _put_back(probe: Probe) -> Probe:
     """The probe with the function's own generators, where two runs differ by them."""
-    place = unwritten(run_filled(partial(_once, probe)), partial(_once, probe))
+    place = unwritten(run_filled(probe.answer), probe.answer)
     if place is not None:
-        return replace(probe, erratic=True, unwritten=probe.place(place, len(probe.outputs)))
+        count = len(probe.run(probe.leaves()))
+        return replace(probe, erratic=True, unwritten=probe.place(place, count))
     if not _differs(probe):
         return probe
     own = own_generators(probe.subject.target)
@@ -270,20 +302,9 @@ def _put_back(probe: Probe) -> Probe:
     return replace(probe, erratic=True)
 
 
-def _once(probe: Probe) -> Tensors:
-    leaves = probe.leaves()
-    outputs = probe.evaluate(leaves)
-    found = [y.detach().clone() for y in outputs]
-    if probe.fault is not None:  # which is told elsewhere
-        return found
-    with suppress(Exception, SystemExit):  # as what a second backward raises
-        found += [g.detach() for g in probe.pull(leaves, probe.cotangents(outputs), outputs)]
-    return found
-
-
 def _differs(probe: Probe) -> bool:
     """Whether a second run with the same seed gives other numbers, beyond rounding."""
-    first, second = _once(probe), _once(probe)
+    first, second = probe.answer(), probe.answer()
     return len(first) != len(second) or probe.differ(second, first, looser=1e4) is not None
 
 

@@ -1,7 +1,5 @@
 """`Probe`: runs one subject at one set of inputs, the tool every clause works with."""
 
-import os
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,8 +11,8 @@ import torch
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._cpu_trial import CpuTrial
 from pullback.conformance._failure import Fault, classify, describe, is_written
-from pullback.conformance._forked import unharmed
-from pullback.conformance._guard import reseed, what_device_says
+from pullback.conformance._forked import alone, unharmed
+from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._literal import drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
@@ -56,6 +54,8 @@ class Probe(Teller):
     frees: bool = False  # whether forward gives the memory of its inputs back
     fault: Fault | None = None  # why a plain call is not judged, or ``None`` where it is
     patience: float = 120.0  # the seconds of CPU time after which one call is taken never to end
+    # the seconds of work that a clause may take, or ``None`` for no limit
+    timeout: float | None = None
     # the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for
     fresh: Any = None
     thorough: bool = False  # whether what takes long is tried too
@@ -88,16 +88,10 @@ class Probe(Teller):
             work: returns plain data.
             otherwise: what is found where it does not end.
         """
-        if self.trying is None:
-            return unharmed(work, otherwise)
-        found = work()
-        if said := what_device_says():
-            print(said, file=sys.stderr)
-            os._exit(1)  # as any other end of the process: what was tried is left out then
-        return found
+        return unharmed(work, otherwise) if self.trying is None else alone(work)
 
-    def at(self, inputs: Arguments) -> "Probe":
-        """The probe at other arguments, which take the place of those given.
+    def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
+        """The probe at other arguments, or at the ``same`` numbers, which take the place of those.
 
         What compiles a kernel for each precision does so at its first call, and takes seconds.
         """
@@ -105,8 +99,9 @@ class Probe(Teller):
         compiles = [value.dtype for value in inputs.values] != known
         patience = patience_to_compile(self.patience) if compiles else self.patience
         given = self.inputs if self.given is None else self.given
-        there = any(value.device.type not in ("cpu", "meta") for value in inputs.values)
-        trial = CpuTrial(lambda: given.build(given.leaves(given.points()))) if there else None
+        away = any(value.device.type not in ("cpu", "meta") for value in inputs.values)
+        tried = away and not same and inputs is not self.inputs
+        trial = CpuTrial(lambda: given.build(given.leaves(given.points()))) if tried else None
         return replace(
             self, inputs=inputs, original=inputs, given=given, patience=patience, trial=trial
         )
@@ -210,6 +205,18 @@ class Probe(Teller):
         """The differentiated outputs at ``leaves``."""
         every = self.run(leaves, seeded=seeded)
         return [every[k] for k in self.outputs]
+
+    def answer(self) -> Tensors:
+        """Every output, then the gradients: a backward that does not run is told elsewhere."""
+        leaves = self.leaves()
+        every = self.run(leaves)
+        found = [y.detach().clone() for y in every]  # backward may free what it was computed from
+        outputs = [y for y in every if y.requires_grad and is_continuous(y)]
+        if self.fault is not None:
+            return found
+        with suppress(Exception, SystemExit):
+            found += [g.detach() for g in self.pull(leaves, self.cotangents(outputs), outputs)]
+        return found
 
     def flat(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The differentiated outputs as a function of the differentiated inputs alone."""

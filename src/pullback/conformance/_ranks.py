@@ -100,7 +100,9 @@ class Group:
     def __init__(self, subject: Subject, arguments: Arguments, ranks: Ranks, seed: int) -> None:
         self.subject, self.arguments, self.ranks, self.seed = subject, arguments, ranks, seed
         self.alive, self.speaks, self.took = False, False, 0.0
-        _load_backward()
+        with torch.enable_grad():  # a first backward imports much of torch: not on each rank
+            x = torch.ones(1, requires_grad=True, device="cpu")
+            torch.autograd.grad(x.clone(), x, torch.ones_like(x))
         self.start()
 
     def start(self) -> None:
@@ -192,13 +194,6 @@ class Group:
             return pickle.loads(self._connections[rank].recv_bytes())  # noqa: S301 - of our own
         except (EOFError, OSError):
             return "died", None
-
-
-def _load_backward() -> None:
-    """A first backward imports much of torch: once here, in place of once on each rank."""
-    with torch.enable_grad():
-        x = torch.ones(1, requires_grad=True, device="cpu")
-        torch.autograd.grad(x.clone(), x, torch.ones_like(x))
 
 
 def _end(

@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -129,65 +129,53 @@ def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> 
     text = re.sub(r"(?<![\w.])call\(", called, text)
     if not named:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
-    text = ast.unparse(_Copies().visit(parse(text)))
+    text = _NAMED.sub(r"\1tree_map(torch.clone, \2)", text)
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
 
 
-def _expression_of(text: str) -> ast.expr:
-    (statement,) = parse(text).body
-    return cast(ast.Expr, statement).value
-
-
-class _Copies(ast.NodeTransformer):
-    """Hands each backward copies of named cotangents: it may write into what it is given."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        self.generic_visit(node)
-        if ast.unparse(node.func) == "torch.autograd.grad":
-            node.args[2:] = [
-                _expression_of(f"tree_map(torch.clone, {ast.unparse(given)})")
-                if isinstance(given, (ast.Name, ast.Subscript)) else given
-                for given in node.args[2:]
-            ]  # fmt: skip
-        return node
+# Cotangents by name, of which each backward is handed copies: it may write into what it is given.
+_NAMED = re.compile(r"(torch\.autograd\.grad\((?:[\w.()[\]]+, ){2})(\w+(?:\[\w+\])?)(?=[,)])")
 
 
 def _given(value: Sequence[torch.Tensor] | torch.Tensor, literals: Literals) -> str:
     if isinstance(value, torch.Tensor):
         return literals.of(value)
-    return f"[{', '.join(literals.of(tensor) for tensor in value)}]"
+    return f"[{', '.join(map(literals.of, value))}]"
 
 
 def _definition(subject: Subject) -> list[str]:
-    """Lines that bind ``F`` to the subject: an import, or what was typed at a prompt."""
-    line = _import(subject)
-    if line is not None:
-        return [line]
+    """Lines that bind ``F`` to the subject: what finds it, or what was typed at a prompt."""
+    locator = subject.locator
+    with contextlib.suppress(ValueError):
+        lines = [f"F = {_found(subject)}"]
+        if locator.module == "__main__":
+            lines.insert(0, f"import sys; sys.path.append({os.path.dirname(locator.file)!r})")
+        wrapped = locator.completed and not locator.names(subject.target)
+        return [*lines, *["import pullback; F = pullback.complete(F)"] * wrapped]
     typed = typed_source(subject.target)
     if typed is None or typed.needs is None:
         return []
     return [*typed.needs, *typed.text.splitlines(), f"F = {subject.target.__name__}"]
 
 
-def _import(subject: Subject) -> str | None:
-    """One line that binds ``F`` to the subject, or ``None`` where no line does."""
-    if not subject.importable():
-        return None
+def _found(subject: Subject) -> str:
+    """An expression that finds a function or class at the top level of a module or script.
+
+    Raises:
+        ValueError: there is none.
+    """
     locator = subject.locator
-    first, *rest = locator.qualname.split(".")
+    if not subject.importable() or (locator.module == "__main__" and not locator.file):
+        raise ValueError(f"no source for {subject.target!r}")
     if locator.module != "__main__":
-        line = f"from {locator.module} import {first} as F"
-    elif locator.file and only_defines(locator.file):
-        where = f"import runpy; import sys; sys.path.append({os.path.dirname(locator.file)!r})"
-        line = f"{where}; F = runpy.run_path({locator.file!r})[{first!r}]"
-    elif locator.file:
-        load = f"load_script({locator.file!r}, {first!r}).{first}"
-        line = f"from pullback.recording import load_script; F = {load}"
-    else:
-        return None
-    line = f"{line}; F = F.{'.'.join(rest)}" if rest else line
-    wrapped = locator.completed and not locator.names(subject.target)
-    return f"{line}; import pullback; F = pullback.complete(F)" if wrapped else line
+        torchs = locator.module == "torch"
+        return f"{'torch' if torchs else _IMPORT.format(locator.module)}.{locator.qualname}"
+    first, *rest = locator.qualname.split(".")
+    run = f"{_IMPORT.format('runpy')}.run_path({locator.file!r})[{first!r}]"
+    if not only_defines(locator.file):
+        load = _IMPORT.format("pullback.recording")
+        run = f"{load}.load_script({locator.file!r}, {first!r}).{first}"
+    return ".".join([run, *rest])
 
 
 def _name(position: int, path: str) -> str:
@@ -224,34 +212,10 @@ def _expression(value: Any, inputs: Arguments, literals: Literals, slots: Iterat
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return _callable(value)
+        if not (callable(value) or hasattr(value, EXPRESSION)):
+            raise
+        return getattr(value, EXPRESSION, "") or _found(Subject.of(value))
     return text
-
-
-def _callable(value: Any) -> str:
-    """An expression that finds a function or class at the top level of a module or script."""
-    expression = getattr(value, EXPRESSION, "")
-    if expression:
-        return expression
-    if not callable(value) or not Subject.of(value).importable():
-        return _refuse(value)
-    locator = Subject.of(value).locator
-    if locator.module == "torch":
-        return f"torch.{locator.qualname}"
-    if locator.module != "__main__":
-        return f"__import__('importlib').import_module({locator.module!r}).{locator.qualname}"
-    if not locator.file:
-        return _refuse(value)
-    if only_defines(locator.file):
-        first, *rest = locator.qualname.split(".")
-        run = f"__import__('runpy').run_path({locator.file!r})[{first!r}]"
-        return ".".join([run, *rest])
-    load = f"load_script({locator.file!r}, {locator.qualname!r}).{locator.qualname}"
-    return f"__import__('importlib').import_module('pullback.recording').{load}"
-
-
-def _refuse(value: Any) -> str:
-    raise ValueError(f"no source for {value!r}")
 
 
 def _laid_out(source: str) -> str:

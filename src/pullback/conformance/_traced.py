@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._failure import classify, describe
+from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._forked import ProcessDied, can_copy, forked
 from pullback.conformance._probe import Probe
 from pullback.conformance._screen import died
@@ -82,13 +82,8 @@ def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
 
 
 def _ends(probe: Probe) -> bool:
-    try:
-        trace(probe)
-    except ProcessDied:
-        return True
-    except Exception:  # refused: the clauses say how clearly
-        return False
-    return False
+    # What is refused the clauses say how clearly.
+    return isinstance(raised(lambda: trace(probe)), ProcessDied)
 
 
 def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:

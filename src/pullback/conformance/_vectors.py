@@ -104,11 +104,8 @@ def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def scale(point: torch.Tensor) -> torch.Tensor:
     """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
     size = point.abs().double()
-    if point.numel() == 0:
-        return size.to(point.dtype)
-    typical = (
-        float(size[torch.isfinite(size)].square().mean().sqrt()) if size.isfinite().any() else 0
-    )
+    finite = size[size.isfinite()]
+    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     return (size + 0.1 * (typical or 10.0)).to(point.dtype)
 
 

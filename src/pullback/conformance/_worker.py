@@ -152,7 +152,7 @@ def judge(
             probe = infer_intent(probe)
     probe = with_fields(
         probe, thorough=request["thorough"], spared=frozenset(request["spared"]),
-        trying=(lambda clause: say(trying=clause)) if request["apart"] else None,
+        trying=(lambda clause: say(trying=clause)) if request["apart"] else None, timeout=timeout,
     )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
                   "constants": probe.constants})  # fmt: skip
@@ -160,7 +160,7 @@ def judge(
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,
         asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
-        timeout=timeout, known=[Finding(**fields) for fields in request["causes"]],
+        known=[Finding(**fields) for fields in request["causes"]],
     ):  # fmt: skip
         if said := what_device_says():  # nor is what was found to be trusted
             raise UnsupportedError(

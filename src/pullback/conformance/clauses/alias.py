@@ -1,5 +1,7 @@
 """`alias`: an output that is an input or a view is handled."""
 
+from collections.abc import Iterator
+
 import torch
 
 from pullback.conformance._clause import clause
@@ -20,21 +22,18 @@ __all__ = ["alias"]
     mend="Return a clone, or x.view_as(x), never memory that autograd cannot see is shared "
     "(.data, numpy, DLPack, set_, a cache).",
 )
-def alias(probe: Probe) -> Finding:
+def alias(probe: Probe) -> Iterator[Finding | None]:
     """Change each output in place: inputs and other outputs must not change silently with it."""
     with watched_marks() as marks:
         handed, _, every = probe.exposed(probe.leaves())
     dirty = {t.data_ptr() for t in marks.dirty}
     shared = _shared(handed, every, dirty)
     for k in probe.outputs:
-        if every[k].data_ptr() in dirty:
-            continue
-        finding = _change(probe, k)
-        if finding is not None:
-            return finding
+        if every[k].data_ptr() not in dirty:
+            yield _change(probe, k)
     if shared:
-        return probe.holds(f"{shared} A change of it in place is refused or followed by autograd.")
-    return probe.holds("No output shares memory with an input or another output.")
+        yield probe.holds(f"{shared} A change of it in place is refused or followed by autograd.")
+    yield probe.holds("No output shares memory with an input or another output.")
 
 
 def _storage(tensor: torch.Tensor) -> int:

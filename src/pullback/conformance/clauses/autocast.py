@@ -1,5 +1,6 @@
 """`autocast`: forward under autocast and backward outside give the same, as bfloat16 rounds."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -33,17 +34,15 @@ def autocast(probe: Probe) -> Finding:
         return probe.skipped("It draws random numbers, which differ from precision to precision.")
     low = probe.at(probe.inputs.cast(torch.float32))
     points = low.inputs.points()
-    try:
-        cotangents = low.cotangents(low.output_values())
-    except Exception as error:  # loud, before any number
-        return probe.lacking(f"Forward refuses float32: {describe(error)}", _CAST)
-    expected = Run.of(low, cotangents).every
     under = partial(torch.autocast, points[0].device.type, dtype=torch.bfloat16)
-    try:
-        with under():
-            low.evaluate(low.leaves())
-    except Exception as error:  # loud, before any number
-        return probe.lacking(f"Forward refuses autocast: {describe(error)}", _CAST)
+    for name, context in (("float32", nullcontext()), ("autocast", under())):
+        try:
+            with context:
+                low.output_values()
+        except Exception as error:  # loud, before any number
+            return probe.lacking(f"Forward refuses {name}: {describe(error)}", _CAST)
+    cotangents = low.cotangents(low.output_values())
+    expected = Run.of(low, cotangents).every
     try:
         got = Run.of(low, cotangents, around=under()).every
     except Exception as error:  # judged by its type

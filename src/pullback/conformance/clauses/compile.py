@@ -5,14 +5,14 @@ import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pullback.conformance._clause import clause
-from pullback.conformance._failure import classify, describe
-from pullback.conformance._mends import by_autograd
+from pullback.conformance._failure import classify, describe, raised
+from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._traced import survived
@@ -83,14 +83,21 @@ def _compare(probe: Probe) -> Finding:
 
 def _dropped(probe: Probe) -> str:
     """What torch answers wrongly when it is compiled, and refuses when it is not: its own hole."""
-    way = _refused_way(probe)
-    if way is None:
+    batch = Batch.of(probe)
+    points, weights = ([*part] for part in batch.items[0][:2])
+    way, expected = _way(batch, "torch.func.grad(f)"), probe.backward(points, weights)
+    # torch's compiler may answer all the same: it differentiates what it sees of forward. Where
+    # that gives the numbers of backward there is nothing to see, and nothing is compiled for it.
+    own = own_gradients(probe, points, weights)
+    if own is not None and probe.differ(own, expected, looser=1e4) is None:
+        return ""
+    if raised(way.eager) is None:
         return ""
     try:
-        place = probe.differ(way.run(), way.eager(), looser=1e4)
-    except Exception:  # refused as in eager code
+        got = way.run()
+    except Exception:  # refused as in eager code, without setup_context
         return ""
-    if place is None:
+    if probe.differ(got, expected, looser=1e4) is None:
         return ""
     return f"{way.name} is silently wrong, where eager torch refuses: torch drops the backward."
 
@@ -223,47 +230,10 @@ def _composed_ways(probe: Probe) -> list[_Way]:
         First all of them compiled at once, then each alone: to be asked only if that is refused.
     """
     batch = Batch.of(probe)
-    alone = []
-    for name in _INSIDE:
-        way = _way(batch, name)
-        try:
-            way.eager()
-        except Exception:  # noqa: S112 - refused in eager code: the other clauses say how
-            continue
-        alone.append(name)
+    # What is refused in eager code the other clauses say.
+    alone = [name for name in _INSIDE if raised(_way(batch, name).eager) is None]
     ways = [_way(batch, name) for name in alone]
     return [_way(batch, *alone), *ways] if len(ways) > 1 else ways
-
-
-def _refused_way(probe: Probe) -> _Way | None:
-    """`torch.func.grad`, where eager code refuses it, beside the Function's own backward.
-
-    torch's compiler may answer all the same: it differentiates what it sees of forward. Where that
-    gives the same numbers there is nothing to see, and nothing is compiled for it.
-    """
-    batch = Batch.of(probe)
-    if _is_derivative(probe, batch):
-        return None
-    way = _way(batch, "torch.func.grad(f)")
-    try:
-        way.eager()
-    except Exception:  # as eager torch does without setup_context
-        points, weights, *_ = batch.items[0]
-        return replace(way, eager=lambda: probe.backward(points, weights))
-    return None
-
-
-def _is_derivative(probe: Probe, batch: Batch) -> bool:
-    """Whether autograd gives the numbers of the Function's own backward by following forward."""
-    subject = by_autograd(probe.subject)
-    if subject is None:
-        return False
-    points, weights, *_ = batch.items[0]
-    try:
-        found = replace(probe, subject=subject).backward(points, weights)
-    except Exception:  # autograd cannot follow it
-        return False
-    return probe.differ(found, probe.backward(points, weights), looser=1e4) is None
 
 
 def _way(batch: Batch, *names: str) -> _Way:
@@ -324,9 +294,6 @@ def _other_size(probe: Probe) -> Probe | None:
             if inputs is None:
                 continue
             other = probe.at(inputs)
-            try:
-                _both(other, other.subject.call)
-            except Exception:  # noqa: S112 - that size is refused
-                continue
-            return other
+            if raised(lambda there=other: _both(there, there.subject.call)) is None:
+                return other
     return None

@@ -25,8 +25,12 @@ def compositions(probe: Probe) -> Finding:
     batch = Batch.of(probe)
     answered: list[str] = []
     refused: dict[str, list[str]] = {}
-    # A nonlinear backward has no transpose, and torch has no tangents for operators.
-    reverse = probe.intent == "nonlinear" or _has_no_tangent(batch)
+    points, _, step, _ = batch.items[0]
+    # A nonlinear backward has no transpose, and torch drops the tangents of operators.
+    reverse = probe.intent == "nonlinear" or (
+        probe.subject.operator is not None
+        and any(tangent is None for tangent in push(probe, points, step)[1])
+    )
     for name, pair in PAIRS.items():
         if reverse and name not in ("vmap of grad", "grad of vmap"):
             continue
@@ -49,14 +53,6 @@ def compositions(probe: Probe) -> Finding:
         return probe.skipped(f"Every pair is refused, as its parts are: {said}.")
     more = f" Refused: {said}." if said else ""
     return probe.holds(f"Right, each against its parts: {', '.join(answered)}.{more}")
-
-
-def _has_no_tangent(batch: Batch) -> bool:
-    """Whether it is an operator of torch.library whose tangent torch drops."""
-    if batch.probe.subject.operator is None:
-        return False
-    points, _, step, _ = batch.items[0]
-    return any(tangent is None for tangent in push(batch.probe, points, step)[1])
 
 
 def _repro(pair: Transform) -> list[str]:

@@ -1,6 +1,6 @@
 """`dtype`: every precision gives the same gradient, as exactly as it can, in its own dtype."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -37,25 +37,25 @@ _DEFAULT = (
     "dtype that autograd casts is `untidy`.",
     mend="Compute in the input's dtype (or wider), and return gradients in it.",
 )
-def dtype(probe: Probe) -> Finding:
+def dtype(probe: Probe) -> Iterator[Finding | None]:
     """Sweep the precisions and compare each gradient with the one of the rounded inputs."""
     if probe.draws:
-        return probe.skipped("It draws random numbers, which differ from precision to precision.")
-    finding = _of_another_default(probe)
-    if finding is not None and finding.verdict is not Verdict.UNTIDY:
-        return finding
-    sweep = Sweep[str](untidy=[finding] if finding is not None else [])
+        yield probe.skipped("It draws random numbers, which differ from precision to precision.")
+    finding, sweep = _of_another_default(probe), Sweep[str]()
+    if finding is not None and finding.verdict is Verdict.UNTIDY:
+        sweep.untidy.append(finding)
+    else:
+        yield finding
     whole = any(x.is_complex() for x in probe.inputs.points())  # there is no half of it
     levels = [level for level in _LEVELS if not whole or torch.finfo(level).bits >= 32]
-    found = sweep.over(zip(map(_name, levels), levels, strict=True), partial(_taken, probe),
-                       partial(_judge, probe))  # fmt: skip
-    if found is not None or sweep.untidy:
-        return found or sweep.untidy[0]
+    yield sweep.over(zip(map(_name, levels), levels, strict=True), partial(_taken, probe),
+                     partial(_judge, probe))  # fmt: skip
+    yield from sweep.untidy
     refused = [f"{n} {s.removeprefix('refused ')}" for n, s in sweep.said.items() if s != RIGHT]
     if refused:
         said = f"Forward refuses {'; '.join(refused)}. Gradients agree in the others."
-        return probe.lacking(said)
-    return probe.holds("Gradients agree across precisions and have their input's dtype.")
+        yield probe.lacking(said)
+    yield probe.holds("Gradients agree across precisions and have their input's dtype.")
 
 
 def _taken(probe: Probe, level: torch.dtype) -> Probe:

@@ -1,5 +1,6 @@
 """`first-call`: the first call answers as every later one."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from pullback.conformance._clause import clause
@@ -39,13 +40,13 @@ _REPRO = [
     "depends on (shape, dtype, device, numbers, options), and let autotuning work on "
     "copies of what it overwrites.",
 )
-def first_call(probe: Probe) -> Finding:
+def first_call(probe: Probe) -> Iterator[Finding | None]:
     """Compare calls after many others with the first one, and with those of a process without."""
     fresh = probe.fresh
     if not isinstance(fresh, Fresh):
-        return probe.skipped("No process without calls is at hand.")
+        yield probe.skipped("No process without calls is at hand.")
     if probe.private:
-        return probe.skipped("It draws from a generator of its own: see deterministic.")
+        yield probe.skipped("It draws from a generator of its own: see deterministic.")
     apart: Answers = {}
     with suppress(ProcessDied):  # by other arguments, as a kernel does that asks for no shapes
         apart = fresh.copy.ask(probe.patience) if fresh.copy is not None else {}
@@ -54,12 +55,10 @@ def first_call(probe: Probe) -> Finding:
         (GIVEN, fresh.first, later[GIVEN]),
         *((name, answer, later[name]) for name, answer in apart.items() if name in later),
     ]:
-        finding = _compare(probe, name, expected, got)
-        if finding is not None:
-            return finding
+        yield _compare(probe, name, expected, got)
     if not apart:
-        return probe.holds("The first call answers as it does after others.")
-    return probe.holds("Calls answer as they do in a process that has made none before.")
+        yield probe.holds("The first call answers as it does after others.")
+    yield probe.holds("Calls answer as they do in a process that has made none before.")
 
 
 def _compare(

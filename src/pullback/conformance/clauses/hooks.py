@@ -1,5 +1,7 @@
 """`hooks`: saved-tensor hooks see everything; buffers are freed."""
 
+from collections.abc import Iterator
+
 from pullback.conformance._clause import clause
 from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import Saved, custom_nodes
@@ -31,7 +33,7 @@ _TWICE = [
     breach="in what is still held after backward, and when a second backward does not raise.",
     mend="`save_for_backward`.",
 )
-def hooks(probe: Probe) -> Finding:
+def hooks(probe: Probe) -> Iterator[Finding | None]:
     """Hooks must see every saved tensor, and a second backward without retain must raise."""
     run, saved, leaves = Run.of(probe), Saved(copies=True), probe.leaves()
     before = tensors_within([probe.subject.target, *probe.inputs.others()])
@@ -41,15 +43,13 @@ def hooks(probe: Probe) -> Finding:
         got = probe.pull(leaves, run.cotangents, outputs)
     every = (held for node in nodes for held in context_tensors(node, before))
     freed = [held.path for held in every if held.of_the_call]
-    wrong = probe.unlike(
+    yield probe.unlike(
         got, run.gradients, "The gradient changes when saved tensors pass through hooks.",
         hint="Use only what ctx.saved_tensors returns in backward.",
         given={"w": run.cotangents}, repro=_HOOKED,
     )  # fmt: skip
-    if wrong is not None:
-        return wrong
     if freed:
-        return probe.broken(
+        yield probe.broken(
             f"{freed[0]} is still held after backward: it is not freed, and no hook saw it.",
             expected=f"every tensor packed ({len(saved.tensors)} were) and freed by backward",
             got=f"held outside: {', '.join(freed)}",
@@ -58,7 +58,7 @@ def hooks(probe: Probe) -> Finding:
         )
     # What this backward did not read it need not miss a second time: a surrogate may save in vain.
     if saved.read and _second_backward(probe, run.cotangents):
-        return probe.broken(
+        yield probe.broken(
             "A second backward without retain_graph does not raise.",
             expected="an error: backward through the graph a second time",
             got="a gradient, from buffers that should be freed",
@@ -66,7 +66,7 @@ def hooks(probe: Probe) -> Finding:
             repro=_TWICE,
         )
     count = len(saved.tensors)
-    return probe.holds(f"Hooks saw {count} saved tensor(s); buffers are freed by backward.")
+    yield probe.holds(f"Hooks saw {count} saved tensor(s); buffers are freed by backward.")
 
 
 def _second_backward(probe: Probe, cotangents: Tensors) -> bool:

@@ -82,32 +82,32 @@ class _Kept:
     mend="Save inputs and outputs as they are, only those that backward reads, and compute large "
     "intermediates again.",
 )
-def memory(probe: Probe) -> Finding:
+def memory(probe: Probe) -> Iterator[Finding | None]:
     """Hand backward other numbers for each saved tensor, and count what is kept."""
     kept = _Kept()
     try:
-        expected = kept.run(probe)
+        kept.run(probe)
     except Exception:
-        return probe.skipped("Saved-tensor hooks, which tell what is kept, are refused: see hooks.")
+        yield probe.skipped("Saved-tensor hooks, which tell what is kept, are refused: see hooks.")
     if not kept.own:
-        return probe.holds("A call keeps nothing by itself.")
-    for finding in (_unread(probe, kept, expected), _copied(probe, kept), _large(probe)):
-        if finding is not None:
-            return finding
+        yield probe.holds("A call keeps nothing by itself.")
+    yield _unread(probe, kept)
+    yield _copied(probe, kept)
+    yield _large(probe)
     storages = {kept.tensors[k].untyped_storage().data_ptr(): k for k in kept.own}
     own = sum(kept.tensors[k].untyped_storage().nbytes() for k in storages.values())
     more = sum(t.untyped_storage().nbytes() for _, t in kept.intermediates())
-    return probe.holds(
+    yield probe.holds(
         f"A call keeps {own:,} bytes in {len(kept.own)} tensor(s), {more:,} of them neither "
         f"inputs nor outputs ({kept.bytes:,} bytes go in and out)."
     )
 
 
-def _unread(probe: Probe, kept: _Kept, expected: Tensors) -> Finding | None:
+def _unread(probe: Probe, kept: _Kept) -> Finding | None:
     for number in kept.own:
         tensor = kept.tensors[number]
         others = list(_others(tensor))
-        if not others or any(_matters(probe, number, other, expected) for other in others):
+        if not others or any(_matters(probe, number, other) for other in others):
             continue
         return probe.untidy(
             f"Backward does not read the numbers of saved tensor {kept.own.index(number)}, "
@@ -131,23 +131,20 @@ def _others(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield ~tensor
 
 
-def _matters(probe: Probe, number: int, other: torch.Tensor, expected: Tensors) -> bool:
+def _matters(probe: Probe, number: int, other: torch.Tensor) -> bool:
     """Whether a gradient changes with a saved tensor, of second order where that is not refused."""
-    try:
-        got = _Kept({number: other}).run(probe)
-    except Exception:  # it is read, and does not fit
-        return True
-    if not all(same_bits(a, b) for a, b in zip(got, expected, strict=True)):
-        return True
-    try:
-        before = _Kept().run(probe, second=True)
-    except Exception:  # there is no second order
-        return False
-    try:
-        after = _Kept({number: other}).run(probe, second=True)
-    except Exception:  # as above
-        return True
-    return not all(same_bits(a, b) for a, b in zip(after, before, strict=True))
+    for second in (False, True):
+        try:
+            expected = _Kept().run(probe, second=second)
+        except Exception:  # there is no second order
+            return False
+        try:
+            got = _Kept({number: other}).run(probe, second=second)
+        except Exception:  # it is read, and does not fit
+            return True
+        if not all(map(same_bits, got, expected)):
+            return True
+    return False
 
 
 def _copied(probe: Probe, kept: _Kept) -> Finding | None:

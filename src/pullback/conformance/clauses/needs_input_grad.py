@@ -1,6 +1,6 @@
 """`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -41,34 +41,30 @@ class _Counter(Observing):
     "operations alone are `lacking`.",
     mend="`ctx.needs_input_grad[k]` counts arguments of forward.",
 )
-def needs_input_grad(probe: Probe) -> Finding:
+def needs_input_grad(probe: Probe) -> Iterator[Finding | None]:
     """Ask for one gradient at a time: it must not change, and should cost less than all.
 
     Nor may it change where the inputs are no leaves, as behind a first layer.
     """
     run = Run.of(probe)
-    finding = _with_history(probe, run)
-    if finding is not None:
-        return finding
+    yield _with_history(probe, run)
     points, cotangents = probe.inputs.points(), run.cotangents
-    finding = _with_constants(probe, cotangents)
-    if finding is not None:
-        return finding
+    yield _with_constants(probe, cotangents)
     if len(points) < 2:
-        return probe.holds("The only gradient is the same where the input has a history.")
+        yield probe.holds("The only gradient is the same where the input has a history.")
     found, everything = _count(probe, points, cotangents, tuple(range(len(points))))
     joint, wasted = filled(points, found), True
     for k in range(len(points)):
         got, operations = _count(probe, points, cotangents, (k,))
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
-            return _changed(probe, cotangents, joint, got[k], k)
+            yield _changed(probe, cotangents, joint, got[k], k)
     if wasted and everything > len(points):
-        return probe.lacking(
+        yield probe.lacking(
             f"Each gradient alone costs all {everything} operations of backward.",
             "Skip what ctx.needs_input_grad does not ask for.",
         )
-    return probe.holds("Each gradient alone is the same, and costs no more than it must.")
+    yield probe.holds("Each gradient alone is the same, and costs no more than it must.")
 
 
 def _changed(
@@ -123,11 +119,9 @@ def _with_constants(probe: Probe, cotangents: Tensors) -> Finding | None:
             answered, _ = _count(there, points, cotangents, tuple(range(len(points))))
             for j in missing:
                 got, exact = answered[every.index(j)], probe.intent == "exact"
-                if (
-                    got is None
-                    or not got.any()
-                    or (exact and judge(there, every.index(j)).is_wrong)
-                ):
+                if got is None or not got.any():
+                    continue
+                if exact and judge(there, every.index(j)).is_wrong:
                     continue
                 name, beside = inputs.paths[j], inputs.paths[k]
                 return probe.broken(

@@ -98,36 +98,32 @@ def _no_history(probe: Probe, every: Tensors, marks: Marks) -> Finding:
         return probe.holds("No output carries history, and none has a derivative other than zero.")
     given = {t.data_ptr() for some in marks.non_differentiable.values() for t in some}
     marked = [k for k in floats if every[k].data_ptr() in given]
-    detail = "No output carries history although forward depends on an input that requires a "
-    return _broken(
-        probe,
+    detail, hint = (
         f"Output {marked[0]} is marked as non-differentiable, and moves with the inputs: none gets "
-        "a gradient."
-        if marked
-        else f"{detail}gradient.",
-        f"a derivative of {trial.estimate.value:.6g} (finite differences)",
-        f"{len(floats)} floating output(s), all detached or marked",
-        "Remove the detach, or the mark: mark_non_differentiable is for integers and masks."
-        if marked
-        else "Remove the detach (.detach(), .data, numpy, no_grad), or declare "
-        'gradient = "surrogate".',
-    )
+        "a gradient.",
+        "Remove the detach, or the mark: mark_non_differentiable is for integers and masks.",
+    ) if marked else (
+        "No output carries history although forward depends on an input that requires a gradient.",
+        'Remove the detach (.detach(), .data, numpy, no_grad), or declare gradient = "surrogate".',
+    )  # fmt: skip
+    return _broken(
+        probe, detail, f"a derivative of {trial.estimate.value:.6g} (finite differences)",
+        f"{len(floats)} floating output(s), all detached or marked", hint,
+    )  # fmt: skip
 
 
 def _dropped(nodes: list[Any], every: Tensors) -> int | None:
     """An output without history whose cotangent the raw backward nevertheless uses."""
-    for node in nodes:
-        entries = metadata_of(node)
-        if len(nodes) != 1 or len(entries) != len(every):
-            continue  # which output is which is not known
-        for k, y in enumerate(every):
-            if y.requires_grad or not is_continuous(y):
-                continue
-            alone = [g if j == k else g * 0 for j, g in enumerate(unit_cotangents(node))]
-            returned = call_backward(node, alone)
-            kept = [returned[j] for j, _ in edges(node) if isinstance(returned[j], torch.Tensor)]
-            if any(bool(value.abs().gt(0).any()) for value in kept):
-                return k
+    if len(nodes) != 1 or len(metadata_of(nodes[0])) != len(every):
+        return None  # which output is which is not known
+    for k, y in enumerate(every):
+        if y.requires_grad or not is_continuous(y):
+            continue
+        alone = [g if j == k else g * 0 for j, g in enumerate(unit_cotangents(nodes[0]))]
+        returned = call_backward(nodes[0], alone)
+        kept = [returned[j] for j, _ in edges(nodes[0]) if isinstance(returned[j], torch.Tensor)]
+        if any(bool(value.abs().gt(0).any()) for value in kept):
+            return k
     return None
 
 

@@ -69,20 +69,18 @@ class _Ran:
     "x.shape[-1])) and put them back; or let forward refuse other numbers of dimensions "
     "with an error.",
 )
-def rank(probe: Probe) -> Finding:
+def rank(probe: Probe) -> Iterator[Finding | None]:
     """Put dimensions before and take one away, where forward allows it, and compare there."""
     if probe.intent == "nonlinear":
-        return probe.skipped("A nonlinear backward has no reference at another rank.")
+        yield probe.skipped("A nonlinear backward has no reference at another rank.")
     sweep = Sweep[str]()
     every = ((m.name, m) for m in _every(probe) if sweep.said.get(m.name) != RIGHT)
-    finding = sweep.over(every, partial(_Ran.of, probe), partial(_controlled, probe))
-    if finding is not None:
-        return finding
+    yield sweep.over(every, partial(_Ran.of, probe), partial(_controlled, probe))
     told = "; ".join(f"{name}: {answer}" for name, answer in sweep.said.items())
     told += f"; others: {sweep.ended}" if sweep.ended else ""
     if not sweep.right:
-        return probe.skipped(f"No other number of dimensions could be judged: {told}.")
-    return probe.holds(f"{told[:1].upper()}{told[1:]}.")
+        yield probe.skipped(f"No other number of dimensions could be judged: {told}.")
+    yield probe.holds(f"{told[:1].upper()}{told[1:]}.")
 
 
 def _controlled(probe: Probe, name: str, made: _Made, ran: _Ran) -> Finding | str:

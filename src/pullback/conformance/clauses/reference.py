@@ -1,6 +1,6 @@
 """`reference`: a kernel and the plain reference that it was completed with agree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,20 +44,19 @@ _REPRO = [
     mend="Make the reference compute what the kernel does, with its constants, masks and "
     "dtypes; pullback.verify tells how far apart they are.",
 )
-def reference(probe: Probe) -> Finding:
+def reference(probe: Probe) -> Iterator[Finding | None]:
     """Compare outputs and gradients, as given and in float64 where the kernel takes that."""
     plain = reference_of(probe.subject.target)
     if plain is None:
-        return probe.skipped("It was completed without a reference.")
+        yield probe.skipped("It was completed without a reference.")
+        return
     if probe.draws:
-        return probe.skipped("It draws random numbers, which a reference draws otherwise.")
+        yield probe.skipped("It draws random numbers, which a reference draws otherwise.")
     given = probe.at(probe.original)
     for number, each in [(0, given), *((n, probe) for n in range(_POINTS))]:
-        finding = _compare(each, plain, each.neighbour(number))
-        if finding is not None:
-            return finding
+        yield _compare(each, plain, each.neighbour(number))
     dtypes = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in (given, probe))
-    return probe.holds(f"Outputs and gradients agree at {_POINTS} points, in {', '.join(dtypes)}.")
+    yield probe.holds(f"Outputs and gradients agree at {_POINTS} points, in {', '.join(dtypes)}.")
 
 
 def _compare(probe: Probe, plain: Callable[..., Any], points: Tensors) -> Finding | None:

@@ -26,13 +26,13 @@ _PAIRS = 6
     mend="Write into memory of the call's own, never into an input's, and tell arguments by "
     "their position, not by identity or address.",
 )
-def repeated(probe: Probe) -> Finding:
+def repeated(probe: Probe) -> Iterator[Finding | None]:
     """Hand one tensor over for two arguments, as it is and as a view, and compare with clones."""
     points = probe.inputs.points()
     if len(points) < 2:
-        return probe.skipped("It takes one differentiated tensor alone.")
+        yield probe.skipped("It takes one differentiated tensor alone.")
     if probe.inputs.detached:
-        return probe.skipped("It changes an input in place: what the other would see is not told.")
+        yield probe.skipped("It changes an input in place: what the other would see is not told.")
     tried = []
     for one, other, view in _pairs(points):
         apart = [*points]
@@ -48,19 +48,18 @@ def repeated(probe: Probe) -> Finding:
             got = Run.of(probe, leaves=handed, wanted=kept).every
         except Exception as error:  # judged by its type
             doing = f"One tensor for {probe.path(one)} and {probe.path(other)} is refused"
-            return probe.failed(error, doing, transform=False)
+            yield probe.failed(error, doing, transform=False)
+            return
         count = len(expected) - len(points)
         slopes = expected[count:]
         slopes[one] = slopes[one] + _back(slopes[other], points[one], view)
         slopes[other] = torch.zeros_like(points[other])  # which is not there
         expected = [*expected[:count], *slopes]
-        wrong = _compare(probe, (one, other), got, expected)
-        if wrong is not None:
-            return wrong
+        yield _compare(probe, (one, other), got, expected)
         tried.append(f"{probe.path(one)} for {probe.path(other)}")
     if not tried:
-        return probe.skipped("No two arguments can be one tensor.")
-    return probe.holds(
+        yield probe.skipped("No two arguments can be one tensor.")
+    yield probe.holds(
         f"As clones do, with the sum of the gradients: {', '.join(dict.fromkeys(tried))}."
     )
 

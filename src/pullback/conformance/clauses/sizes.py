@@ -69,26 +69,22 @@ class _Tried:
     mend="Mask what lies beyond the last whole block, in forward and in backward, or refuse "
     "the size.",
 )
-def sizes(probe: Probe) -> Finding:
+def sizes(probe: Probe) -> Iterator[Finding | None]:
     """Change each size that the arguments have, and compare with finite differences there."""
     if probe.intent == "nonlinear":
-        return probe.skipped("A nonlinear backward has no reference at another size.")
+        yield probe.skipped("A nonlinear backward has no reference at another size.")
     tried: list[_Tried] = []
     end = time.process_time() + _SECONDS
     for resizing in resizings(probe.inputs, max(_SIZES), _ENTRIES, probe.generator("sizes")):
         tried.append(_Tried(resizing, Sweep(end)))
-        finding = _vary(probe, tried[-1])
-        if finding is not None:
-            return finding
-    finding = _vary_together(probe, tried, end)
-    if finding is not None:
-        return finding
+        yield _vary(probe, tried[-1])
+    yield _vary_together(probe, tried, end)
     if not tried:
-        return probe.skipped("No size may change: a number among the arguments may stand for each.")
+        yield probe.skipped("No size may change: a number among the arguments may stand for each.")
     said = "; ".join(map(str, tried))
     if not any(found.sweep.right for found in tried):
-        return probe.skipped(f"No other size could be judged: {said}.")
-    return probe.holds(f"{said[:1].upper()}{said[1:]}.")
+        yield probe.skipped(f"No other size could be judged: {said}.")
+    yield probe.holds(f"{said[:1].upper()}{said[1:]}.")
 
 
 def _vary(probe: Probe, tried: _Tried) -> Finding | None:

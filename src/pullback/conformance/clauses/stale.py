@@ -1,5 +1,7 @@
 """`stale`: a saved tensor that is changed later is noticed."""
 
+from collections.abc import Iterator
+
 import torch
 
 from pullback.conformance._arguments import is_continuous
@@ -18,7 +20,7 @@ __all__ = ["stale"]
     breach="when each input and output is changed in place: backward must raise, or not care.",
     mend="`save_for_backward` (not `.data`), or save a clone.",
 )
-def stale(probe: Probe) -> Finding:
+def stale(probe: Probe) -> Iterator[Finding | None]:
     """Change each input and output between forward and backward: it must raise or not matter."""
     run = Run.of(probe)
     handed, _, every = probe.exposed(probe.leaves())
@@ -29,7 +31,7 @@ def stale(probe: Probe) -> Finding:
     for name, group, k in places:
         got = _after_change(probe, group, k, run.cotangents)
         target = f"ys[{k}]" if group else name
-        wrong = None if got is None else probe.unlike(
+        yield None if got is None else probe.unlike(
             got, run.gradients,
             f"{name} was changed in place after forward; backward silently used new values.",
             place=name,
@@ -43,9 +45,7 @@ def stale(probe: Probe) -> Finding:
                 "print('after ', torch.autograd.grad(ys, xs, w, allow_unused=True))",
             ],
         )  # fmt: skip
-        if wrong is not None:
-            return wrong
-    return probe.holds("A change in place after forward raises or does not matter.")
+    yield probe.holds("A change in place after forward raises or does not matter.")
 
 
 def _after_change(probe: Probe, group: int, k: int, cotangents: Tensors) -> Tensors | None:

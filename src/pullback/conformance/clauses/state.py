@@ -58,14 +58,30 @@ _INTEGERS = (
     "process, or the seed of its generator, that a call leaves changed.",
     mend="Keep everything on `ctx`.",
 )
-def state(probe: Probe) -> Finding:
+def state(probe: Probe) -> Iterator[Finding | None]:
     """Interleave two live calls, then run in several threads, and compare with calls alone."""
-    finding = next(filter(None, _faults(probe)), None)
-    if finding is None and probe.draws:
-        return probe.holds("Live calls do not disturb each other (threads share the generator).")
-    return finding or probe.holds(
-        f"Two live calls and {_THREADS} threads do not disturb each other."
-    )
+    yield _settings(probe)
+    points = [probe.point(0), probe.neighbour(2)]
+    cotangents = probe.cotangents(probe.output_values())
+    calls = _Calls(probe, points, cotangents, [])
+    first, outputs = calls.begin(0)
+    kept = [*outputs, *calls.end(first, outputs)]
+    before = [t.detach().clone() for t in kept]
+    alone = [[g.clone() for g in probe.backward(x, cotangents)] for x in points]
+    probe.backward(points[1], cotangents)  # whose results nobody wants
+    place = probe.differ([t.detach() for t in kept], before)
+    if place is not None:
+        yield _overwritten(calls, (before[place], kept[place]), place - len(outputs))
+    calls = replace(calls, alone=alone)
+    for order in ((0, 1), (1, 0)):
+        live = [calls.begin(k) for k in (0, 1)]
+        for k in order:
+            yield calls.unlike(k, calls.end(*live[k]), _SECOND, points[1 - k])
+    yield from _disturbed(calls)
+    if probe.draws:
+        yield probe.holds("Live calls do not disturb each other (threads share the generator).")
+    yield from _threads(calls)
+    yield probe.holds(f"Two live calls and {_THREADS} threads do not disturb each other.")
 
 
 @dataclass(frozen=True)
@@ -129,30 +145,6 @@ def _settings(probe: Probe) -> Finding | None:
             said = f"A call changes {name}, for the whole process and whatever else runs in it."
             return probe.broken(said, expected=str(before[name]), got=str(now), hint=_PUT_BACK)
     return None
-
-
-def _faults(probe: Probe) -> Iterator[Finding | None]:
-    """What is wrong with two live calls, one way to disturb the first after the other."""
-    yield _settings(probe)
-    points = [probe.point(0), probe.neighbour(2)]
-    cotangents = probe.cotangents(probe.output_values())
-    calls = _Calls(probe, points, cotangents, [])
-    first, outputs = calls.begin(0)
-    kept = [*outputs, *calls.end(first, outputs)]
-    before = [t.detach().clone() for t in kept]
-    alone = [[g.clone() for g in probe.backward(x, cotangents)] for x in points]
-    probe.backward(points[1], cotangents)  # whose results nobody wants
-    place = probe.differ([t.detach() for t in kept], before)
-    if place is not None:
-        yield _overwritten(calls, (before[place], kept[place]), place - len(outputs))
-    calls = replace(calls, alone=alone)
-    for order in ((0, 1), (1, 0)):
-        live = [calls.begin(k) for k in (0, 1)]
-        for k in order:
-            yield calls.unlike(k, calls.end(*live[k]), _SECOND, points[1 - k])
-    yield from _disturbed(calls)
-    if not probe.draws:
-        yield from _threads(calls)
 
 
 def _disturbed(calls: _Calls) -> Iterator[Finding | None]:

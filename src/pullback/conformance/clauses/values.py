@@ -45,27 +45,29 @@ _MOST = 1e120  # whose square can be told from infinity, as its inverse's from z
     "gradient. Where the gradient is bounded or lifted there on purpose, declare it as a "
     "surrogate.",
 )
-def values(probe: Probe) -> Finding:
+def values(probe: Probe) -> Iterator[Finding | None]:
     """Put special values into the arguments, and compare with what forward does there."""
     sweep = Sweep[str](time.process_time() + _SECONDS)
-    finding = sweep.over(
-        specials(probe.inputs),
-        lambda inputs: Run.of(replace(probe, inputs=inputs)),
-        partial(_at, probe),
-    ) or sweep.over(at_the_ends(probe), probe.at, partial(at_an_end, probe))
-    if finding is not None or sweep.untidy:
-        return finding or sweep.untidy[0]
+    made = specials(probe.inputs)
+    yield sweep.over(made, lambda i: Run.of(_there(probe, i)), partial(_at, probe))
+    yield sweep.over(at_the_ends(probe), probe.at, partial(at_an_end, probe))
+    yield from sweep.untidy
     ended = f" Nothing more was tried: {sweep.ended}." if sweep.ended else ""
     if not sweep.right:
-        return probe.skipped(f"The function is not defined at any special value.{ended}")
+        yield probe.skipped(f"The function is not defined at any special value.{ended}")
     names = list(dict.fromkeys(name.removesuffix(" in every input") for name in sweep.right))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.{ended}")
+    yield probe.holds(f"Nothing is wrong at {', '.join(names[:8])}{more}.{ended}")
+
+
+def _there(probe: Probe, inputs: Arguments) -> Probe:
+    """The probe at special values, which are told from the numbers that it had."""
+    return replace(probe.at(inputs), original=probe.original)
 
 
 def _at(probe: Probe, name: str, inputs: Arguments, run: Run) -> Finding | str:
     """What is wrong at a special value that the function takes."""
-    other = replace(probe, inputs=inputs)
+    other = _there(probe, inputs)
     if not are_finite(run.outputs) or not _has_limit(other, run):
         return ""
     if has_basis(run.outputs):  # which may turn from one point to the next

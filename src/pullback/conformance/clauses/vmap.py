@@ -1,6 +1,6 @@
 """`vmap`: a batched call equals a loop, forward and backward, for every `in_dims`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,24 +23,17 @@ _BATCH = 3
     mend="Correct the vmap staticmethod, set generate_vmap_rule = True, write Function from "
     "pullback, or use pullback.complete(F).",
 )
-def vmap(probe: Probe) -> Finding:
+def vmap(probe: Probe) -> Iterator[Finding | None]:
     """Batch each choice of inputs along the first and the last dimension, and compare."""
     items = [probe.point(0), *(probe.neighbour(number) for number in range(2, _BATCH + 1))]
-    for dims in _choices(items[0]):
-        found = _compare(probe, items, dims)
-        if found is not None:
-            return found
-    return probe.holds(f"A batch of {_BATCH} equals a loop, forward and backward.")
-
-
-def _choices(points: Tensors) -> list[tuple[int | None, ...]]:
-    """All inputs at the first dimension, all at the last, then each alone."""
-    count = len(points)
-    choices: list[tuple[int | None, ...]] = [(0,) * count, tuple(x.ndim for x in points)]
-    if count > 1:
-        for k in range(min(count, 4)):
-            choices.append(tuple(0 if j == k else None for j in range(count)))
-    return choices
+    count = len(items[0])
+    # All inputs at the first dimension, all at the last, then each alone.
+    choices: list[tuple[int | None, ...]] = [(0,) * count, tuple(x.ndim for x in items[0])]
+    for k in range(min(count, 4) if count > 1 else 0):
+        choices.append(tuple(0 if j == k else None for j in range(count)))
+    for dims in choices:
+        yield _compare(probe, items, dims)
+    yield probe.holds(f"A batch of {_BATCH} equals a loop, forward and backward.")
 
 
 def _compare(probe: Probe, items: list[Tensors], dims: tuple[int | None, ...]) -> Finding | None:
