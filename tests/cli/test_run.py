@@ -1,10 +1,12 @@
 """What is known of a Function that was called in several ways is known of the Function."""
 
+import pytest
 import torch
 from rich.console import Console
 
 from pullback.cli._run import run_tasks
-from pullback.cli._tasks import Task
+from pullback.cli._tasks import Task, positional
+from pullback.errors import PullbackError
 
 
 class Patches(torch.autograd.Function):
@@ -29,3 +31,22 @@ def test_a_broken_report_says_that_its_intent_was_inferred() -> None:
     assert not outcome.report.ok
     assert outcome.report["state"].verdict == "broken"
     assert (outcome.report.gradient, outcome.report.inferred) == ("surrogate", True)
+
+
+class Saves(Patches):
+    """The same in the other form, without ``ctx`` in forward."""
+
+    @staticmethod
+    def forward(x, up, down):
+        return x * up
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.down = inputs[2]
+
+
+@pytest.mark.parametrize("function", [Patches, Saves])
+def test_arguments_by_keyword_are_bound_as_forward_takes_them(function) -> None:
+    assert positional("F", function, (1.0,), {"down": 3.0, "up": 2.0}) == (1.0, 2.0, 3.0)
+    with pytest.raises(PullbackError, match="do not fit F any more"):
+        positional("F", function, (1.0,), {"up": 2.0})

@@ -29,7 +29,7 @@ from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
 from pullback.internal.torch import pytree
-from pullback.recording import Limits, Record, Recording, record_program
+from pullback.recording import Limits, Record, Recording, record_program, why_no_call
 from pullback.report import Report, make_console
 
 __all__ = ["answered", "check_inside", "finish"]
@@ -103,7 +103,7 @@ def _claim(folder: Path, name: str) -> bool:
 
 def _task(record: Record) -> Task:
     calls = record.calls
-    reason = "" if calls else "; ".join(record.reasons) or "no call of it succeeded"
+    reason = "" if calls else why_no_call(record.reasons)
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"
     name, function = record.locator.name, record.function

@@ -3,7 +3,6 @@
 What was seen of a program's training is one outcome more.
 """
 
-import inspect
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 from pullback.conformance import Ranks
 from pullback.errors import PullbackError
 from pullback.internal._defaults import set_defaults
+from pullback.internal._operator import signature_of_call
 from pullback.internal._secrets import mask_secrets
-from pullback.internal.torch import function_behind
 from pullback.recording import (
     KINDS,
     ParameterFinding,
@@ -22,6 +21,7 @@ from pullback.recording import (
     Recording,
     Training,
     calls_on_ranks,
+    why_no_call,
 )
 from pullback.report import Finding, Report, Verdict, clean
 
@@ -80,12 +80,7 @@ def tasks_of_recording(recording: Recording, path: str) -> list[Task]:
 
 
 def _task(item: RecordedFunction, path: str) -> Task:
-    reason = ""
-    if not item.calls:
-        counted = [
-            f"{text} ({count} calls)" if count > 1 else text for text, count in item.reasons.items()
-        ]
-        reason = "; ".join(counted) or "no call of it succeeded"
+    reason = "" if item.calls else why_no_call(item.reasons)
     # A call that the program never differentiates says less than one that it does.
     # Every rank shows the same of what it does by itself.
     one = [k for k, call in enumerate(item.calls) if not call.place or call.place[0] == 0]
@@ -125,11 +120,8 @@ def positional(
     """
     if not keywords:
         return args
-
-    # An operator is a function; it is called as it was written.
-    signature = inspect.signature(getattr(function, "forward", None) or function_behind(function))
     try:
-        bound = signature.bind(*args, **keywords)
+        bound = signature_of_call(function).bind(*args, **keywords)
     except TypeError as error:
         raise PullbackError(
             f"The recorded arguments do not fit {name} any more.", given=str(error)

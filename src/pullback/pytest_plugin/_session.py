@@ -17,7 +17,7 @@ from rich.console import Console
 from pullback.conformance import can_copy, check, select_clauses
 from pullback.errors import PullbackError
 from pullback.internal._files import OUR_PAGE, refuse_other, write_whole
-from pullback.recording import Call, Limits, Recorder, copy_call
+from pullback.recording import Call, Limits, Recorder, copy_call, why_no_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
@@ -143,7 +143,7 @@ class Session(_Face):
             if record.ignored or only not in name:
                 continue
             if not record.calls:
-                self.missing[name] = "; ".join(record.reasons) or "no call of it succeeded"
+                self.missing[name] = why_no_call(record.reasons)
                 continue
             try:
                 reports = [self._check(record.function, call) for call in record.calls]
