@@ -227,6 +227,29 @@ def test_bytes_are_bounded_for_a_call_and_in_all(kept) -> None:
     assert kept.records[InPlace].reasons == {"too large": 1}
 
 
+def test_a_fault_of_ours_is_told_and_not_raised_into_the_program() -> None:
+    def fail(*arguments):
+        raise RuntimeError("of ours")
+
+    def guarded(action):
+        def act(*arguments):
+            try:
+                return action(*arguments)
+            except RuntimeError as error:
+                said.append(str(error))
+
+        return act
+
+    said: list[str] = []
+    recorder = Recorder(copy_call, changed=fail, guarded=guarded)
+    recorder.install(torch.autograd.Function, torch.Tensor)
+    try:
+        assert Scale.apply(torch.ones(2), 2.0).tolist() == [2.0, 2.0]
+    finally:
+        recorder.uninstall()
+    assert said == ["of ours"]
+
+
 def test_functions_of_torch_itself_are_left_out(kept) -> None:
     from torch.utils.checkpoint import checkpoint
 

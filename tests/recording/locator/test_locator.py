@@ -13,6 +13,7 @@ from tests.copies import run_python
 from pullback import complete
 from pullback.errors import ArgumentError
 from pullback.recording import Locator, find, load_script
+from pullback.recording.locator._source import names_of_script
 
 
 class Cube(torch.autograd.Function):
@@ -100,6 +101,28 @@ def test_a_script_is_named_by_its_file_in_every_process(tmp_path) -> None:
     assert Locator.of(loaded).name == f"{script}:F"
     assert Locator.of(loaded).names(loaded)
     assert find(Locator.of(loaded)) is loaded
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "class F: pass",
+        "if __name__ == '__main__':\n    class F: pass",  # which nobody takes out of a script
+        "globals()['F'] = type('F', (), {})",
+        "def make():\n    global F\n    class F: pass\nmake()",
+        "import sys, types\nmade = sys.modules['made'] = types.ModuleType('made')\n"
+        "exec('class F: pass', vars(made))\nF = made.F",
+    ],
+)
+def test_a_name_leads_to_what_another_process_finds_there(made, tmp_path) -> None:
+    script = tmp_path / "train.py"
+    asks = "from pullback.recording import Locator\nprint(Locator.of(F).names(F))\n"
+    script.write_text(f"{made}\n{asks}")
+    assert run_python(str(script)).stdout.strip() == str(made.startswith("class"))
+
+
+def test_a_script_in_an_archive_gives_no_names(tmp_path) -> None:
+    assert names_of_script(str(tmp_path / "program.pyz" / "__main__.py")) == frozenset()
 
 
 def test_what_is_taken_out_of_a_script_one_by_one_is_of_one_module(tmp_path) -> None:

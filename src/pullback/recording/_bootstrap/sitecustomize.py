@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
@@ -52,12 +53,12 @@ def _tell(name: str, text: str = "") -> None:
         sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
 
 
-def _guarded(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _guarded(action: Callable[..., Any]) -> Callable[..., Any]:
     """An action that raises nothing into the program, which runs, recorded or not."""
 
-    def act(module: ModuleType) -> None:
+    def act(*arguments: Any) -> Any:
         try:
-            action(module)
+            return action(*arguments)
         except Exception as error:
             if isinstance(error, OSError):
                 _tell(f"unwritten-{os.getpid()}-{error.errno or errno.EIO}")

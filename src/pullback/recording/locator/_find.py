@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import operator
 import os
-import symtable
 import sys
 import types
 import zlib
@@ -24,11 +23,10 @@ import torch
 from pullback.errors import ArgumentError
 from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
+from pullback.recording.locator._source import bound_names, global_names, is_main_guard
 from pullback.tensor import complete
 
-__all__ = [
-    "find", "global_names", "load_module", "load_script", "only_defines", "refuse_lost",
-]  # fmt: skip
+__all__ = ["find", "load_module", "load_script", "only_defines", "refuse_lost"]
 
 
 def find(locator: Locator) -> Any:
@@ -191,7 +189,7 @@ def _is_quiet(statement: ast.stmt) -> bool:
         return not any(isinstance(node, ast.Call) for node in ast.walk(statement))
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return not statement.decorator_list  # one may register it, which goes once
-    return isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_main_guard(statement)
+    return isinstance(statement, (ast.Import, ast.ImportFrom)) or is_main_guard(statement)
 
 
 _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed yet
@@ -199,7 +197,7 @@ _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed 
 
 def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
     """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
-    left = [(item, _bound(item)) for item in body if not _is_main_guard(item)]
+    left = [(item, bound_names(item)) for item in body if not is_main_guard(item)]
     names = {wanted}
     if wanted is None:
         definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -212,12 +210,6 @@ def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
     return [item for item in body if item in chosen]
 
 
-def _is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
-    )
-
-
 def _always(statement: ast.stmt) -> bool:
     """Star imports, ``__future__``, and changes of ``sys.path`` that imports may need."""
     if isinstance(statement, ast.ImportFrom):
@@ -227,28 +219,3 @@ def _always(statement: ast.stmt) -> bool:
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def _tables(statement: ast.stmt) -> Iterator[symtable.SymbolTable]:
-    """The names of a statement, and of the functions and classes in it."""
-    pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
-    while pending:
-        yield (table := pending.pop())
-        pending.extend(table.get_children())
-
-
-def global_names(statement: ast.stmt) -> set[str]:
-    """Return the global names that a statement, or a function inside it, reads."""
-    return {
-        symbol.get_name()
-        for table in _tables(statement)
-        for symbol in table.get_symbols()
-        # The body of a module or class reads its own names, or else global ones.
-        if symbol.is_global() or (symbol.is_referenced() and table.get_type() != "function")
-    }
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """Return the names that a top-level statement binds, not looking into definitions."""
-    symbols = next(_tables(statement)).get_symbols()
-    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
