@@ -1,9 +1,14 @@
 """What is known of a Function that was called in several ways is known of the Function."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from rich.console import Console
 
+from pullback.cli._guessed import paste_inputs
 from pullback.cli._run import run_tasks
 from pullback.cli._tasks import Task, positional
 from pullback.errors import PullbackError
@@ -21,6 +26,21 @@ class Patches(torch.autograd.Function):
     def backward(ctx, cotangent):
         torch.cumsum = torch.cumprod
         return cotangent * ctx.down, None, None
+
+
+def test_no_two_tasks_are_loaded_at_once() -> None:
+    """Threads that import modules that import one another end with an error of Python's."""
+    loading = threading.Lock()
+
+    def load():
+        assert loading.acquire(blocking=False)
+        time.sleep(0.01)
+        loading.release()
+        return Patches, [(1.0,)]
+
+    tasks = [Task(f"F{k}", load, rerun=(), guessed=True) for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(paste_inputs, tasks)) == ["1.0"] * 4
 
 
 def test_a_broken_report_says_that_its_intent_was_inferred() -> None:

@@ -2,14 +2,13 @@
 
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from rich.console import Console
 
@@ -25,10 +24,7 @@ from pullback.tensor import Intent
 
 __all__ = ["run_tasks", "side_by_side"]
 
-T = TypeVar("T")
-
 _ELSEWHERE = ("clauses", "without", "ranks")  # options that say nothing of several ranks
-_LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
 _INTENTS = ("exact", "surrogate", "nonlinear")
 _JOB_BYTES = 2**30  # what a check of a Function of some megabytes takes, its compiler included
 _GRACE = 4.0  # seconds in which a job that was told to stop says what it knows
@@ -93,7 +89,7 @@ def _check_task(
     if on_ranks is not None:
         return on_ranks, ""
     try:
-        function, calls = _loaded(task.load)
+        function, calls = task.load()
     except PullbackError as error:
         return None, _one_line(error)
     reports: list[Report] = []
@@ -119,13 +115,6 @@ def _check_task(
     return merge_reports(reports), ""
 
 
-def _loaded(load: Callable[[], T]) -> T:
-    """What a task loads; the warnings of the imported packages are not of the check."""
-    with _LOADING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load()
-
-
 def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -> Report | None:
     """What is found of a Function with collectives; ``None`` of one that has none.
 
@@ -135,7 +124,7 @@ def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -
     if task.ranks is None or not (asked is None or "distributed" in asked):
         return None
     try:
-        function, calls = _loaded(task.ranks)
+        function, calls = task.ranks()
         how = {name: value for name, value in options.items() if name not in _ELSEWHERE}
         reports = [
             check(function, gradient=cast(Intent | None, gradient), ranks=ranks, **how)

@@ -5,9 +5,11 @@ What was seen of a program's training is one outcome more.
 
 import os
 import shlex
+import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pullback.conformance import Ranks
 from pullback.errors import PullbackError
@@ -28,6 +30,8 @@ from pullback.report import Finding, Report, Verdict, clean
 __all__ = ["TRAINING", "Outcome", "Task", "positional", "tasks_of_recording", "training_outcome"]
 
 
+T = TypeVar("T")
+
 _ON_RANKS = 2  # calls: each starts processes
 
 Loaded = tuple[Any, list[tuple[Any, ...]]]
@@ -47,9 +51,31 @@ class Task:
     # returns the Function and the calls that all ranks of a program have made at once
     ranks: Callable[[], tuple[Any, list[Ranks]]] | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "load", _alone(self.load))
+        object.__setattr__(self, "ranks", self.ranks and _alone(self.ranks))
+
     def rerun_line(self, options: Sequence[str] = ()) -> str:
         """The command line that checks this Function alone again, with these options."""
         return shlex.join(["pullback", "check", *self.rerun, *options])
+
+
+_LOADING = threading.RLock()
+
+
+def _alone(load: Callable[[], T]) -> Callable[[], T]:
+    """What loads as others do not meanwhile, and without the warnings of the imported packages.
+
+    Filters of warnings are of the whole process; and where threads import the modules of a package
+    that import one another, Python ends some of them with an error.
+    """
+
+    def loaded() -> T:
+        with _LOADING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return load()
+
+    return loaded
 
 
 @dataclass

@@ -117,7 +117,7 @@ class Session(_Face):
         super().__init__(config)
         self._recorder = Recorder(copy_call, limits=Limits(calls=2))
         for base in (torch.autograd.Function, Function):
-            self._recorder.install(base, torch.Tensor)
+            self._recorder.install(base)
         clauses = config.getoption("--pullback-clauses")
         self._clauses = clauses.split(",") if clauses else None
 

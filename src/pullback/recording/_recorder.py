@@ -118,12 +118,11 @@ class Recorder:
         self._lock = threading.RLock()
         self._watches: list[Callable[[], None]] = []
 
-    def install(self, base: Any, tensor: type) -> None:
+    def install(self, base: Any) -> None:
         """Watch the calls of ``base.apply``.
 
         Arguments:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
-            tensor: the class of tensors.
         """
         records = self.records
         see, commit = map(self._guarded, (self._see, self._commit))
@@ -136,15 +135,15 @@ class Recorder:
                 self.tally[record.slot] += 1
                 if record.ignored:
                     return call(cls, *args, **kwargs)
-                pattern = record.patterns.get(pattern_of(args, kwargs, tensor))
+                pattern = record.patterns.get(pattern_of(args, kwargs))
                 if pattern is not None:
                     self.tally[pattern.slot] += 1
                     if record.full or pattern.kept >= pattern.most:
                         return call(cls, *args, **kwargs)
-                    signature = signature_of(args, kwargs, tensor)
+                    signature = signature_of(args, kwargs)
                     if signature in record.signatures:
                         return call(cls, *args, **kwargs)
-            pending = see(cls, args, kwargs, tensor)
+            pending = see(cls, args, kwargs)
             output = call(cls, *args, **kwargs)
             if pending is not None:
                 commit(*pending)
@@ -167,20 +166,20 @@ class Recorder:
             self._watches.pop()()
 
     def _see(
-        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Record, str, Call | None, Call | None] | None:
         with self._lock:
             operator = operator_of(cls)
             record = self.records.get(cls) or self._meet(cls, operator)
             if record.full:
                 return None
-            name = pattern_of(args, kwargs, tensor)
+            name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
             if pattern is None or pattern.kept >= pattern.most:
                 return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
-            signature = signature_of(args, kwargs, tensor)
+            signature = signature_of(args, kwargs)
             if signature in record.signatures:
                 return None
             record.signatures.add(signature)

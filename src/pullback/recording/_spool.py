@@ -71,12 +71,8 @@ def record_this_process(
         atexit.register(_finish, recorder, inside, directory, whole=whole)
     spool.recorder = recorder
     spool.renew()
-
-    def install(part: Any) -> None:
-        recorder.install(part.Function, torch.Tensor)
-
-    install(torch.autograd)
-    WhenImported(_OWN_BASE, guarded(install))
+    recorder.install(torch.autograd.Function)
+    WhenImported(_OWN_BASE, guarded(lambda own: recorder.install(own.Function)))
     watch_this_process(directory)
 
 
