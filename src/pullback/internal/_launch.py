@@ -74,16 +74,10 @@ def launched(
     Python starts the recorder in each of its processes through ``sitecustomize``, found by way of
     PYTHONPATH.
 
-    Arguments:
-        command: a program and its arguments.
-        limits: how much to keep.
-        eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
-        environment: in place of ``os.environ``.
-        stdout: the descriptor for the program's standard output; that of this process if ``None``.
-        inside: the name of a module with a ``finish(records, directory)`` which each process of the
-            program runs at its end, for the calls that no recording can hold; it may leave answers
-            in the directory, as JSON with the name of the Function: ``Recording.answers``.
-        whole: for all calls; the recording then holds none.
+    A descriptor may take its standard output. ``inside`` is the name of a module with a
+    ``finish(records, directory)`` which each process of the program runs at its end, for the calls
+    that no recording can hold, or, ``whole``, for all; it may leave answers in the directory, as
+    JSON with the name of the Function: ``Recording.answers``.
 
     Raises:
         ProgramError: the program does not exist, or cannot be started.

@@ -194,7 +194,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
     Returns:
         A report whose finding for each clause is the most serious one, naming its call; of several
-        the first that shows numbers. Where their intents were inferred, and differ, those count that
+        the first that shows numbers. Where intents were inferred, and differ, those count that
         show the weakest: it is the Function's, and the others were judged by one that is not.
     """
     weakest = max((report.gradient for report in reports), key=_WEAKEST_LAST.index)

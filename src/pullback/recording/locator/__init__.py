@@ -2,18 +2,14 @@
 
 from pullback.recording.locator._find import (
     find,
+    global_names,
     load_module,
     load_script,
     only_defines,
     refuse_lost,
 )
 from pullback.recording.locator._locator import Locator
-from pullback.recording.locator._source import (
-    definition,
-    derives_from_function,
-    global_names,
-    source_of,
-)
+from pullback.recording.locator._source import definition, derives_from_function, source_of
 
 __all__ = [
     "Locator",

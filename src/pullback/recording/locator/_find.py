@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import operator
 import os
+import symtable
 import sys
 import types
 import zlib
@@ -23,10 +24,12 @@ import torch
 from pullback.errors import ArgumentError
 from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
-from pullback.recording.locator._source import bound_names, global_names, is_main_guard
+from pullback.recording.locator._source import is_main_guard
 from pullback.tensor import complete
 
-__all__ = ["find", "load_module", "load_script", "only_defines", "refuse_lost"]
+__all__ = [
+    "find", "global_names", "load_module", "load_script", "only_defines", "refuse_lost",
+]  # fmt: skip
 
 
 def find(locator: Locator) -> Any:
@@ -197,7 +200,7 @@ _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed 
 
 def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
     """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
-    left = [(item, bound_names(item)) for item in body if not is_main_guard(item)]
+    left = [(item, _bound(item)) for item in body if not is_main_guard(item)]
     names = {wanted}
     if wanted is None:
         definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -219,3 +222,28 @@ def _always(statement: ast.stmt) -> bool:
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _tables(statement: ast.stmt) -> Iterator[symtable.SymbolTable]:
+    """The names of a statement, and of the functions and classes in it."""
+    pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
+    while pending:
+        yield (table := pending.pop())
+        pending.extend(table.get_children())
+
+
+def global_names(statement: ast.stmt) -> set[str]:
+    """Return the global names that a statement, or a function inside it, reads."""
+    return {
+        symbol.get_name()
+        for table in _tables(statement)
+        for symbol in table.get_symbols()
+        # The body of a module or class reads its own names, or else global ones.
+        if symbol.is_global() or (symbol.is_referenced() and table.get_type() != "function")
+    }
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds, not looking into definitions."""
+    symbols = next(_tables(statement)).get_symbols()
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}

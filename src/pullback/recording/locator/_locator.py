@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from pullback.recording.locator._source import names_of_script
+from pullback.recording.locator._source import definition
 
 __all__ = ["SHIM_PREFIX", "Locator", "absolute"]
 
@@ -84,7 +84,7 @@ class Locator:
         if not found or (self.home, self.qualname) != (other.home, other.qualname):
             return False
         if self.script:
-            return qualname.partition(".")[0] in names_of_script(self.file)
+            return definition(self.file, qualname.partition(".")[0]) is not None
         top = sys.modules.get(self.module.partition(".")[0])
         return bool(self.file) or getattr(top, "__spec__", None) is not None
 

@@ -6,7 +6,6 @@ import importlib.machinery
 import importlib.util
 import itertools
 import os
-import symtable
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,10 +13,7 @@ from typing import Any
 
 from pullback.internal._syntax import parse
 
-__all__ = [
-    "bound_names", "definition", "derives_from_function", "global_names", "is_main_guard",
-    "names_of_script", "source_of",
-]  # fmt: skip
+__all__ = ["definition", "derives_from_function", "is_main_guard", "source_of"]
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
 
@@ -140,65 +136,27 @@ def _parsed(file: str, modified: float) -> ast.Module:
         return parse(source.read(), file)
 
 
-def _definitions(node: ast.AST) -> Iterator[Definition]:
-    """What a module or class defines, under ``if``, ``try`` and ``with`` too."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, Definition):
-            yield child
-        elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
-            yield from _definitions(child)
-
-
-def _names(found: Definition) -> list[str]:
-    if isinstance(found, ast.Assign):
-        return [target.id for target in found.targets if isinstance(target, ast.Name)]
-    return [found.name]
-
-
-def names_of_script(file: str) -> frozenset[str]:
-    """The names that can be taken out of a script; none of one that is not there, or in an archive.
-
-    They are those that the statements of its top level bind, but for what only the program does.
-    """
-    try:
-        return _names_at_top(file, os.path.getmtime(file))
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-
-
-@functools.lru_cache(maxsize=64)
-def _names_at_top(file: str, modified: float) -> frozenset[str]:
-    body = _parsed(file, modified).body
-    return frozenset().union(*(bound_names(item) for item in body if not is_main_guard(item)))
-
-
-def is_main_guard(statement: ast.stmt) -> bool:
+def is_main_guard(statement: ast.AST) -> bool:
     """Whether a statement asks whether its file is the program."""
     return isinstance(statement, ast.If) and any(
         isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
     )
 
 
-def _tables(statement: ast.stmt) -> Iterator[symtable.SymbolTable]:
-    """The names of a statement, and of the functions and classes in it."""
-    pending = [symtable.symtable(ast.unparse(statement), "<statement>", "exec")]
-    while pending:
-        yield (table := pending.pop())
-        pending.extend(table.get_children())
+def _definitions(node: ast.AST) -> Iterator[Definition]:
+    """What a module or class defines, under ``if``, ``try`` and ``with`` too.
+
+    What a program defines for itself alone is not taken out of its file: see `load_script`.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            yield child
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler)) and not is_main_guard(child):
+            yield from _definitions(child)
 
 
-def global_names(statement: ast.stmt) -> set[str]:
-    """Return the global names that a statement, or a function inside it, reads."""
-    return {
-        symbol.get_name()
-        for table in _tables(statement)
-        for symbol in table.get_symbols()
-        # The body of a module or class reads its own names, or else global ones.
-        if symbol.is_global() or (symbol.is_referenced() and table.get_type() != "function")
-    }
-
-
-def bound_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a top-level statement binds, not looking into definitions."""
-    symbols = next(_tables(statement)).get_symbols()
-    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+def _names(found: Definition) -> list[str]:
+    if isinstance(found, ast.Assign):
+        parts = [part for target in found.targets for part in ast.walk(target)]
+        return [part.id for part in parts if isinstance(part, ast.Name)]
+    return [found.name]
