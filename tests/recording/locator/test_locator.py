@@ -13,7 +13,7 @@ from tests.copies import run_python
 from pullback import complete
 from pullback.errors import ArgumentError
 from pullback.recording import Locator, find, load_script
-from pullback.recording.locator import definition
+from pullback.recording.locator import definition, only_defines
 
 
 class Cube(torch.autograd.Function):
@@ -140,6 +140,17 @@ def test_what_is_taken_out_of_a_script_one_by_one_is_of_one_module(tmp_path) -> 
     later = load_script(str(path), "Later")
     assert type(later.Later.made) is find(Locator.at(str(path), "Config"))
     assert later.F is function
+
+
+def test_the_main_file_of_a_package_imports_from_it(tmp_path) -> None:
+    folder = tmp_path / "package_with_main"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "factor.py").write_text("TWO = 2\n")
+    main = folder / "__main__.py"  # run by `python -m package_with_main`
+    main.write_text("from .factor import TWO\nclass F:\n    factor = TWO\nprint('trained')\n")
+    assert load_script(str(main), "F").F.factor == 2
+    assert not only_defines(str(main))
 
 
 def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:

@@ -49,7 +49,7 @@ def _tell(name: str, text: str = "") -> None:
     try:
         with open(os.path.join(_DIRECTORY, name), "w", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
+    except Exception as error:  # the program may have made something else of what this needs
         sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
 
 

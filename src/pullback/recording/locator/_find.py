@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError
+from pullback.internal._files import package_around
 from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
 from pullback.recording.locator._source import is_main_guard
@@ -137,13 +138,16 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         source = Path(file).read_bytes()
     # An edited script is another module; all that is taken out of one is of one module.
     name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
-    if os.path.dirname(file) not in sys.path:
-        sys.path.append(os.path.dirname(file))  # as Python does for a script
+    packages, folder = package_around(Path(file))
+    for place in (os.path.dirname(file), str(folder)):  # as Python does for a script, and with -m
+        if place not in sys.path:
+            sys.path.append(place)
     if name not in sys.modules:
         with _readable(file):
             _left[name] = parse(source, file).body
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__file__ = file  # where `inspect` finds the source
+        sys.modules[name].__package__ = ".".join(packages)  # from which it imports relatively
     try:
         needed = _needed(_left[name], wanted)
         code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
@@ -190,6 +194,8 @@ def only_defines(file: str) -> bool:
 def _is_quiet(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         return not any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    if isinstance(statement, ast.ImportFrom) and statement.level:
+        return False  # it runs as a part of its package alone
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return not statement.decorator_list  # one may register it, which goes once
     return isinstance(statement, (ast.Import, ast.ImportFrom)) or is_main_guard(statement)
