@@ -25,7 +25,7 @@ _SHORT = 12  # entries that are written out
 def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
     """The report of a Function whose arguments were guessed, with the form in which it is right."""
     function, calls = task.load()
-    args = calls[0]
+    args, _ = calls[0]
     if report.ok or any(_is_anywhere(finding) for finding in report.causes):
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
@@ -79,7 +79,7 @@ def _describe(value: Any) -> str:
 def paste_inputs(task: Task) -> str:
     """The guessed arguments as an expression for ``--input``; an example where there are none."""
     try:
-        return ", ".join(_expression(value) for value in task.load()[1][0])
+        return ", ".join(_expression(value) for value in task.load()[1][0][0])
     except (PullbackError, IndexError):
         return "torch.randn(3, 4), ..."
 

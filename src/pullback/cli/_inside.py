@@ -24,7 +24,7 @@ from pullback.cli._options import REQUEST, CheckOptions
 from pullback.cli._record import Ran
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
-from pullback.cli._tasks import Loaded, Outcome, Task, positional
+from pullback.cli._tasks import Loaded, Outcome, Task, on_rank
 from pullback.conformance import Ranks, can_copy
 from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
@@ -109,13 +109,13 @@ def _task(record: Record) -> Task:
         reason = "its process group holds no copies of a rank: check it without --inside"
 
     def load() -> Loaded:
-        return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
+        return function, [(call.arguments, call.keywords) for call in calls]
 
     def ranks() -> tuple[Any, list[Ranks]]:
         if dist.is_initialized():  # the program has ended, and this process is to be no rank
             dist.destroy_process_group()
         return function, [
-            Ranks(c.ranks, partial(_shard, positional(name, function, c.arguments, c.keywords)))
+            Ranks(c.ranks, partial(_shard, on_rank(function, (c.arguments, c.keywords))))
             for c in together
         ]
 

@@ -90,8 +90,7 @@ def _check_task(
     how = cast(Intent | None, gradient)
     try:
         function, calls = task.load()
-        whole = [(args, dict[str, Any]()) for args in calls]
-        return check_calls(function, whole, gradient=how, **options), ""
+        return check_calls(function, calls, gradient=how, **options), ""
     except PullbackError as error:
         return None, _one_line(error)
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pullback.conformance import Ranks
+from pullback.conformance import Call, Ranks, bind
 from pullback.errors import PullbackError
 from pullback.internal._defaults import set_defaults
-from pullback.internal._operator import signature_of_call
 from pullback.internal._secrets import mask_secrets
 from pullback.recording import (
     KINDS,
@@ -27,14 +26,14 @@ from pullback.recording import (
 )
 from pullback.report import Finding, Report, Verdict, clean
 
-__all__ = ["TRAINING", "Outcome", "Task", "positional", "tasks_of_recording", "training_outcome"]
+__all__ = ["TRAINING", "Outcome", "Task", "on_rank", "tasks_of_recording", "training_outcome"]
 
 
 T = TypeVar("T")
 
 _ON_RANKS = 2  # calls: each starts processes
 
-Loaded = tuple[Any, list[tuple[Any, ...]]]
+Loaded = tuple[Any, list[Call]]
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,8 @@ def _task(item: RecordedFunction, path: str) -> Task:
     chosen = [k for k in one if item.calls[k].differentiates]
     numbers = tuple(chosen or one)
 
-    def arguments(number: int) -> tuple[Any, ...]:
-        file = os.path.abspath(path) if path else ""
-        return positional(item.name, item.load(), *item.arguments(number, file))
+    def arguments(number: int) -> Call:
+        return item.arguments(number, os.path.abspath(path) if path else "")
 
     def function() -> Any:
         set_defaults(*item.defaults)  # of the program, for all that is checked here
@@ -128,7 +126,9 @@ def _task(item: RecordedFunction, path: str) -> Task:
 
     def ranks() -> tuple[Any, list[Ranks]]:
         return function(), [
-            Ranks(len(calls), lambda rank, calls=calls: arguments(calls[rank]))
+            Ranks(
+                len(calls), lambda rank, calls=calls: on_rank(item.load(), arguments(calls[rank]))
+            )
             for calls in together
         ]
 
@@ -136,26 +136,16 @@ def _task(item: RecordedFunction, path: str) -> Task:
     return Task(item.name, load, words, reason=reason, ranks=ranks if together else None)
 
 
-def positional(
-    name: str, function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Bind keyword arguments to the places that the forward gives them.
+def on_rank(function: Any, call: Call) -> tuple[Any, ...]:
+    """The arguments that a rank is given, all of them by their places.
 
     Raises:
-        PullbackError: they do not fit, or have no place.
+        PullbackError: one has none.
     """
-    if not keywords:
-        return args
-    try:
-        bound = signature_of_call(function).bind(*args, **keywords)
-    except TypeError as error:
-        raise PullbackError(
-            f"The recorded arguments do not fit {name} any more.", given=str(error)
-        ) from error
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise PullbackError(f"{name} takes arguments by keyword only.", given=str(bound.kwargs))
-    return bound.args
+    args, keywords = bind(function, call)
+    if keywords:
+        raise PullbackError("It takes arguments by keyword only.", given=", ".join(keywords))
+    return tuple(args)
 
 
 _SHOWN = 8  # parameters of one kind

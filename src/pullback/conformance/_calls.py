@@ -6,24 +6,43 @@ from typing import Any
 
 from pullback.conformance._check import check
 from pullback.errors import PullbackError
+from pullback.internal._operator import signature_of_call
 from pullback.report import Report, Verdict, merge_reports
 from pullback.tensor import Intent
 
-__all__ = ["check_calls"]
+__all__ = ["Call", "bind", "check_calls"]
 
 _INTENTS = ("exact", "surrogate", "nonlinear")
 
-Calls = Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+"""The positional and the keyword arguments."""
+
+
+def bind(function: Any, call: Call) -> Call:
+    """A call with each argument at the place that the forward gives it, if it has one.
+
+    Raises:
+        PullbackError: they do not fit.
+    """
+    args, keywords = call
+    if not keywords:
+        return call
+    try:
+        bound = signature_of_call(function).bind(*args, **keywords)
+    except (TypeError, ValueError) as error:
+        raise PullbackError("The arguments do not fit it.", given=str(error)) from error
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
 
 
 def check_calls(
-    function: Any, calls: Calls, *, gradient: Intent | None = None, **options: Any
+    function: Any, calls: Sequence[Call], *, gradient: Intent | None = None, **options: Any
 ) -> Report:
     """Check a Function at each call, and put what is found together.
 
     Arguments:
         function: as `check` takes it.
-        calls: the positional and the keyword arguments of each.
+        calls: those that it is checked at.
         gradient: the intent; where it is inferred, the weakest that a call shows goes for all: one
             call may look exact (a scale of one) where another shows that it is not meant to be.
         options: others of `check`.
@@ -39,10 +58,11 @@ def check_calls(
     """
     reports: list[Report] = []
     fault: PullbackError | None = None
-    for args, keywords in calls:
+    for call in calls:
         if reports and (reports[-1].unfinished or _has_hung(reports[-1])):
             break  # the other calls would take as long
         try:
+            args, keywords = bind(function, call)
             report = check(function, *args, kwargs=keywords, gradient=gradient, **options)
         except PullbackError as error:
             fault = error

@@ -152,7 +152,8 @@ def signature_of_call(function: Any) -> inspect.Signature:
     if forward is None:
         return inspect.signature(function_behind(function))
     taken = inspect.signature(forward)
-    combined = function.setup_context is torch.autograd.Function.setup_context
+    setup = getattr(function, "setup_context", None)
+    combined = setup is torch.autograd.Function.setup_context
     return taken.replace(parameters=[*taken.parameters.values()][combined:])
 
 
