@@ -227,7 +227,7 @@ def run():
         x = torch.randn(3, requires_grad=True)
         Good.apply(x, 2).sum().backward()
         Half.apply(x, 1.0, 0.5).sum().backward()
-        Half.apply(torch.randn(2, requires_grad=True), 0.5, 1.0).sum().backward()
+        Half.apply(torch.randn(2, requires_grad=True), up=0.5, down=1.0).sum().backward()
         Mine.apply(x, lambda value: value * value + offset).sum().backward()
     print("trained")
 

@@ -30,7 +30,7 @@ class Largest(torch.autograd.Function):
 
 
 def task_of(function, *args):
-    return Task("a:F", lambda: (function, [args]), ("a:F",), guessed=True)
+    return Task("a:F", lambda: (function, [(args, {})]), ("a:F",), guessed=True)
 
 
 def test_a_function_of_symmetric_matrices_is_tried_with_one():

@@ -134,17 +134,17 @@ def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
     assert "type __main__.Held has no plain form" in lost["reason"]
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("shape", ["x = 1", "def f():"])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("shape", ["x = 1", "def f():", "if __name__ == '__main__':"])
 def test_what_no_name_leads_to_is_checked_where_it_ran(shape, tmp_path, capfd) -> None:
     body = PROGRAM.partition("class Base")[2].partition("class Lost")[0]
     body = f"class Base{body}".replace("held.factor", "held")
     code = f"import torch\n{body}\nBase.apply(torch.ones(2, requires_grad=True), 2.0)\n"
-    if shape == "def f():":
+    if shape != "x = 1":
         lines = [f"    {line}" for line in code.splitlines()]
-        code = "\n".join([shape, *lines, "f()"])
+        code = "\n".join([shape, *lines, "f()" if shape == "def f():" else ""])
         (tmp_path / "program.py").write_text(code)
-    program = ["python", "program.py"] if shape == "def f():" else ["python", "-c", code]
+    program = ["python", "-c", code] if shape == "x = 1" else ["python", "program.py"]
     assert main(["check", "--clauses", "linear", "--", *program]) == 0
     assert "checked where it ran (1): " in capfd.readouterr().out
 

@@ -92,6 +92,30 @@ def test_a_right_function_leaves_the_run_alone(folder) -> None:
     assert "Every clause holds" in done.stdout
 
 
+HALF = """
+import torch
+
+class Half(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, up, down):
+        ctx.down = down
+        return x * up
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.down, None, None
+
+def test_it():
+    Half.apply(torch.randn(3, requires_grad=True), 1.0, 0.5).sum().backward()
+    Half.apply(torch.randn(2, requires_grad=True), 0.5, 1.0).sum().backward()
+"""
+
+
+def test_what_one_call_shows_of_the_intent_goes_for_all(folder) -> None:
+    (folder / "test_functions.py").write_text(HALF)
+    done = run(folder, "--pullback", "--pullback-clauses", "derivative,linear")
+    assert done.returncode == 0, done.stdout
+
+
 def test_without_the_option_nothing_is_checked(folder) -> None:
     (folder / "test_functions.py").write_text("def test_nothing():\n    pass\n")
     done = run(folder)

@@ -94,8 +94,8 @@ def kept():
         calls.append((record.function, call))
 
     recorder = Recorder(snapshot, keep, Limits(calls=2, call_bytes=1000, total_bytes=1500))
-    recorder.install(torch.autograd.Function, torch.Tensor)
-    recorder.install(Function, torch.Tensor)
+    recorder.install(torch.autograd.Function)
+    recorder.install(Function)
     recorder.calls = calls
     yield recorder
     recorder.uninstall()
@@ -157,7 +157,7 @@ def test_what_cannot_be_described_does_not_end_the_program(kept) -> None:
 def test_calls_of_each_pattern_of_gradients_are_kept_the_commonest_first() -> None:
     """What a program tries out first, without gradients, takes no place from how it trains."""
     recorder = Recorder(copy_call, limits=Limits(calls=3))
-    recorder.install(torch.autograd.Function, torch.Tensor)
+    recorder.install(torch.autograd.Function)
     try:
         for size in (1, 2, 3, 4):
             Pass.apply(torch.ones(size), torch.ones(size))
@@ -227,6 +227,29 @@ def test_bytes_are_bounded_for_a_call_and_in_all(kept) -> None:
     assert kept.records[InPlace].reasons == {"too large": 1}
 
 
+def test_a_fault_of_ours_is_told_and_not_raised_into_the_program() -> None:
+    def fail(*arguments):
+        raise RuntimeError("of ours")
+
+    def guarded(action):
+        def act(*arguments):
+            try:
+                return action(*arguments)
+            except RuntimeError as error:
+                said.append(str(error))
+
+        return act
+
+    said: list[str] = []
+    recorder = Recorder(copy_call, changed=fail, guarded=guarded)
+    recorder.install(torch.autograd.Function)
+    try:
+        assert Scale.apply(torch.ones(2), 2.0).tolist() == [2.0, 2.0]
+    finally:
+        recorder.uninstall()
+    assert said == ["of ours"]
+
+
 def test_functions_of_torch_itself_are_left_out(kept) -> None:
     from torch.utils.checkpoint import checkpoint
 
@@ -261,7 +284,7 @@ def test_what_a_program_computes_does_not_change(kept) -> None:
     x.grad = None
     Scale.apply(x, 1.5).sum().backward()
     assert torch.equal(recorded, x.grad)
-    kept.install(torch.autograd.Function, torch.Tensor)
+    kept.install(torch.autograd.Function)
 
 
 # torch itself makes an instance while it traces, and warns about it.

@@ -18,6 +18,7 @@ from pullback.recording import (
     RecordedCall,
     RecordedFunction,
     Recording,
+    _spool,
     load_call,
     record_program,
 )
@@ -220,6 +221,25 @@ def test_a_temporary_folder_that_is_full_is_named(tmp_path, monkeypatch):
     kept = {item.name.rpartition(":")[2]: item for item in recording}
     assert len(kept["Double"].calls) == 1
     assert "Triple" not in kept or str(tmp_path) in " ".join(kept["Triple"].reasons)
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_a_program_whose_folder_is_gone_runs_on(script) -> None:
+    gone = "import os, sys\nsys.path.insert(0, '')\nos.mkdir('gone')\nos.chdir('gone')\n"
+    script.write_text(SCRIPT.replace("for step", f"{gone}os.rmdir('../gone')\nfor step", 1))
+    script.write_text(script.read_text().replace('    open("ran.txt"', "    # "))
+    recording, failure = record_program([sys.executable, str(script)])
+    assert failure is None
+    assert [item.applied for item in recording] == [4]
+
+
+def test_a_program_that_becomes_another_keeps_its_own(tmp_path, monkeypatch):
+    for start in ("one", "other"):  # of one process, by `os.execv`
+        monkeypatch.setattr(_spool, "_START", start)
+        spool = Spool(str(tmp_path))
+        spool.recorder = types.SimpleNamespace(tally=[0] * 4, records={})
+        spool.renew()
+    assert len([*tmp_path.glob("tally-*")]) == len([*tmp_path.glob("counts-*")]) == 2
 
 
 def test_the_counts_have_their_memory_from_the_start(tmp_path):

@@ -1,11 +1,12 @@
 """Reports: verdicts, tables, JSON."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from pullback.errors import ArgumentError, BrokenContractError
-from pullback.report import Finding, Report, Verdict
+from pullback.report import Finding, Report, Verdict, merge_reports
 from pullback.report._junit import render_junit
 
 
@@ -31,6 +32,13 @@ def test_json_round_trip():
 def test_other_json_is_refused(text):
     with pytest.raises(ArgumentError, match="no JSON of a report"):
         Report.from_json(text)
+
+
+def test_the_weakest_intent_that_a_call_shows_goes_for_all():
+    exact, weaker = report(Verdict.BROKEN), replace(report(Verdict.HOLDS), gradient="surrogate")
+    for both in ([exact, weaker], [weaker, exact]):
+        assert merge_reports(both).ok
+    assert not merge_reports([replace(exact, inferred=False), weaker]).ok  # as it is declared
 
 
 def test_a_script_is_never_cut():

@@ -95,10 +95,10 @@ def _check(options: CheckOptions) -> int:
     if options.clauses is not None or options.without or options.baseline:
         load()  # may refuse them
     ran = None
-    if options.program is not None and not options.inside:
+    if options.program is not None:
         ran = _run_program(
             options, load, environment=options.environment, stdout=options.program_output,
-            inside="pullback.cli._inside",
+            inside="pullback.cli._inside", whole=options.inside,
         )  # fmt: skip
     return load()(options, ran)
 
@@ -111,7 +111,7 @@ def _load_check(options: CheckOptions) -> "Callable[[CheckOptions, Ran | None], 
     """
     is_new = "torch" not in sys.modules
     import_module("torch")
-    if options.isolate is not False:
+    if options.isolate is not False and not options.inside:
         chosen = options.clauses
         named = None if chosen is None else tuple(sorted(chosen.replace(" ", "").split(",")))
         left_out = (options.without or "").replace(" ", "").split(",")

@@ -4,7 +4,6 @@ A Function for symmetric matrices is right on these alone. What fails with a gue
 with symmetric, positive definite, sorted and normalised ones before it is told.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,10 +24,8 @@ _SHORT = 12  # entries that are written out
 
 def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Report:
     """The report of a Function whose arguments were guessed, with the form in which it is right."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        function, calls = task.load()
-    args = calls[0]
+    function, calls = task.load()
+    args, _ = calls[0]
     if report.ok or any(_is_anywhere(finding) for finding in report.causes):
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
@@ -82,7 +79,7 @@ def _describe(value: Any) -> str:
 def paste_inputs(task: Task) -> str:
     """The guessed arguments as an expression for ``--input``; an example where there are none."""
     try:
-        return ", ".join(_expression(value) for value in task.load()[1][0])
+        return ", ".join(_expression(value) for value in task.load()[1][0][0])
     except (PullbackError, IndexError):
         return "torch.randn(3, 4), ..."
 

@@ -21,37 +21,30 @@ import torch
 import torch.distributed as dist
 
 from pullback.cli._options import REQUEST, CheckOptions
+from pullback.cli._record import Ran
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, note
-from pullback.cli._tasks import Loaded, Outcome, Task, positional
+from pullback.cli._tasks import Loaded, Outcome, Task, on_rank
 from pullback.conformance import Ranks, can_copy
 from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
 from pullback.internal.torch import pytree
-from pullback.recording import Limits, Record, Recording, record_program
+from pullback.recording import Record, Recording, why_no_call
 from pullback.report import Report, make_console
 
-__all__ = ["answered", "check_inside", "finish"]
+__all__ = ["answered", "checked_inside", "finish"]
 
 _LOST = "the process that applied it was killed, or left by os._exit, before its end"
 
 
-def check_inside(options: CheckOptions) -> list[Outcome]:
-    """Run the program of the options, which checks at its end what it has applied.
+def checked_inside(options: CheckOptions, ran: Ran) -> list[Outcome]:
+    """What a program, which has run, has found at its end of all that it applied.
 
     Raises:
-        ProgramError: the program does not exist, fails, or applied no Function.
+        ProgramError: the program failed, or applied no Function.
     """
-    recording, failure = record_program(
-        options.program or [],
-        Limits(**options.kept),
-        eager=options.eager,
-        environment=options.environment,
-        stdout=options.program_output,
-        inside=__name__,
-        whole=True,
-    )
+    recording, failure = ran
     if failure is not None and not (failure.interrupted and recording.answers):
         raise failure
     if failure is not None:
@@ -103,7 +96,7 @@ def _claim(folder: Path, name: str) -> bool:
 
 def _task(record: Record) -> Task:
     calls = record.calls
-    reason = "" if calls else "; ".join(record.reasons) or "no call of it succeeded"
+    reason = "" if calls else why_no_call(record.reasons)
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"
     name, function = record.locator.name, record.function
@@ -116,13 +109,13 @@ def _task(record: Record) -> Task:
         reason = "its process group holds no copies of a rank: check it without --inside"
 
     def load() -> Loaded:
-        return function, [positional(name, function, c.arguments, c.keywords) for c in calls]
+        return function, [(call.arguments, call.keywords) for call in calls]
 
     def ranks() -> tuple[Any, list[Ranks]]:
         if dist.is_initialized():  # the program has ended, and this process is to be no rank
             dist.destroy_process_group()
         return function, [
-            Ranks(c.ranks, partial(_shard, positional(name, function, c.arguments, c.keywords)))
+            Ranks(c.ranks, partial(_shard, on_rank(function, (c.arguments, c.keywords))))
             for c in together
         ]
 

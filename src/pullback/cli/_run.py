@@ -2,14 +2,13 @@
 
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from rich.console import Console
 
@@ -17,7 +16,7 @@ from pullback.cli._guessed import guessed_report, paste_inputs
 from pullback.cli._progress import Doing, with_progress
 from pullback.cli._signals import interrupting
 from pullback.cli._tasks import Outcome, Task
-from pullback.conformance import check
+from pullback.conformance import check, check_calls
 from pullback.errors import PullbackError
 from pullback.internal._processes import STOP, count_cores
 from pullback.report import Report, Verdict, merge_reports
@@ -25,11 +24,7 @@ from pullback.tensor import Intent
 
 __all__ = ["run_tasks", "side_by_side"]
 
-T = TypeVar("T")
-
 _ELSEWHERE = ("clauses", "without", "ranks")  # options that say nothing of several ranks
-_LOADING = threading.Lock()  # imports of foreign packages and the filters of warnings are global
-_INTENTS = ("exact", "surrogate", "nonlinear")
 _JOB_BYTES = 2**30  # what a check of a Function of some megabytes takes, its compiler included
 _GRACE = 4.0  # seconds in which a job that was told to stop says what it knows
 
@@ -92,38 +87,12 @@ def _check_task(
     on_ranks = _check_on_ranks(task, gradient, options)
     if on_ranks is not None:
         return on_ranks, ""
+    how = cast(Intent | None, gradient)
     try:
-        function, calls = _loaded(task.load)
+        function, calls = task.load()
+        return check_calls(function, calls, gradient=how, **options), ""
     except PullbackError as error:
         return None, _one_line(error)
-    reports: list[Report] = []
-    fault = ""
-    for args in calls:
-        if reports and (reports[-1].unfinished or _has_hung(reports[-1])):
-            break  # the other calls would take as long
-        try:
-            report = check(function, *args, gradient=cast(Intent | None, gradient), **options)
-            if reports and reports[0].inferred and report.gradient != reports[0].gradient:
-                # The intent belongs to the Function. One call may look exact where another shows
-                # that it is not meant to be (a scale of one): the weakest intent goes for all.
-                weakest = max(report.gradient, reports[0].gradient, key=_INTENTS.index)
-                report, fault = _check_task(task, weakest, options)
-                return None if report is None else replace(report, inferred=True), fault
-        except PullbackError as error:
-            fault = _one_line(error)
-            continue
-        reports.append(report)
-    reports = [report for report in reports if len(report)] or reports
-    if not reports or not len(reports[0]):
-        return None, fault or (reports[0].unfinished if reports else "no call could be replayed")
-    return merge_reports(reports), ""
-
-
-def _loaded(load: Callable[[], T]) -> T:
-    """What a task loads; the warnings of the imported packages are not of the check."""
-    with _LOADING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load()
 
 
 def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -> Report | None:
@@ -135,7 +104,7 @@ def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -
     if task.ranks is None or not (asked is None or "distributed" in asked):
         return None
     try:
-        function, calls = _loaded(task.ranks)
+        function, calls = task.ranks()
         how = {name: value for name, value in options.items() if name not in _ELSEWHERE}
         reports = [
             check(function, gradient=cast(Intent | None, gradient), ranks=ranks, **how)
@@ -145,11 +114,6 @@ def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -
         return None
     reports = [one for one in reports if one["distributed"].verdict is not Verdict.SKIPPED]
     return merge_reports(reports) if reports else None
-
-
-def _has_hung(report: Report) -> bool:
-    crashes = (finding for finding in report if finding.verdict is Verdict.CRASHES)
-    return any("no answer within" in finding.detail for finding in crashes)
 
 
 def _one_line(error: PullbackError) -> str:

@@ -58,7 +58,7 @@ def function_task(target: str, inputs: str | None, timeout: float) -> Task:
         )
         return replace(tasks[0], rerun=(target,)) if tasks else nothing
     args = evaluate(inputs)
-    return Task(target, lambda: (function, [args]), (target, "--input", inputs))
+    return Task(target, lambda: (function, [(args, {})]), (target, "--input", inputs))
 
 
 def package_tasks(
@@ -99,7 +99,7 @@ def shipped_tasks() -> list[Task]:
 
 def _case_task(case: Case) -> Task:
     def load() -> Loaded:
-        return case.function, [tuple(case.inputs(torch.Generator().manual_seed(0)))]
+        return case.function, [(case.inputs(torch.Generator().manual_seed(0)), {})]
 
     rerun = ("--only", case.name)
     return Task(case.name, load, rerun, gradient=case.gradient, isolated=False)

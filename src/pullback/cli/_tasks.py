@@ -3,18 +3,18 @@
 What was seen of a program's training is one outcome more.
 """
 
-import inspect
 import os
 import shlex
+import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pullback.conformance import Ranks
+from pullback.conformance import Call, Ranks, bind
 from pullback.errors import PullbackError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._secrets import mask_secrets
-from pullback.internal.torch import function_behind
 from pullback.recording import (
     KINDS,
     ParameterFinding,
@@ -22,15 +22,18 @@ from pullback.recording import (
     Recording,
     Training,
     calls_on_ranks,
+    why_no_call,
 )
 from pullback.report import Finding, Report, Verdict, clean
 
-__all__ = ["TRAINING", "Outcome", "Task", "positional", "tasks_of_recording", "training_outcome"]
+__all__ = ["TRAINING", "Outcome", "Task", "on_rank", "tasks_of_recording", "training_outcome"]
 
+
+T = TypeVar("T")
 
 _ON_RANKS = 2  # calls: each starts processes
 
-Loaded = tuple[Any, list[tuple[Any, ...]]]
+Loaded = tuple[Any, list[Call]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,31 @@ class Task:
     # returns the Function and the calls that all ranks of a program have made at once
     ranks: Callable[[], tuple[Any, list[Ranks]]] | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "load", _alone(self.load))
+        object.__setattr__(self, "ranks", self.ranks and _alone(self.ranks))
+
     def rerun_line(self, options: Sequence[str] = ()) -> str:
         """The command line that checks this Function alone again, with these options."""
         return shlex.join(["pullback", "check", *self.rerun, *options])
+
+
+_LOADING = threading.RLock()
+
+
+def _alone(load: Callable[[], T]) -> Callable[[], T]:
+    """What loads as others do not meanwhile, and without the warnings of the imported packages.
+
+    Filters of warnings are of the whole process; and where threads import the modules of a package
+    that import one another, Python ends some of them with an error.
+    """
+
+    def loaded() -> T:
+        with _LOADING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return load()
+
+    return loaded
 
 
 @dataclass
@@ -80,21 +105,15 @@ def tasks_of_recording(recording: Recording, path: str) -> list[Task]:
 
 
 def _task(item: RecordedFunction, path: str) -> Task:
-    reason = ""
-    if not item.calls:
-        counted = [
-            f"{text} ({count} calls)" if count > 1 else text for text, count in item.reasons.items()
-        ]
-        reason = "; ".join(counted) or "no call of it succeeded"
+    reason = "" if item.calls else why_no_call(item.reasons)
     # A call that the program never differentiates says less than one that it does.
     # Every rank shows the same of what it does by itself.
     one = [k for k, call in enumerate(item.calls) if not call.place or call.place[0] == 0]
     chosen = [k for k in one if item.calls[k].differentiates]
     numbers = tuple(chosen or one)
 
-    def arguments(number: int) -> tuple[Any, ...]:
-        file = os.path.abspath(path) if path else ""
-        return positional(item.name, item.load(), *item.arguments(number, file))
+    def arguments(number: int) -> Call:
+        return item.arguments(number, os.path.abspath(path) if path else "")
 
     def function() -> Any:
         set_defaults(*item.defaults)  # of the program, for all that is checked here
@@ -107,7 +126,9 @@ def _task(item: RecordedFunction, path: str) -> Task:
 
     def ranks() -> tuple[Any, list[Ranks]]:
         return function(), [
-            Ranks(len(calls), lambda rank, calls=calls: arguments(calls[rank]))
+            Ranks(
+                len(calls), lambda rank, calls=calls: on_rank(item.load(), arguments(calls[rank]))
+            )
             for calls in together
         ]
 
@@ -115,29 +136,16 @@ def _task(item: RecordedFunction, path: str) -> Task:
     return Task(item.name, load, words, reason=reason, ranks=ranks if together else None)
 
 
-def positional(
-    name: str, function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Bind keyword arguments to the places that the forward gives them.
+def on_rank(function: Any, call: Call) -> tuple[Any, ...]:
+    """The arguments that a rank is given, all of them by their places.
 
     Raises:
-        PullbackError: they do not fit, or have no place.
+        PullbackError: one has none.
     """
-    if not keywords:
-        return args
-
-    # An operator is a function; it is called as it was written.
-    signature = inspect.signature(getattr(function, "forward", None) or function_behind(function))
-    try:
-        bound = signature.bind(*args, **keywords)
-    except TypeError as error:
-        raise PullbackError(
-            f"The recorded arguments do not fit {name} any more.", given=str(error)
-        ) from error
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise PullbackError(f"{name} takes arguments by keyword only.", given=str(bound.kwargs))
-    return bound.args
+    args, keywords = bind(function, call)
+    if keywords:
+        raise PullbackError("It takes arguments by keyword only.", given=", ".join(keywords))
+    return tuple(args)
 
 
 _SHOWN = 8  # parameters of one kind

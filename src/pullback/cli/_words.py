@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pullback.errors import ArgumentError
+from pullback.internal._files import package_around
 from pullback.internal._syntax import parse
 
 __all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
@@ -79,11 +80,8 @@ def _refuse_file(path: Path, name: str) -> None:
 def _command(path: Path, name: str = "") -> str:
     """The command that checks a file or folder of a package by the name it is imported by."""
     path = path.resolve()
-    parts = [] if path.name == "__init__.py" else [path.stem]
-    folder = path.parent
-    while (folder / "__init__.py").is_file():
-        parts.insert(0, folder.name)
-        folder = folder.parent
+    parts, folder = package_around(path)
+    parts += [] if path.name == "__init__.py" else [path.stem]
     command = f"pullback check {'.'.join(parts)}{':' if name else ''}{name}"
     reached = {Path(entry or os.curdir).resolve() for entry in (os.getcwd(), *sys.path)}
     return command if folder in reached else f"cd {shlex.quote(str(folder))} && {command}"

@@ -5,6 +5,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.conformance")
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._calls import Call, bind, check_calls
 from pullback.conformance._check import check, select_clauses
 from pullback.conformance._clause import Clause
 from pullback.conformance._forked import can_copy
@@ -19,6 +20,7 @@ from pullback.report import Finding, Report, Verdict
 __all__ = [
     "CLAUSES",
     "Arguments",
+    "Call",
     "Clause",
     "ClauseId",
     "Finding",
@@ -27,8 +29,10 @@ __all__ = [
     "Report",
     "Resizing",
     "Verdict",
+    "bind",
     "can_copy",
     "check",
+    "check_calls",
     "device_in_use",
     "global_settings",
     "guarded",

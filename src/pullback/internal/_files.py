@@ -1,4 +1,7 @@
-"""Files that take the answer of long work: tried before it begins, and written whole or not."""
+"""Files that take the answer of long work: tried before it begins, and written whole or not.
+
+And those of code: the package that one lies in.
+"""
 
 import os
 import stat
@@ -7,11 +10,21 @@ from pathlib import Path
 
 from pullback.errors import ArgumentError
 
-__all__ = ["OUR_PAGE", "refuse_other", "refuse_unwritable", "write_whole"]
+__all__ = ["OUR_PAGE", "package_around", "refuse_other", "refuse_unwritable", "write_whole"]
 
 OUR_PAGE = "pullback</title>"
 """What the first characters of a page of findings hold."""
 _HEAD = 400  # bytes
+
+
+def package_around(file: Path) -> tuple[list[str], Path]:
+    """The packages that a file of Python lies in, the outermost first, and the folder around."""
+    names: list[str] = []
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return names, folder
 
 
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:

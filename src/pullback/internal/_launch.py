@@ -72,7 +72,12 @@ def launched(
     """Start a program, which keeps its terminal, its arguments and its exit.
 
     Python starts the recorder in each of its processes through ``sitecustomize``, found by way of
-    PYTHONPATH. The arguments are those of `pullback.recording.record_program`.
+    PYTHONPATH.
+
+    A descriptor may take its standard output. ``inside`` is the name of a module with a
+    ``finish(records, directory)`` which each process of the program runs at its end, for the calls
+    that no recording can hold, or, ``whole``, for all; it may leave answers in the directory, as
+    JSON with the name of the Function: ``Recording.answers``.
 
     Raises:
         ProgramError: the program does not exist, or cannot be started.

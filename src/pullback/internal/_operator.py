@@ -35,7 +35,7 @@ from pullback.internal.torch import (
 
 __all__ = [
     "Rules", "definer", "definition", "is_operator", "operator_name", "registered_rules",
-    "resolve", "signature", "written",
+    "resolve", "signature", "signature_of_call", "written",
 ]  # fmt: skip
 
 
@@ -139,6 +139,22 @@ def signature(op: OpOverload) -> inspect.Signature:
         )
         for a in schema_of(op).arguments
     ])  # fmt: skip
+
+
+def signature_of_call(function: Any) -> inspect.Signature:
+    """What a call of a Function takes, or of an operator: its forward says so, but for ``ctx``.
+
+    Raises:
+        TypeError: it is no function that can be looked at.
+        ValueError: it was made in C, and does not say.
+    """
+    forward = getattr(function, "forward", None)
+    if forward is None:
+        return inspect.signature(function_behind(function))
+    taken = inspect.signature(forward)
+    setup = getattr(function, "setup_context", None)
+    combined = setup is torch.autograd.Function.setup_context
+    return taken.replace(parameters=[*taken.parameters.values()][combined:])
 
 
 def written(op: OpOverload) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from pullback.conformance import can_copy, check, select_clauses
+from pullback.conformance import can_copy, check_calls, select_clauses
 from pullback.errors import PullbackError
 from pullback.internal._files import OUR_PAGE, refuse_other, write_whole
-from pullback.recording import Call, Limits, Recorder, copy_call
+from pullback.recording import Limits, Record, Recorder, copy_call, why_no_call
 from pullback.report import Report, clean, merge_reports, print_problems, print_table, render_page
 from pullback.tensor import Function
 
@@ -117,7 +117,7 @@ class Session(_Face):
         super().__init__(config)
         self._recorder = Recorder(copy_call, limits=Limits(calls=2))
         for base in (torch.autograd.Function, Function):
-            self._recorder.install(base, torch.Tensor)
+            self._recorder.install(base)
         clauses = config.getoption("--pullback-clauses")
         self._clauses = clauses.split(",") if clauses else None
 
@@ -143,22 +143,21 @@ class Session(_Face):
             if record.ignored or only not in name:
                 continue
             if not record.calls:
-                self.missing[name] = "; ".join(record.reasons) or "no call of it succeeded"
+                self.missing[name] = why_no_call(record.reasons)
                 continue
             try:
-                reports = [self._check(record.function, call) for call in record.calls]
+                report = self._check(record)
             except PullbackError as error:
                 self.missing[name] = " ".join(filter(None, (error.what, error.given)))
                 continue
-            self.reports.append(replace(merge_reports(reports), function=name))
+            self.reports.append(replace(report, function=name))
 
-    def _check(self, function: type, call: Call) -> Report:
+    def _check(self, record: Record) -> Report:
         # A copy has the live objects of the tests; where there is none, the check runs here.
         apart = can_copy()
-        return check(
-            function,
-            *call.arguments,
-            kwargs=call.keywords,
+        return check_calls(
+            record.function,
+            [(call.arguments, call.keywords) for call in record.calls],
             clauses=self._clauses,
             isolate="copy" if apart else False,
             timeout=self._config.getoption("--pullback-timeout") if apart else None,

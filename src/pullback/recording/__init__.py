@@ -8,7 +8,7 @@ from pullback.internal._launch import Limits
 from pullback.recording._discover import Discovery, discover
 from pullback.recording._launch import collect, record_program
 from pullback.recording._live import copy_call
-from pullback.recording._recorder import Call, Record, Recorder
+from pullback.recording._recorder import Call, Record, Recorder, why_no_call
 from pullback.recording._recording import (
     RecordedCall,
     RecordedFunction,
@@ -49,5 +49,6 @@ __all__ = [
     "record_program",
     "source_of",
     "watch_training",
+    "why_no_call",
 ]
 __dir__ = __all__.copy  # completion offers these names, and no module inside

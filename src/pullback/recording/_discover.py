@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import ArgumentError
-from pullback.internal._processes import supervise, tail
+from pullback.internal._processes import describe_end, supervise
 from pullback.internal._work_time import WorkTime
 from pullback.internal._workers import start_worker
 from pullback.recording._recording import Recording
@@ -129,7 +129,5 @@ def _run_explorer(folder: Path, request: dict[str, Any], timeout: float) -> str:
         return f"gave no answer within {limit:g} s" if work.seconds - since > limit else ""
 
     status, reason = supervise(child, give_up)
-    if reason or status == 0:
-        return reason
-    last = tail(child.log)
-    return f"ended the process with status {status}{f': {last}' if last else ''}"
+    said = describe_end(status, child.log)
+    return reason or (said and f"ended: {said}")

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib
-import inspect
 import itertools
 import json
 import os
@@ -17,7 +16,12 @@ from typing import Any
 
 import torch
 
-from pullback.internal._operator import is_operator, registered_rules, resolve
+from pullback.internal._operator import (
+    is_operator,
+    registered_rules,
+    resolve,
+    signature_of_call,
+)
 from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
 from pullback.recording._call_sites import call_sites, sources
@@ -123,7 +127,7 @@ def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -
     if "<locals>" in locator.qualname:
         return {"it is defined inside a function and cannot be imported": 1}
     try:
-        parameters = _parameters(function)
+        parameters = [*signature_of_call(function).parameters.values()]
     except (TypeError, ValueError) as error:
         return {f"the arguments of its forward cannot be seen: {error}": 1}
     kept, last = 0, "no inputs were thought of"
@@ -146,14 +150,6 @@ def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -
     shown = ", ".join(parameter.name for parameter in parameters)
     said = f"no inputs found for ({shown}); the last trial said {last}"
     return {} if kept else {said: 1}
-
-
-def _parameters(function: Any) -> list[inspect.Parameter]:
-    if is_operator(function):
-        return list(inspect.signature(function_behind(function)).parameters.values())
-    signature = list(inspect.signature(function.forward).parameters.values())
-    combined = function.setup_context is torch.autograd.Function.setup_context
-    return signature[1:] if combined else signature
 
 
 def _fault(function: Any, args: tuple[Any, ...]) -> str:

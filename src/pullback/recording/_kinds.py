@@ -23,25 +23,25 @@ _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
 _UNKNOWN = "?"
 
 
-def pattern_of(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> str:
+def pattern_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """A digit for each tensor of a call, 1 where it requires a gradient.
 
     Example:
-        >>> pattern_of((torch.ones(2), [torch.ones(2, requires_grad=True)]), {}, torch.Tensor)
+        >>> pattern_of((torch.ones(2), [torch.ones(2, requires_grad=True)]), {})
         '01'
     """
     try:
-        return "".join(_flags(args, tensor)) + "".join(_flags(kwargs.values(), tensor))
+        return "".join(_flags(args)) + "".join(_flags(kwargs.values()))
     except Exception:  # of the program's own types too
         return _UNKNOWN
 
 
-def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The shapes, dtypes and kinds of the arguments; what chooses a branch counts by its value."""
     try:
-        items = [_kind(item, tensor) for item in args]
+        items = [_kind(item) for item in args]
         if kwargs:
-            items.extend((name, _kind(item, tensor)) for name, item in kwargs.items())
+            items.extend((name, _kind(item)) for name, item in kwargs.items())
         found = tuple(items)
         hash(found)  # a size that a tracer leaves open has none
         return found
@@ -49,37 +49,37 @@ def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) ->
         return _UNKNOWN
 
 
-def _flags(values: Iterable[Any], tensor: type) -> list[str]:
+def _flags(values: Iterable[Any]) -> list[str]:
     found: list[str] = []
     for value in values:
-        if isinstance(value, tensor):
-            found.append("1" if value.requires_grad else "0")  # type: ignore[attr-defined]
+        if isinstance(value, torch.Tensor):
+            found.append("1" if value.requires_grad else "0")
         elif type(value) is list or type(value) is tuple:
-            found += _flags(value, tensor)
+            found += _flags(value)
     return found
 
 
-def _kind(value: Any, tensor: type) -> Any:
-    if isinstance(value, tensor):
-        return value.shape, value.dtype, value.requires_grad  # type: ignore[attr-defined]
+def _kind(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.requires_grad
     kind = type(value)
     if kind in _BY_VALUE:
         return kind, value
     if isinstance(value, (list, tuple)):
-        return kind, tuple([_kind(item, tensor) for item in value])
-    return _rarer_kind(value, kind, tensor)
+        return kind, tuple([_kind(item) for item in value])
+    return _rarer_kind(value, kind)
 
 
-def _rarer_kind(value: Any, kind: type, tensor: type) -> Any:
+def _rarer_kind(value: Any, kind: type) -> Any:
     if isinstance(value, enum.Enum):
         return kind, value.name
     if isinstance(value, _BY_NAME):
         return kind, value.__module__, value.__qualname__
     if kind is dict:
-        return kind, tuple([(_kind(k, tensor), _kind(v, tensor)) for k, v in value.items()])
+        return kind, tuple([(_kind(k), _kind(v)) for k, v in value.items()])
     fields = getattr(kind, "__dataclass_fields__", None)
     if fields:
-        return kind, tuple([_kind(getattr(value, name, None), tensor) for name in fields])
+        return kind, tuple([_kind(getattr(value, name, None)) for name in fields])
     return kind
 
 

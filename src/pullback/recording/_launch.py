@@ -25,9 +25,6 @@ def record_program(
     *,
     eager: bool = False,
     environment: Mapping[str, str] | None = None,
-    stdout: int | None = None,
-    inside: str = "",
-    whole: bool = False,
 ) -> tuple[Recording, ProgramError | None]:
     """Run ``command`` as it is and return what it applied.
 
@@ -38,11 +35,6 @@ def record_program(
         limits: how much to keep.
         eager: ask torch not to compile, so that Functions inside ``torch.compile`` are seen.
         environment: in place of ``os.environ``.
-        stdout: the descriptor for the program's standard output; that of this process if ``None``.
-        inside: the name of a module with a ``finish(records, directory)`` which each process of the
-            program runs at its end, for the calls that no recording can hold; it may leave answers
-            in the directory, as JSON with the name of the Function: ``Recording.answers``.
-        whole: for all calls; the recording then holds none.
 
     Returns:
         The recording, and the failure of the program if it ended with another status than 0.
@@ -57,10 +49,7 @@ def record_program(
         >>> len(recording), failure.what
         (0, 'The program exited with status 3.')
     """
-    with launched(
-        command, limits or Limits(), eager=eager, environment=environment, stdout=stdout,
-        inside=inside, whole=whole,
-    ) as program:  # fmt: skip
+    with launched(command, limits or Limits(), eager=eager, environment=environment) as program:
         return collect(program)
 
 

@@ -13,7 +13,6 @@ pattern are kept, and counted, and at the end `choose` takes some of each, the c
 
 import contextlib
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +22,9 @@ from typing import Any
 from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, watch_apply
 from pullback.recording._kinds import HELPERS, pattern_of, signature_of
-from pullback.recording.locator._locator import Locator
+from pullback.recording.locator._locator import Locator, absolute
 
-__all__ = ["Call", "Record", "Recorder", "choose"]
+__all__ = ["Call", "Record", "Recorder", "choose", "why_no_call"]
 
 # Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
@@ -88,6 +87,8 @@ class Recorder:
         changed: is told when a Function or a reason is new.
         live: copies, likewise, what ``copy`` refuses, or of a Function that has no name to be found
             by: for a check in this process. The record itself keeps it.
+        guarded: makes of an action one that raises nothing, whatever the program has made of what
+            it needs.
 
     Attributes:
         records: what was seen of each Function.
@@ -101,6 +102,8 @@ class Recorder:
         limits: Limits | None = None,
         changed: Callable[[], None] = lambda: None,
         live: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None] | None = None,
+        *,
+        guarded: Callable[[Any], Any] = lambda action: action,
     ) -> None:
         self.limits = limits or Limits()
         self.tally: Any = [0] * _SLOTS
@@ -111,17 +114,18 @@ class Recorder:
         self._copy = copy
         self._keep = keep
         self._live = live
+        self._guarded = guarded
         self._lock = threading.RLock()
         self._watches: list[Callable[[], None]] = []
 
-    def install(self, base: Any, tensor: type) -> None:
+    def install(self, base: Any) -> None:
         """Watch the calls of ``base.apply``.
 
         Arguments:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
-            tensor: the class of tensors.
         """
-        records, see = self.records, self._see
+        records = self.records
+        see, commit = map(self._guarded, (self._see, self._commit))
 
         def watch(
             call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -131,22 +135,22 @@ class Recorder:
                 self.tally[record.slot] += 1
                 if record.ignored:
                     return call(cls, *args, **kwargs)
-                pattern = record.patterns.get(pattern_of(args, kwargs, tensor))
+                pattern = record.patterns.get(pattern_of(args, kwargs))
                 if pattern is not None:
                     self.tally[pattern.slot] += 1
                     if record.full or pattern.kept >= pattern.most:
                         return call(cls, *args, **kwargs)
-                    signature = signature_of(args, kwargs, tensor)
+                    signature = signature_of(args, kwargs)
                     if signature in record.signatures:
                         return call(cls, *args, **kwargs)
-            pending = see(cls, args, kwargs, tensor)
+            pending = see(cls, args, kwargs)
             output = call(cls, *args, **kwargs)
             if pending is not None:
-                self._commit(*pending)
+                commit(*pending)
             return output
 
         never_compile(watch, callees=True)
-        for helper in (*HELPERS, Recorder._see, Recorder._commit):
+        for helper in (*HELPERS, Recorder._see, Recorder._commit, see, commit):
             never_compile(helper)
         self._watches.append(watch_apply(base, watch))
 
@@ -162,20 +166,20 @@ class Recorder:
             self._watches.pop()()
 
     def _see(
-        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Record, str, Call | None, Call | None] | None:
         with self._lock:
             operator = operator_of(cls)
             record = self.records.get(cls) or self._meet(cls, operator)
             if record.full:
                 return None
-            name = pattern_of(args, kwargs, tensor)
+            name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
             if pattern is None or pattern.kept >= pattern.most:
                 return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
-            signature = signature_of(args, kwargs, tensor)
+            signature = signature_of(args, kwargs)
             if signature in record.signatures:
                 return None
             record.signatures.add(signature)
@@ -194,8 +198,7 @@ class Recorder:
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
-        # What was typed at a prompt, or read from standard input, has a name and no home.
-        named = bool(locator.home) and locator.names(cls if operator is None else operator)
+        named = locator.names(cls if operator is None else operator)
         record = Record(cls, locator, _script(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
@@ -254,6 +257,17 @@ class Recorder:
         self._changed()
 
 
+def why_no_call(reasons: Mapping[str, int]) -> str:
+    """Why there is no call of a Function to check it with, in one line.
+
+    Example:
+        >>> why_no_call({"it is too large": 2}), why_no_call({})
+        ('it is too large (2 calls)', 'no call of it with tensors that hold data succeeded')
+    """
+    counted = [f"{text} ({count} calls)" if count > 1 else text for text, count in reasons.items()]
+    return "; ".join(counted) or "no call of it with tensors that hold data succeeded"
+
+
 def _why_lost(locator: Locator) -> str:
     outer, inner, _ = locator.qualname.partition(".<locals>")
     where = f"it is defined inside {outer}: " if inner else ""
@@ -291,4 +305,4 @@ def _script() -> str:
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None) or ""
     own = getattr(main, "__spec__", None) is None and file.endswith(".py")
-    return os.path.abspath(file) if own else ""
+    return absolute(file) if own else ""

@@ -33,7 +33,7 @@ from pullback.internal.torch import disable_current_modes, temporarily_clear_int
 from pullback.recording._live import copy_call, place_of
 from pullback.recording._recorder import Call, Record, Recorder
 from pullback.recording.codec._encode import Encoder, Traced
-from pullback.recording.locator._locator import Locator
+from pullback.recording.locator._locator import Locator, absolute
 from pullback.recording.training._watch import Training, TrainingWatch
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 _BYTES = 8
+_START = os.urandom(4).hex()  # `os.execv` starts another program in the process of the last
 _OWN_BASE = "pullback.tensor._function"  # replaces `apply`, and enters torch below it
 
 
@@ -56,10 +57,10 @@ def record_this_process(
     spool = Spool(directory)
     bounds = Limits(*map(int, limits.split(",")))
     if whole:
-        recorder = Recorder(copy_call, limits=bounds, changed=spool.describe)
+        recorder = Recorder(copy_call, limits=bounds, changed=spool.describe, guarded=guarded)
     else:
         live = copy_call if inside else None
-        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe, live)
+        recorder = Recorder(spool.copy, spool.keep, bounds, spool.describe, live, guarded=guarded)
     if inside:
         # The compiler needs them: once Python has begun to end, they cannot be imported.
         for name in ("concurrent.futures.process", "concurrent.futures.thread"):
@@ -70,12 +71,8 @@ def record_this_process(
         atexit.register(_finish, recorder, inside, directory, whole=whole)
     spool.recorder = recorder
     spool.renew()
-
-    def install(part: Any) -> None:
-        recorder.install(part.Function, torch.Tensor)
-
-    install(torch.autograd)
-    WhenImported(_OWN_BASE, guarded(install))
+    recorder.install(torch.autograd.Function)
+    WhenImported(_OWN_BASE, guarded(lambda own: recorder.install(own.Function)))
     watch_this_process(directory)
 
 
@@ -127,7 +124,7 @@ class Spool:
         if not os.path.isdir(self._directory):  # the program has ended, its child has not
             self.recorder.tally = [0] * slots
             return
-        path = os.path.join(self._directory, f"tally-{os.getpid()}")
+        path = os.path.join(self._directory, f"tally-{_process()}")
         with open(path, "w+b") as file:
             file.write(bytes(slots * _BYTES))  # a hole ends the program where the disk is full
             file.flush()
@@ -158,7 +155,7 @@ class Spool:
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
         with _plain_torch(), self._telling():
             torch.save(described(record.locator, [data], record.script), written)
-            name = f"call-{os.getpid()}-{self._number:04d}.pt"
+            name = f"call-{_process()}-{self._number:04d}.pt"
             _write_whole(os.path.join(self._directory, name), written.getbuffer())
 
     @contextlib.contextmanager
@@ -195,15 +192,20 @@ def described(
     locator: Locator, calls: Iterable[dict[str, Any]] = (), script: str = "", **more: Any
 ) -> dict[str, Any]:
     """What is said of a Function, in the form that it has in a recording."""
-    paths = [os.path.abspath(entry) for entry in sys.path]
+    paths = [absolute(entry) for entry in sys.path]
     data = {"locator": locator.to_data(), "paths": paths, "script": script, "applied": 0,
             "defaults": read_defaults()}  # fmt: skip
     return {**data, "calls": list(calls), "reasons": {}, **more}
 
 
+def _process() -> str:
+    """The name of this process in those of its files."""
+    return f"{os.getpid()}-{_START}"
+
+
 def _write_data(directory: str, kind: str, data: Any) -> None:
     """Write what this process says of a kind."""
-    path = os.path.join(directory, f"{kind}-{os.getpid()}.json")
+    path = os.path.join(directory, f"{kind}-{_process()}.json")
     _write_whole(path, json.dumps(data).encode())
 
 

@@ -17,6 +17,7 @@ __all__ = ["Report", "merge_reports", "read_reports", "render_json"]
 
 
 _WORST_FIRST = list(SIGNS)
+_WEAKEST_LAST = ("", "exact", "surrogate", "nonlinear")
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,11 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
     Returns:
         A report whose finding for each clause is the most serious one, naming its call; of several
-        the first that shows numbers.
+        the first that shows numbers. Where intents were inferred, and differ, those count that
+        show the weakest: it is the Function's, and the others were judged by one that is not.
     """
+    weakest = max((report.gradient for report in reports), key=_WEAKEST_LAST.index)
+    reports = [report for report in reports if not report.inferred or report.gradient == weakest]
     first = reports[0]
     if len(reports) == 1:
         return first

@@ -13,6 +13,7 @@ from tests.copies import run_python
 from pullback import complete
 from pullback.errors import ArgumentError
 from pullback.recording import Locator, find, load_script
+from pullback.recording.locator import definition, only_defines
 
 
 class Cube(torch.autograd.Function):
@@ -102,6 +103,30 @@ def test_a_script_is_named_by_its_file_in_every_process(tmp_path) -> None:
     assert find(Locator.of(loaded)) is loaded
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "class F: pass",
+        "for _ in [1]:\n    class F: pass",
+        "F, G = type('F', (), {}), 1",
+        "if __name__ == '__main__':\n    class F: pass",  # which nobody takes out of a script
+        "globals()['F'] = type('F', (), {})",
+        "def make():\n    global F\n    class F: pass\nmake()",
+        "import sys, types\nmade = sys.modules['made'] = types.ModuleType('made')\n"
+        "exec('class F: pass', vars(made))\nF = made.F",
+    ],
+)
+def test_a_name_leads_to_what_another_process_finds_there(made, tmp_path) -> None:
+    script = tmp_path / "train.py"
+    asks = "from pullback.recording import Locator\nprint(Locator.of(F).names(F))\n"
+    script.write_text(f"{made}\n{asks}")
+    assert run_python(str(script)).stdout.strip() == str(made.startswith(("class", "for", "F,")))
+
+
+def test_a_script_in_an_archive_defines_nothing_that_is_found(tmp_path) -> None:
+    assert definition(str(tmp_path / "program.pyz" / "__main__.py"), "F") is None
+
+
 def test_what_is_taken_out_of_a_script_one_by_one_is_of_one_module(tmp_path) -> None:
     """A Function that asks whether an argument is of a class of the script must be answered yes."""
     path = tmp_path / "train.py"
@@ -115,6 +140,17 @@ def test_what_is_taken_out_of_a_script_one_by_one_is_of_one_module(tmp_path) -> 
     later = load_script(str(path), "Later")
     assert type(later.Later.made) is find(Locator.at(str(path), "Config"))
     assert later.F is function
+
+
+def test_the_main_file_of_a_package_imports_from_it(tmp_path) -> None:
+    folder = tmp_path / "package_with_main"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "factor.py").write_text("TWO = 2\n")
+    main = folder / "__main__.py"  # run by `python -m package_with_main`
+    main.write_text("from .factor import TWO\nclass F:\n    factor = TWO\nprint('trained')\n")
+    assert load_script(str(main), "F").F.factor == 2
+    assert not only_defines(str(main))
 
 
 def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:

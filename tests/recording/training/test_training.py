@@ -20,6 +20,7 @@ from pullback.recording import (
     watch_training,
 )
 from pullback.recording._spool import watch_this_process
+from pullback.recording.training import _flow
 from pullback.report._terminal import make_console
 
 
@@ -137,6 +138,19 @@ def test_nothing_of_the_watch_stays() -> None:
         sound.PROGRAMS["plain"]()
         assert torch._C._len_torch_function_stack() == 0  # after its first steps
     assert [len(hooks) for hooks in kept] == before
+
+
+def test_a_program_that_trains_nothing_and_calls_no_module_is_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(_flow, "_PATIENCE", 3)
+    monkeypatch.setattr(_flow, "_ALONE", 3)
+    with watch_training() as found:
+        for _ in range(9):
+            torch.ones(2) * 2
+        assert not found._flow.entered
+        assert torch._dynamo.eval_frame._stance.stance == "default"
+        dead.PROGRAMS["detach"][0]()
+    assert [item.name for item in found] == ["Net.first.weight"]
+    assert torch._C._len_torch_function_stack() == 0
 
 
 def test_a_fault_of_the_watch_is_said_and_disturbs_nobody() -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
@@ -48,16 +49,16 @@ def _tell(name: str, text: str = "") -> None:
     try:
         with open(os.path.join(_DIRECTORY, name), "w", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
+    except Exception as error:  # the program may have made something else of what this needs
         sys.stderr.write(f"pullback: this process is not recorded: {error!r}\n")
 
 
-def _guarded(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _guarded(action: Callable[..., Any]) -> Callable[..., Any]:
     """An action that raises nothing into the program, which runs, recorded or not."""
 
-    def act(module: ModuleType) -> None:
+    def act(*arguments: Any) -> Any:
         try:
-            action(module)
+            return action(*arguments)
         except Exception as error:
             if isinstance(error, OSError):
                 _tell(f"unwritten-{os.getpid()}-{error.errno or errno.EIO}")

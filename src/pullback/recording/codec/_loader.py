@@ -41,6 +41,7 @@ __all__ = ["Loader", "StrictLoader"]
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 _MODULES = ("torch", "torch.nn", "torch.nn.functional", "math", "numpy")
+_WHERE = "What makes it while it runs is checked where it runs: pullback check -- python ..."
 _MEND = "Trust the recording (--trust) only if you know who made it, and how."
 
 
@@ -115,16 +116,22 @@ class StrictLoader(Loader):
         if home in self._scripts:
             self._named[locator.module] = home
         if not file:
-            raise _refused(f"{locator.name} is in a module that cannot be imported here.", locator)
+            script = shlex.quote(locator.file)
+            raise _refused(
+                f"{locator.name} is in a module that cannot be imported here.",
+                f"It was defined in {script}; if that is yours, name it: --script {script}"
+                if locator.file.endswith(".py")
+                else None,
+            )
         operator = definition(file, locator.qualname)
         if not derives_from_function(file, locator.qualname, locator.module) and not (
             isinstance(operator, ast.FunctionDef) and _is_operator(operator)
         ):
-            raise _refused(f"{locator.name} is not defined as a Function in {file}.", locator)
+            raise _refused(f"{locator.name} is not defined as a Function in {file}.", _WHERE)
         first = locator.qualname.partition(".")[0]
         found = _static(load_module(home, wanted=first), locator.qualname)
         if not _is_function(found):
-            raise _refused(f"{locator.name} is neither a Function nor a custom operator.", locator)
+            raise _refused(f"{locator.name} is neither a Function nor a custom operator.", _WHERE)
         return complete(found) if locator.completed else found
 
     def named(self, home: str, qualname: str, *, is_class: bool = False) -> Any:
@@ -197,13 +204,10 @@ class StrictLoader(Loader):
         return file in self._scripts or (file, True) == self._resolve(function.__module__ or "")[1:]
 
 
-def _refused(what: str, locator: Locator | None = None) -> RecordingError:
-    file = locator.file if locator is not None else ""
+def _refused(what: str, given: str | None = None) -> RecordingError:
     return RecordingError(
         what,
-        given=f"It was defined in {file}; if that is yours, name it: --script {shlex.quote(file)}"
-        if file.endswith(".py")
-        else None,
+        given=given,
         expected="a Function of an installed module or of a script that you name; plain data, "
         "tensors, and functions of tensors or of your own files",
         mend=_MEND,

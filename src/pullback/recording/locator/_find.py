@@ -22,8 +22,10 @@ from typing import Any, cast
 import torch
 
 from pullback.errors import ArgumentError
+from pullback.internal._files import package_around
 from pullback.internal._syntax import parse
 from pullback.recording.locator._locator import SHIM_PREFIX, Locator
+from pullback.recording.locator._source import is_main_guard
 from pullback.tensor import complete
 
 __all__ = [
@@ -136,13 +138,16 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         source = Path(file).read_bytes()
     # An edited script is another module; all that is taken out of one is of one module.
     name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
-    if os.path.dirname(file) not in sys.path:
-        sys.path.append(os.path.dirname(file))  # as Python does for a script
+    packages, folder = package_around(Path(file))
+    for place in (os.path.dirname(file), str(folder)):  # as Python does for a script, and with -m
+        if place not in sys.path:
+            sys.path.append(place)
     if name not in sys.modules:
         with _readable(file):
             _left[name] = parse(source, file).body
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__file__ = file  # where `inspect` finds the source
+        sys.modules[name].__package__ = ".".join(packages)  # from which it imports relatively
     try:
         needed = _needed(_left[name], wanted)
         code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
@@ -189,9 +194,11 @@ def only_defines(file: str) -> bool:
 def _is_quiet(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         return not any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    if isinstance(statement, ast.ImportFrom) and statement.level:
+        return False  # it runs as a part of its package alone
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return not statement.decorator_list  # one may register it, which goes once
-    return isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_main_guard(statement)
+    return isinstance(statement, (ast.Import, ast.ImportFrom)) or is_main_guard(statement)
 
 
 _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed yet
@@ -199,7 +206,7 @@ _left: dict[str, list[ast.stmt]] = {}  # of each script, what nobody has needed 
 
 def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
     """Return the top-level statements that bind ``wanted`` and, in turn, what they use."""
-    left = [(item, _bound(item)) for item in body if not _is_main_guard(item)]
+    left = [(item, _bound(item)) for item in body if not is_main_guard(item)]
     names = {wanted}
     if wanted is None:
         definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -210,12 +217,6 @@ def _needed(body: list[ast.stmt], wanted: str | None) -> list[ast.stmt]:
         names |= {name for item in found for name in global_names(item)}
         left = [(item, bound) for item, bound in left if item not in chosen]
     return [item for item in body if item in chosen]
-
-
-def _is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
-    )
 
 
 def _always(statement: ast.stmt) -> bool:

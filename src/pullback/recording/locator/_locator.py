@@ -1,7 +1,6 @@
 """`Locator`: the one name of a Function or callable, by which another process finds it.
 
-This file imports neither torch nor pullback: it is also loaded by path into programs that are
-recorded, before they import anything.
+This file imports no torch: a copy of it is imported into programs that are recorded.
 """
 
 import dataclasses
@@ -11,7 +10,9 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["SHIM_PREFIX", "Locator"]
+from pullback.recording.locator._source import definition
+
+__all__ = ["SHIM_PREFIX", "Locator", "absolute"]
 
 # Modules that stand for a script whose definitions were taken out of it without running it.
 SHIM_PREFIX = "_pullback_shim_"
@@ -63,7 +64,7 @@ class Locator:
             module = "__main__"
         if module == "__main__" and spec is not None and not spec.name.endswith("__main__"):
             module = spec.name  # run with `python -m`
-        return cls(module, qualname, os.path.abspath(file) if file else "", completed)
+        return cls(module, qualname, absolute(file) if file else "", completed)
 
     @classmethod
     def at(cls, home: str, qualname: str = "") -> "Locator":
@@ -73,10 +74,19 @@ class Locator:
         return cls(home, qualname)
 
     def names(self, target: Any) -> bool:
-        """Whether ``target`` stands at the top level of its module, under this very name."""
+        """Whether another process finds ``target`` under this very name.
+
+        It stands at the top level of its module; and that is one that Python finds, or a script
+        whose source has a statement that makes it.
+        """
         module, qualname, found = _place(target)
         other = type(self).in_module(module, qualname)
-        return found and (self.home, self.qualname) == (other.home, other.qualname)
+        if not found or (self.home, self.qualname) != (other.home, other.qualname):
+            return False
+        if self.script:
+            return definition(self.file, qualname.partition(".")[0]) is not None
+        top = sys.modules.get(self.module.partition(".")[0])
+        return bool(self.file) or getattr(top, "__spec__", None) is not None
 
     @classmethod
     def parse(cls, text: str) -> "Locator":
@@ -129,6 +139,14 @@ class Locator:
     def script(self) -> str:
         """The script that defines it, or an empty text where that is a module or a prompt."""
         return self.file if self.module == "__main__" else ""
+
+
+def absolute(path: str) -> str:
+    """A path from the root; as it is where it begins in a working folder that is gone."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return path
 
 
 def _place(target: Any) -> tuple[str, str, bool]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pullback.internal._syntax import parse
 
-__all__ = ["definition", "derives_from_function", "source_of"]
+__all__ = ["definition", "derives_from_function", "is_main_guard", "source_of"]
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
 
@@ -136,16 +136,27 @@ def _parsed(file: str, modified: float) -> ast.Module:
         return parse(source.read(), file)
 
 
+def is_main_guard(statement: ast.AST) -> bool:
+    """Whether a statement asks whether its file is the program."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
 def _definitions(node: ast.AST) -> Iterator[Definition]:
-    """What a module or class defines, under ``if``, ``try`` and ``with`` too."""
+    """What a module or class defines, under ``if``, ``try`` and ``with`` too.
+
+    What a program defines for itself alone is not taken out of its file: see `load_script`.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Definition):
             yield child
-        elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler)) and not is_main_guard(child):
             yield from _definitions(child)
 
 
 def _names(found: Definition) -> list[str]:
     if isinstance(found, ast.Assign):
-        return [target.id for target in found.targets if isinstance(target, ast.Name)]
+        parts = [part for target in found.targets for part in ast.walk(target)]
+        return [part.id for part in parts if isinstance(part, ast.Name)]
     return [found.name]

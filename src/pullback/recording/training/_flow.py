@@ -39,6 +39,7 @@ from pullback.internal.torch import (
 __all__ = ["Cut", "Flow", "largest"]
 
 _PATIENCE = 50_000  # functions: the program does not train, or an optimiser is used no more
+_ALONE = 1_000  # functions more, in which no module was called: no hook will take it off the stack
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 _REENTRANT = CheckpointFunction.forward.__code__
@@ -93,15 +94,16 @@ class Flow(FunctionMode):
         """Follow what this thread runs from now on; what is compiled runs eagerly meanwhile."""
         self._patience = _PATIENCE
         if not self.entered and not self.fault:
+            leave_function_mode(self)  # where it was left by its own handler
             self.entered = threading.get_ident()
             self.__enter__()
-            self._entered.callback(leave_function_mode, self)
             self._entered.enter_context(register_module_forward_pre_hook(self._before_forward))
 
     def leave(self) -> None:
         """Look at nothing any more, whatever other modes were entered since."""
-        if self.entered == threading.get_ident():
+        if self.entered in (0, threading.get_ident()):
             self.entered = 0
+            leave_function_mode(self)
             self._entered.close()
             self._eager = False
 
@@ -137,10 +139,12 @@ class Flow(FunctionMode):
         kwargs = kwargs or {}
         if self.paused:  # no closure of an optimiser has begun, before which this is enabled again
             self.paused = not (args[0] if func is set_grad_mode else torch.is_grad_enabled())
-        if self.paused or self.fault:
+        if self.paused or self.fault or not self.entered:
             return func(*args, **kwargs)
         self._run_eagerly()
         self._patience -= 1
+        if self._patience < -_ALONE:
+            self.leave()  # torch puts the mode back on its stack, where it now costs little
         name = _name(func)
         # Before, since it may take the history of what it is given.
         before = self._guard(self._before, name, args, kwargs)
