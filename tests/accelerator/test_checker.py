@@ -146,11 +146,16 @@ ISOLATED = """
 from tests.accelerator import functions
 from tests.specimens.clauses.first_call import MaskOfFirst, ScaleByShape
 
+from pullback.recording._recording import _name_tensor
+from pullback.recording.codec import EXPRESSION
+
 x = torch.randn(5, 3, device="second", requires_grad=True)
 report = pullback.check(functions.LosesIt, x, clauses=["layout", "linear"], isolate=True)
 found = verdicts(report)
 assert found["layout"][0] == "CRASHES" and "device-side" in found["layout"][1], found
 assert found["linear"][0] == "HOLDS", found
+_name_tensor(x, [torch.ones(5, 3), x.detach().cpu()], "recorded")  # which lies on the CPU
+assert getattr(x, EXPRESSION) == "recorded[1]"
 for function in (MaskOfFirst, ScaleByShape):
     report = pullback.check(function, x, clauses="first-call", isolate=True)
     assert report["first-call"].verdict.is_bad, report

@@ -87,6 +87,8 @@ def test_a_motion_goes_elsewhere() -> None:
         motion.to(torch.float32, torch.float64)  # pyrefly: ignore
     with pytest.raises(ArgumentError, match="no such device"):
         motion.to("nowhere")
+    with pytest.raises(ArgumentError, match="no such device"):
+        motion.to("cuda:99")
 
 
 CLOCK = 1.7e9  # seconds since 1970: float32 tells apart what is two minutes apart
