@@ -132,10 +132,12 @@ pytest_collect_file = (_pages + _docstrings).pytest()
 
 @pytest.fixture(autouse=True)
 def the_default_dtype_that_was() -> Iterator[None]:
-    """What a checked Function sets, where it is checked in this process, is no other test's."""
+    """A test that leaves another default dtype fails, and no later test of its process does."""
     before = torch.get_default_dtype()
     yield
+    left = torch.get_default_dtype()
     torch.set_default_dtype(before)
+    assert left == before, f"the default dtype was {before}, and the test left {left}"
 
 
 @pytest.fixture(autouse=torch.__version__ < "2.9")

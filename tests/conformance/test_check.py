@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.scripts import printed_by
 from tests.specimens._specimen import normal
 from tests.specimens.estimators import RoundTimesWeight
 from tests.specimens.right.edges import ReverseGradient, StraightThrough
@@ -394,13 +395,12 @@ def test_what_takes_backward_alone_with_the_weights_of_a_module_is_checked(right
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch, capsys):
+def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch):
     monkeypatch.setattr(Replayed, "factor", 1.5)
     report = check(Replayed, torch.tanh, torch.randn(3, requires_grad=True), clauses="derivative")
     script = report["derivative"].repro
     assert "torch.autograd.backward(" in script
-    exec(compile(script, "repro.py", "exec"), {})
-    assert "finite differences" in capsys.readouterr().out
+    assert "finite differences" in printed_by(script)
 
 
 class Buckets:
