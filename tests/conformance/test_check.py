@@ -25,6 +25,8 @@ from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractErro
 from pullback.internal import _workers
 from pullback.internal.torch import answering
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 # The clauses of the contract in its order. It has none for how an operator of torch.library is
 # registered, which is no promise of a Function: `registration` stands beside the other machinery.
 CONTRACT = """derivative linear double once forward forward-over-forward transforms vmap saved leak
