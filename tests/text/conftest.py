@@ -11,7 +11,7 @@ MEMORY = Path("/dev/shm")  # where the system has it
 
 @pytest.fixture(autouse=True)
 def no_certificates(monkeypatch):
-    """No server here has one: to read all that the machine has takes a client longer than a test."""
+    """No server here has one: to read all of the machine takes a client longer than a test."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(Path(__file__).parent))
 
