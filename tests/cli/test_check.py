@@ -121,6 +121,7 @@ def test_the_intent_is_handed_on(module, capsys) -> None:
     assert "inferred" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
     assert main(["check", f"{module}:Wrong", *QUICK]) == 3  # what is guessed accuses nobody
     out = capsys.readouterr().out
@@ -130,6 +131,7 @@ def test_inputs_are_found_when_none_are_given(module, capsys) -> None:
     assert f"pullback check {module}:Wrong --clauses derivative,linear --gradient exact" in out
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_a_package_is_checked_whole(module, capsys) -> None:
     # Isolated: the module also holds Functions that hang and that end the process.
     words = ["check", module, "--clauses", "linear,derivative", "--timeout", "1"]
@@ -138,6 +140,7 @@ def test_a_package_is_checked_whole(module, capsys) -> None:
     assert out.index(":Wrong") < out.index(":Good")
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_several_targets(module, capsys) -> None:
     assert main(["check", f"{module}:Good", f"{module}:Wrong", *QUICK]) == 3
     assert "2 Functions checked, 1 doubtful, with guessed inputs" in capsys.readouterr().out
@@ -179,6 +182,7 @@ def test_json_on_stdout_is_alone_there(module, capsys) -> None:
     assert "derivative broken" in captured.err
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_html_and_junit(module, folder, capsys) -> None:
     words = ["check", f"{module}:Wrong", f"{module}:Good", *QUICK]
     assert main([*words, "--html", "report.html", "--junit", "junit.xml"]) == 3
@@ -292,6 +296,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("no_edits", "copied_programs")
 def test_the_script_of_a_finding_needs_torch_and_the_recording_alone(folder, capfd) -> None:
     """And has the numbers of the finding, though they are too many to be written down."""
     Path("train.py").write_text(OF_TORCH_ALONE)
@@ -358,6 +363,7 @@ def test_record_and_check_in_two_steps(module, folder, capfd) -> None:
     assert "derivative broken" in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_a_function_of_a_script_is_checked_without_running_it(module, folder, capfd) -> None:
     Path("train.py").write_text(PROGRAM.format(module=module).replace("change(x)", "x * x"))
     words = ["check", "train.py:Mine", *QUICK]

@@ -11,6 +11,8 @@ from pullback.cli._main import main
 from pullback.cli._tasks import Task
 from pullback.conformance import check
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 CLAUSES = ("derivative",)
 
 

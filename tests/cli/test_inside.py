@@ -134,6 +134,7 @@ def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
     assert "type __main__.Held has no plain form" in lost["reason"]
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", ["x = 1", "def f():", "if __name__ == '__main__':"])
 def test_what_no_name_leads_to_is_checked_where_it_ran(shape, tmp_path, capfd) -> None:

@@ -12,6 +12,8 @@ from pullback.conformance import check
 from pullback.errors import ArgumentError
 from pullback.report import Baseline
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 FUNCTIONS = """
 import torch
 

@@ -185,6 +185,7 @@ def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["record", "check"])
 def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
@@ -202,6 +203,7 @@ def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
     assert "pullback check calls.pt" in said
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder, number) -> None:

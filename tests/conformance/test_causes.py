@@ -1,14 +1,13 @@
 """One fault gives one finding: its consequences are folded, its mend is true, its numbers come
 again."""
 
-import contextlib
-import io
 import re
 import typing
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.scripts import printed_by
 
 from pullback.conformance import _isolate, check
 from pullback.conformance._repro import verify
@@ -866,13 +865,6 @@ def test_the_first_line_says_what_the_numbers_say(name):
     finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
     assert said in str(finding).splitlines()[0]
     assert finding.entries.startswith("index") or finding.got == "None"
-
-
-def printed_by(script):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(script, "repro.py", "exec"), {"__name__": "repro"})
-    return out.getvalue()
 
 
 def numbers(text):

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.scripts import printed_by
 from tests.specimens._specimen import normal
 from tests.specimens.estimators import RoundTimesWeight
 from tests.specimens.right.edges import ReverseGradient, StraightThrough
@@ -23,6 +24,8 @@ from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 from pullback.internal import _workers
 from pullback.internal.torch import answering
+
+pytestmark = pytest.mark.usefixtures("no_edits")
 
 # The clauses of the contract in its order. It has none for how an operator of torch.library is
 # registered, which is no promise of a Function: `registration` stands beside the other machinery.
@@ -394,13 +397,12 @@ def test_what_takes_backward_alone_with_the_weights_of_a_module_is_checked(right
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch, capsys):
+def test_the_repro_of_what_takes_backward_alone_uses_it(monkeypatch):
     monkeypatch.setattr(Replayed, "factor", 1.5)
     report = check(Replayed, torch.tanh, torch.randn(3, requires_grad=True), clauses="derivative")
     script = report["derivative"].repro
     assert "torch.autograd.backward(" in script
-    exec(compile(script, "repro.py", "exec"), {})
-    assert "finite differences" in capsys.readouterr().out
+    assert "finite differences" in printed_by(script)
 
 
 class Buckets:

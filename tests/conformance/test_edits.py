@@ -1,7 +1,5 @@
 """The first line names the edit after which backward is right, and where it stands."""
 
-import contextlib
-import io
 import math
 import random
 import re
@@ -12,6 +10,7 @@ import pytest
 import torch
 from tests.conformance import planted
 from tests.fuzzing import examples
+from tests.scripts import printed_by
 
 from pullback.conformance import check
 
@@ -1493,10 +1492,8 @@ def test_rows_that_rise_are_no_items_that_may_grow_alone():
 def test_the_script_prints_the_smallest_numbers_too():
     saturated = torch.tensor([0.1, 12.0, -9.0, 3.0, 8.0, -11.0])
     finding = check(SharpTanh, saturated, clauses="derivative", gradient="exact")["derivative"]
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(finding.repro, "repro.py", "exec"), {"__name__": "repro"})
-    printed = [float(n) for n in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", out.getvalue())]
+    out = printed_by(finding.repro)
+    printed = [float(n) for n in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", out)]
     wanted = re.findall(r"-?\d[\d.]*(?:e-?\d+)?", finding.expected.partition("]")[0])
     assert len(wanted) == 6
     for number in map(float, wanted):

@@ -11,6 +11,8 @@ from tests.fuzzing import examples
 from pullback.conformance._evidence import Estimate, compare, look, slopes
 from pullback.conformance._vectors import inner
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 ONE = torch.ones(1, dtype=torch.float64)
 
 

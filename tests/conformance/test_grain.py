@@ -8,6 +8,8 @@ from tests.specimens._specimen import normal
 from pullback.conformance import Verdict, check
 from pullback.conformance.clauses import CLAUSES
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 CLAUSES_ASKED = [clause.id for clause in CLAUSES if clause.id not in ("compile", "compositions")]
 CASTS = [torch.float32, torch.float16, torch.bfloat16]
 

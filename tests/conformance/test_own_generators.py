@@ -11,6 +11,8 @@ from pullback.conformance import check
 from pullback.conformance._held import own_generators
 from pullback.conformance.clauses import CLAUSES
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
 OF_TORCH, OF_NUMPY = torch.Generator().manual_seed(1), np.random.default_rng(1)
 OF_PYTHON = {"source": random.Random(1)}

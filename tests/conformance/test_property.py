@@ -1,5 +1,6 @@
 """A law: what pullback.Function makes of a random smooth formula is always ok."""
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,8 @@ from tests.specimens._specimen import normal
 from pullback import Function
 from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
+
+pytestmark = pytest.mark.usefixtures("no_edits")
 
 CHEAP = [clause.id for clause in CLAUSES if clause.id not in ("compile", "cuda-graph")]
 

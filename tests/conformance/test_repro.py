@@ -1,7 +1,6 @@
 """The repro of a finding is a short standalone script that shows the fault."""
 
 import ast
-import contextlib
 import importlib
 import io
 import itertools
@@ -14,6 +13,7 @@ import pytest
 import torch
 from tests.copies import run_python
 from tests.fuzzing import spread
+from tests.scripts import printed_by
 from tests.specimens import clauses
 from tests.specimens.wrong import (
     calculus,
@@ -46,13 +46,6 @@ OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
 BESIDE = [s for part in (families, operators, pairs, sizes) for s in part.SPECIMENS]
 ROOT = Path(__file__).parents[2]
 CHANGED = "Run by the checker"  # how a script begins that does not print the finding's numbers
-
-
-def printed_by(script):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(script, "repro.py", "exec"), {"__name__": "repro"})
-    return printed.getvalue()
 
 
 def finding_of(specimen):

@@ -17,6 +17,8 @@ from tests.specimens.estimators import ESTIMATORS, PRETENDERS
 from pullback.conformance import check
 from pullback.conformance._steps import Scan, jump
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 64, 257, LARGEST]), st.integers(1, LARGEST))
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 SEEDS = st.integers(0, 2**20)

@@ -5,6 +5,7 @@ import resource
 import stat
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,38 +16,41 @@ from pullback.internal._files import write_whole
 from pullback.recording import Locator, RecordedFunction, Recording, record_program
 
 
-@pytest.fixture
-def full():
-    """No file may grow beyond a few bytes, as on a disk that is full."""
+@contextmanager
+def full_disk():
+    """No file may grow beyond a few bytes; nor may that to which pytest writes, between tests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_the_last_good_page(tmp_path, full):
+def test_a_full_disk_leaves_the_last_good_page(tmp_path):
     path = tmp_path / "page.html"
     write_whole(path, "good")
-    with pytest.raises(ArgumentError, match=r"as it was(.|\n)*File too large"):
+    with full_disk(), pytest.raises(ArgumentError, match=r"as it was(.|\n)*File too large"):
         write_file(path, "x" * 1000)
     assert path.read_text() == "good"
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_full_disk_leaves_the_last_good_recording(tmp_path, full):
+def test_a_full_disk_leaves_the_last_good_recording(tmp_path):
     path = tmp_path / "calls.pt"
     path.write_text("good")
     recording = Recording(["python"], [RecordedFunction(Locator("a", "F"))])
-    with pytest.raises(RecordingError, match=r"as it was(.|\n)*File too large"):
+    with full_disk(), pytest.raises(RecordingError, match=r"as it was(.|\n)*File too large"):
         recording.save(path)
     assert path.read_text() == "good"
     assert os.listdir(tmp_path) == ["calls.pt"]
 
 
-def test_a_program_that_finds_the_disk_full_is_not_told_to_be_started_in_another_way(full):
+def test_a_program_that_finds_the_disk_full_is_not_told_to_be_started_in_another_way():
     # Nor may Python leave half a file of compiled code where the next process would read it.
     program = [sys.executable, "-B", "-c", "import torch"]
-    with pytest.raises(ProgramError, match=r"could not be recorded(.|\n)*File too large"):
+    said = r"could not be recorded(.|\n)*File too large"
+    with full_disk(), pytest.raises(ProgramError, match=said):
         record_program(program)
 
 

@@ -10,6 +10,8 @@ from torch.autograd import Function
 from pullback.conformance import Verdict, check
 from pullback.conformance.clauses import CLAUSES
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
 
 

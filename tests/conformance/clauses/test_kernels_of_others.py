@@ -12,6 +12,8 @@ from tests.specimens._specimen import normal
 
 from pullback.conformance import check
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 
 class GatedHalves(torch.autograd.Function):
     """The product of the two halves of each row, and of a weight of half of that length."""

@@ -10,6 +10,8 @@ from tests.specimens._specimen import normal
 
 from pullback.conformance import check
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 
 class GroupedProduct(torch.autograd.Function):
     """Rows times the matrix of their group, as kernels have it: `ends` says where each group ends.

@@ -7,6 +7,8 @@ from torch.autograd import Function
 
 from pullback.conformance import Verdict, check
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 
 def seeds_in_a_fork():
     with torch.random.fork_rng([]):

@@ -12,6 +12,7 @@ from pullback.conformance._resize import resizings
 from pullback.conformance._structure import structures
 
 
+@pytest.mark.usefixtures("no_edits")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("block", BLOCKS)
@@ -179,6 +180,7 @@ class LastRowTwice(torch.autograd.Function):
         return found, None
 
 
+@pytest.mark.usefixtures("no_edits")
 def test_what_takes_any_index_is_accused_all_the_same():
     finding = check(LastRowTwice, normal(5, 4), torch.tensor([3, 0, 1]), clauses="sizes")["sizes"]
     assert finding.verdict == "broken"

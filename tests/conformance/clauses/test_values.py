@@ -12,6 +12,8 @@ from tests.specimens.wrong.values import PLACES, fault_at
 from pullback.conformance import check
 from pullback.conformance._evidence import look
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 # What torch 2.13 itself gets wrong, found by the clause; each is true by hand.
 FAULTS_OF_TORCH = {
     "atan2": "NaN for the second argument where the first is infinite, where it is 0",

@@ -16,6 +16,8 @@ from pullback.conformance import Verdict, check
 from pullback.conformance.clauses import CLAUSES
 from pullback.errors import ArgumentError, ArgumentTypeError
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
 FAILURES = [
     RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"),

@@ -6,6 +6,8 @@ from tests.specimens._specimen import normal
 
 from pullback.conformance import check
 
+pytestmark = pytest.mark.usefixtures("no_edits")
+
 
 class Scales(torch.autograd.Function):
     @staticmethod

@@ -1,10 +1,6 @@
-"""`check` and `verify` on a machine with an accelerator: beside one that nobody uses, and on it."""
+"""Programs that check and verify: beside an accelerator that nobody uses, and on it."""
 
-import shutil
-
-import pytest
-
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+__all__ = ["BESIDE", "BY_DEFAULT", "INDICES", "ISOLATED", "ON_IT"]
 
 SUBJECTS = """
 import os
@@ -40,7 +36,9 @@ def verdicts(report):
 EVERY = {c.id for c in pullback.conformance.CLAUSES} - {"compile", "forward-over-forward"}
 """
 
-BESIDE = """
+BESIDE = (
+    SUBJECTS
+    + """
 inputs = torch.randn(4, 8), torch.randn(8, 5)
 assert can_copy()
 report = pullback.verify(kernel, plain, inputs)
@@ -60,8 +58,11 @@ assert not found.keys() & {"fake", "first-call", "index-width", "memory"}, found
 assert not pullback.check(MissingFactor, torch.randn(3, 4), clauses="derivative").ok
 assert not torch.second.is_initialized(), "what looks after tensors of the CPU uses the device"
 """
+)
 
-ON_IT = """
+ON_IT = (
+    SUBJECTS
+    + """
 inputs = torch.randn(4, 8, device="second"), torch.randn(8, 5, device="second")
 report = pullback.verify(kernel, plain, inputs)
 assert report.ok and len(report.findings) == len(pullback.verification.PROMISES), verdicts(report)
@@ -81,8 +82,11 @@ assert not pullback.check(MissingFactor, x, clauses="derivative").ok
 assert {"fake", "first-call", "memory"}.isdisjoint(found), found
 assert report.environment["device"] == "second"
 """
+)
 
-BY_DEFAULT = """
+BY_DEFAULT = (
+    SUBJECTS
+    + """
 torch.set_default_device("second")
 for device in ("cpu", "second"):
     inputs = torch.randn(4, 8, device=device), torch.randn(8, 5, device=device)
@@ -94,9 +98,11 @@ for device in ("cpu", "second"):
     assert {said[0] for said in found.values()} == {"SKIPPED"}, found
     assert {"derivative", "batch", "rank", "sizes", "values"}.isdisjoint(found), found
 """
+)
 
-
-INDICES = """
+INDICES = (
+    SUBJECTS
+    + """
 from tests.accelerator import functions
 from tests.specimens.right import domains, edges, manners, sizes, values
 from tests.specimens.wrong.calls import NearestCode
@@ -140,9 +146,12 @@ except UnsupportedError as error:
 else:
     raise AssertionError("a lost device is told by nobody")
 """
+)
 
 
-ISOLATED = """
+ISOLATED = (
+    SUBJECTS
+    + """
 from tests.accelerator import functions
 from tests.specimens.clauses.first_call import MaskOfFirst, ScaleByShape
 
@@ -160,12 +169,4 @@ for function in (MaskOfFirst, ScaleByShape):
     report = pullback.check(function, x, clauses="first-call", isolate=True)
     assert report["first-call"].verdict.is_bad, report
 """
-
-
-@pytest.mark.parametrize(
-    "script",
-    [BESIDE, ON_IT, BY_DEFAULT, INDICES, ISOLATED],
-    ids=["beside", "on it", "by default", "indices", "isolated"],
 )
-def test_a_machine_with_an_accelerator(script, run_there, tmp_path):
-    run_there(SUBJECTS + script + "os._exit(0)", tmp_path)  # no thread of it ends badly

@@ -1,15 +1,6 @@
-"""The rooms but the checker's, on a machine with an accelerator: beside it, and on it."""
+"""Programs of the rooms but the checker's: beside an accelerator that nobody uses, and on it."""
 
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-from tests.accelerator import environment
-
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+__all__ = ["BESIDE", "ON_IT", "TRAINS"]
 
 COMMON = """
 import copy
@@ -75,7 +66,9 @@ def answer(case, device):
     return [*made, *(each for each in found if each is not None)]
 """
 
-BESIDE = """
+BESIDE = (
+    COMMON
+    + """
 plain = measured("cpu"), annotated("cpu"), str(advise_from_exponents({0: 2, 3: 4}, 1, largest=9.0))
 names = list(inspect.signature(lambda x, mask, index, alpha: x).parameters.values())
 guessed = next(guesses(names))
@@ -98,10 +91,12 @@ for default in ("second", "meta"):
         record.step()
     assert abs(record.total("backward").std - x.std(correction=0)) < 1e-6, default
     assert pair.backward == pair.forward, default
-os._exit(0)
 """
+)
 
-ON_IT = """
+ON_IT = (
+    COMMON
+    + """
 assert measured("second") == measured("cpu")
 assert annotated("second") == annotated("cpu")
 
@@ -142,10 +137,10 @@ again, _ = decode_call(call["arguments"], [], [*call["tensors"], torch.ones(2)],
 assert type(again[1]) is Named, again
 places = [getattr(each, "device", each).type for each in again]
 assert places == ["second", "second", "second", "cpu", "cpu"], places
-os._exit(0)
 """
+)
 
-PROGRAM = """
+TRAINS = """
 import os, sys, torch
 
 class Thrice(torch.autograd.Function):
@@ -159,28 +154,3 @@ class Thrice(torch.autograd.Function):
 
 Thrice.apply(torch.ones(2, device="second", requires_grad=True)).sum().backward()
 """
-
-
-def run(*words: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=environment() | {"COLUMNS": "100"}, cwd=folder, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("script", [BESIDE, ON_IT], ids=["beside", "on it"])
-def test_a_machine_with_an_accelerator(
-    script: str, run_there: Callable[[str, Path], None], tmp_path: Path
-) -> None:
-    (tmp_path / "named.py").write_text("import torch\n\n\nclass Named(torch.Tensor):\n    pass\n")
-    run_there(COMMON + script, tmp_path)
-
-
-def test_a_program_that_used_it_is_checked_inside(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    words = "check --inside --clauses derivative --gradient exact -- python train.py"
-    out = run("-c", "from pullback.cli import main; main()", *words.split(), folder=tmp_path)
-    assert "1 Function checked, ok" in out, out
