@@ -10,6 +10,7 @@ from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._items import refuse_altered
+from pullback.tensor._structure import unflatten
 from pullback.tensor._watch import watching
 
 __all__ = ["Application"]
@@ -48,7 +49,8 @@ class Application:
             watch = watching()
             unwatched = nullcontext() if watch is None else watch.pause()
             with unwatched, torch.no_grad(), _random.replaying(self.call.generators):
-                context, _ = self.call.forward([x.clone() for x in self.inputs()])
+                copies = [x.clone() for x in self.inputs()]
+                context, _ = self.call.forward(unflatten(self.call.template, copies))
             refuse_altered(self.call, context)
 
     def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":

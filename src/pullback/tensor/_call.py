@@ -23,7 +23,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._items import record, refuse_another
 from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
-from pullback.tensor._mutation import refuse_mutation
+from pullback.tensor._mutation import refuse_mutation, refuse_written
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
 from pullback.tensor._structure import (
     ONE,
@@ -58,6 +58,7 @@ class Call:
     enter: Any  # applies the Function once more, outside of transforms
     grad_enabled: bool  # where it was applied
     generators: Any = None  # the states of random generators before forward, if it draws
+    given: tuple[Any, ...] | None = None  # the arguments, until forward has them
     inputs: list[Meta]
     kept: Kept  # where torch's own node is the context, the inputs for a second derivative
     looped: bool = False  # forward ran item by item, under vmap
@@ -97,14 +98,27 @@ class Call:
 
     # Forward
 
+    def take_given(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], bool]:
+        """The arguments of forward, and whether their containers are copies.
+
+        They are the very ones that were given, to which forward may write, unless a tensor in them
+        is another one now.
+        """
+        given, self.given = self.given, None
+        if given is not None and all(a is b for a, b in zip(flatten(given)[1], tensors)):
+            return given, False
+        return unflatten(self.template, tensors), given is not None
+
     def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
         asked = dict(zip(map(id, tensors), self.needs, strict=True))
         before = None if len_torch_dispatch_stack() else _random.states(tensors, self.template[0])
+        values = unflatten(self.template, tensors)
         with leniency(asked, name=definition.name):
-            context, output = self.forward(tensors)
+            context, output = self.forward(values)
+        refuse_written(definition, self.template, tensors, values)
         if _random.changed(before):
             self.generators = before
         if versions is not None and versions != versions_of(tensors):
@@ -112,19 +126,16 @@ class Call:
         return self.capture(context, tensors, output)
 
     def forward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        returned: Callable[[Any], Any] = lambda output: output,
+        self, values: tuple[Any, ...], returned: Callable[[Any], Any] = lambda output: output
     ) -> tuple[Context, Any]:
         """Run the author's forward; returns its context and what it returned.
 
         Arguments:
-            tensors: the inputs.
+            values: its arguments.
             returned: gives what `setup_context` is told that forward has returned.
         """
         definition = self.definition
         context = Context(self.by_argument(self.needs))
-        values = unflatten(self.template, tensors)
         if definition.setup_context is None:
             return context, definition.call(values, self.names, context)
         output = definition.call(values, self.names)

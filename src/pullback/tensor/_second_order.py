@@ -269,7 +269,8 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     if call.transformed:
         watch.answers.update(zip(map(id, copies), call.needs, strict=True))
     with watch.forward(), scope(call.autocast):
-        context, output = call.forward(copies, lambda output: _returned(application, output, watch))
+        values = unflatten(call.template, copies)
+        context, output = call.forward(values, lambda output: _returned(application, output, watch))
     _, outputs = flatten(call.entries(output))
     # One that has no derivative vouches for nothing that forward has computed it by.
     watch.doubt([y for i, y in enumerate(outputs) if i not in call.non_differentiable])
@@ -371,7 +372,7 @@ def confirm_forward(
             filled[i] = tensor.clone()
         watch.give(filled)
         with watch.forward():
-            _, output = call.forward(filled)
+            _, output = call.forward(unflatten(call.template, filled))
         _, outputs = flatten(call.entries(output))
         return tuple(watch.current(outputs[i]) for i in flowing)
 
