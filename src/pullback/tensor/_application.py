@@ -61,6 +61,13 @@ class Application:
         """The tensors that were saved."""
         return list(self.kept.values())
 
+    def known(self) -> list[torch.Tensor]:
+        """The inputs and outputs, as far as they are there: all whose history is known."""
+        flowing = (i for i in range(self.call.count) if i not in self.call.non_differentiable)
+        first = len(self.call.needs)
+        places = (*range(first), *(first + i for i in flowing))
+        return [self.kept[place] for place in places if place in self.kept]
+
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history.
 

@@ -75,6 +75,7 @@ class Call:
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
     returned: Sequence[tuple[Any, int]] = ()  # outputs, and how often they were changed till then
+    seen: bool  # what else reaches backward is tensors, and no number that forward has made
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True
@@ -163,7 +164,8 @@ class Call:
         places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
         self.inputs, self.outputs = list(map(_meta, tensors)), list(map(_meta, outputs))
         self.residuals = len(places.residuals)
-        self.plain = self._is_plain(places, tensors, outputs)
+        self.seen = self._is_seen()
+        self.plain = self.seen and self._is_plain(places, tensors, outputs)
         if not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
@@ -184,19 +186,20 @@ class Call:
         ]
         return outputs
 
+    def _is_seen(self) -> bool:
+        """Whether all that can reach backward is tensors at their places, and no number."""
+        given = self.plain_arguments
+        kept = (*(self.attributes or {}).values(), *self.slots.values())
+        placed = not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
+        return placed and all(are_plain(value, given) for value in kept)
+
     def _is_plain(
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> bool:
-        """Whether all that can reach backward is seen there: inputs, outputs, and no number."""
-        given = self.plain_arguments
-        kept = (*(self.attributes or {}).values(), *self.slots.values())
+        """Whether these are inputs, outputs with a derivative, and masks."""
         constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
-        return (
-            all(map(is_mask, places.residuals))
-            and all(are_plain(value, given) for value in kept)
-            and not any(len(tensors) + i in places.used for i in constant)
-            and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
-        )
+        marked = any(len(tensors) + i in places.used for i in constant)
+        return not marked and all(map(is_mask, places.residuals))
 
     @property
     def plain_arguments(self) -> list[Any]:

@@ -216,6 +216,7 @@ def _finish(
     outputs = call.read(output, marked or ())
     beside = _beside(call, ctx, tensors, outputs)
     call.plain = all(map(is_mask, beside))
+    call.seen = all(isinstance(each, torch.Tensor) for each in beside)
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before

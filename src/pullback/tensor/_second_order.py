@@ -10,8 +10,9 @@ nothing. There are three kinds of call:
 - *plain*: all tensors that can reach backward are inputs, outputs that are differentiated, or
   masks, which have no derivative. Then backward runs once, on the saved tensors, as torch runs it
   (`Watch` looks for cuts).
-- *residual*: forward kept something else that it has computed. Then forward runs again, so that
-  this has a history, and backward runs on it. What passes through an output has the history that
+- *residual*: forward kept something else that it has computed. Where backward reads of it no more
+  than steps (``q.abs() <= 6``), which have no derivative, that is plain all the same. Otherwise
+  forward runs again, so that it has a history, and backward runs on it. What passes through an output has the history that
   the author's own rule gives it: an output is the one that was returned.
 - *opaque*: the rules leave torch. The gradient is what it is, and its derivative is refused.
 
@@ -95,9 +96,9 @@ def _differentiable(
     call = application.call
     values: list[torch.Tensor | None] | None = None
     error = _declared(call)
-    if error is None and call.plain:
-        given = [*application.saved(), *cotangents]
-        watch = Watch(given, detaches=call.definition.detaches)
+    if error is None and call.seen:
+        given = [*(application.saved() if call.plain else application.known()), *cotangents]
+        watch = Watch(given, detaches=call.definition.detaches, cuts_unknown=not call.plain)
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:
@@ -113,6 +114,7 @@ def _differentiable(
             error = failed[0] if failed else error
         except Outside:
             values = None
+        error = error if call.plain else None  # what forward has computed may have a history
     if values is None:
         try:
             values = _values(application, cotangents)

@@ -57,6 +57,7 @@ from pullback.tensor._functions import (
 from pullback.tensor._levels import (
     alive,
     indexed,
+    is_coarse,
     is_differentiable,
     is_viewing,
     memory_of,
@@ -85,6 +86,8 @@ _STOPPED = "backward differentiates what forward has computed, where a gradient 
 _DERIVING = {torch.autograd.grad, torch.autograd.backward, _tensor.backward}
 _STALE = "it writes into a tensor whose memory another one shares unseen"
 _UNKNOWN_VIEW = "it writes into a tensor of which autograd does not know all views"
+_COMPUTED = "backward uses what forward may have computed"
+_COARSE = "forward rounds to a floating dtype of 8 bits, and torch would round a derivative with it"
 _UNSEEN = "it uses a value that no function of torch was seen to make"
 
 
@@ -123,6 +126,7 @@ class Watch(FunctionMode):
         outside: or is a constant.
         made: the storages that have come into being meanwhile, where values cannot show what such
             a constant hides.
+        cuts_unknown: or is cut, unless it is written to. It may be what forward has computed.
         detaches: whether backward cuts what it detaches. It does not where torch runs it without
             gradients anyway: in forward mode, and where it is declared once_differentiable.
 
@@ -148,6 +152,7 @@ class Watch(FunctionMode):
         outside: bool = False,
         made: set[int] | None = None,
         detaches: bool = True,
+        cuts_unknown: bool = False,
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = self.outputs_left = False
@@ -163,7 +168,7 @@ class Watch(FunctionMode):
         self.outside: list[torch.Tensor] = []
         self._born = born
         self._outside, self._made = outside, made
-        self._detaches = detaches
+        self._detaches, self._cuts_unknown = detaches, cuts_unknown
         # By id, kept so that the ids stay theirs.
         self._known: dict[int, torch.Tensor] = {}
         self._instead: dict[int, torch.Tensor] = {}
@@ -510,7 +515,10 @@ class Watch(FunctionMode):
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
-            if differentiable and not self._outside and not self._made_meanwhile(tensor):
+            made = self._made_meanwhile(tensor)
+            if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
+                self._cuts[number] = _COMPUTED
+            elif differentiable and not self._outside and not made:
                 raise Outside
             # It may have been computed unseen.
             unknown = self._made is None or memory_of(tensor) in self._made
@@ -687,6 +695,9 @@ class Watch(FunctionMode):
         if name in BITS and not any(map(is_differentiable, read)):
             numbers = any(map(is_differentiable, made))
             reason = "it reads integers as the bits of numbers" if numbers else reason
+        if self.in_forward and any(is_coarse(each.dtype) for each in made):
+            rounds = reason is None and any(map(self._tracks, read))
+            reason = _COARSE if rounds else reason
         if custom and reason is None and levels and lacks_gradient(done.func):
             reason = f"no gradient is registered for the operator {name}"
         if self._linearity:
