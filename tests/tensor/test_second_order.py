@@ -799,6 +799,34 @@ def test_a_derivative_through_a_dtype_of_8_bits_is_refused(way):
         func.jvp(way(RoundedBack).apply, (x,), (500 * x,))
 
 
+@both
+def test_an_undefined_cotangent_is_none_again_where_its_author_wants_that(way):
+    seen, runs = [], itertools.count()
+
+    class Step(torch.autograd.Function):
+        """A neuron's spike and membrane, of which the last spike alone is read."""
+
+        @staticmethod
+        def forward(ctx, x):
+            next(runs)
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x.tanh())
+            return (x > 0).to(x.dtype), x / 2
+
+        @staticmethod
+        def backward(ctx, spike, membrane):
+            seen.append(membrane)
+            (y,) = ctx.saved_tensors
+            return spike * (1 - y * y)
+
+    x = X.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(way(Step).apply(x)[0].sum(), x, create_graph=True)
+    y = X.tanh()
+    close(torch.autograd.grad(slope.sum(), x)[0], -2 * y * (1 - y * y))
+    assert seen == [None, None]
+    assert next(runs) == 2
+
+
 def refusals_alive():
     gc.collect()
     return sum(isinstance(each, UnsupportedError) for each in gc.get_objects())

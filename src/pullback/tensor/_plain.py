@@ -210,6 +210,7 @@ def _finish(
 ) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
     dirty, marked = ctx.dirty_tensors, ctx.non_differentiable
+    call.materialize = False  # torch gives its context the cotangents that the author wants
     if dirty:
         places = Places(tensors, ())
         call.dirty = [places.dirty_place(tensor, call.definition.name) for tensor in dirty]
