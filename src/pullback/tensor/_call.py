@@ -8,6 +8,7 @@ transforms, each of which has its own tensors at the same places.
 
 # Long: one application from its arguments to its gradients, which all of it needs.
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ class Call:
         is another one now.
         """
         given, self.given = self.given, None
-        if given is not None and all(a is b for a, b in zip(flatten(given)[1], tensors)):
+        if given is not None and all(map(operator.is_, flatten(given)[1], tensors)):
             return given, False
         return unflatten(self.template, tensors), given is not None
 

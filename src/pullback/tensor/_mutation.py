@@ -9,7 +9,7 @@ from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import pytree, version_of
 from pullback.tensor._definition import Definition
 from pullback.tensor._places import same
-from pullback.tensor._structure import Template, flatten, unflatten
+from pullback.tensor._structure import Template, unflatten
 
 __all__ = ["refuse_mutation", "refuse_written"]
 

@@ -10,10 +10,9 @@ nothing. There are three kinds of call:
 - *plain*: all tensors that can reach backward are inputs, outputs that are differentiated, or
   masks, which have no derivative. Then backward runs once, on the saved tensors, as torch runs it
   (`Watch` looks for cuts).
-- *residual*: forward kept something else that it has computed. Where backward reads of it no more
-  than steps (``q.abs() <= 6``), which have no derivative, that is plain all the same. Otherwise
-  forward runs again, so that it has a history, and backward runs on it. What passes through an output has the history that
-  the author's own rule gives it: an output is the one that was returned.
+- *residual*: forward kept something else that it has computed. Unless backward reads it in steps
+  alone (``q.abs() <= 6``), forward runs again, so that it has a history, and backward runs on it.
+  An output is the one that was returned, with the history that the author's own rule gives it.
 - *opaque*: the rules leave torch. The gradient is what it is, and its derivative is refused.
 
 Nothing is remembered from one call to another. The derivative lies in the graph that autograd makes

@@ -515,16 +515,7 @@ class Watch(FunctionMode):
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
-            made = self._made_meanwhile(tensor)
-            if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
-                self._cuts[number] = _COMPUTED
-            elif differentiable and not self._outside and not made:
-                raise Outside
-            # It may have been computed unseen.
-            unknown = self._made is None or memory_of(tensor) in self._made
-            if differentiable and self._linearity and unknown:
-                self._linearity.deny(tensor)
-            self._keep_met(tensor)
+            self._meet(tensor, written=written)
             return tensor
         if memory_of(tensor) in self._born:
             self._keep_met(tensor)
@@ -544,6 +535,19 @@ class Watch(FunctionMode):
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _meet(self, tensor: torch.Tensor, *, written: bool) -> None:
+        """Take a tensor that rules which run once were not given, and that they may write to."""
+        differentiable, made = is_differentiable(tensor), self._made_meanwhile(tensor)
+        if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
+            self._cuts[id(tensor)] = _COMPUTED
+        elif differentiable and not self._outside and not made:
+            raise Outside
+        # It may have been computed unseen.
+        unknown = self._made is None or memory_of(tensor) in self._made
+        if differentiable and self._linearity and unknown:
+            self._linearity.deny(tensor)
+        self._keep_met(tensor)
 
     def _made_meanwhile(self, tensor: torch.Tensor) -> bool:
         """Whether autograd has noted how it was made since the rules run: a script may have.
@@ -688,16 +692,13 @@ class Watch(FunctionMode):
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
         levels = _all_levels(read) if self._in_reverse else _NONE
-        reason = None if constant else self._reason(read)
+        made, written = tensors_in(done.result), done.written(name)
+        reason = None if constant else self._reason(read) or self._rounds(read, made)
         if reason is None and self._forward_mode and any(map(self._tracks, read)):
             reason = self._lost_tangent(name, done)
-        made, written = tensors_in(done.result), done.written(name)
         if name in BITS and not any(map(is_differentiable, read)):
             numbers = any(map(is_differentiable, made))
             reason = "it reads integers as the bits of numbers" if numbers else reason
-        if self.in_forward and any(is_coarse(each.dtype) for each in made):
-            rounds = reason is None and any(map(self._tracks, read))
-            reason = _COARSE if rounds else reason
         if custom and reason is None and levels and lacks_gradient(done.func):
             reason = f"no gradient is registered for the operator {name}"
         if self._linearity:
@@ -729,6 +730,11 @@ class Watch(FunctionMode):
                 if reason is not None:
                     return reason
         return self.left
+
+    def _rounds(self, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str | None:
+        """Why a value that forward has made of these has no derivative that is exact."""
+        coarse = self.in_forward and any(is_coarse(each.dtype) for each in made)
+        return _COARSE if coarse and any(map(self._tracks, given)) else None
 
     def _lost(self, name: str, tensor: torch.Tensor, levels: set[int]) -> str | None:
         """What a function has lost of the history of its arguments."""
