@@ -109,3 +109,36 @@ def test_an_operator_is_not_exported():
 
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.export.export(Module(), (torch.ones(2, requires_grad=True),), strict=True)
+
+
+class Logging(torch.autograd.Function):
+    """Multiplies by how often it was applied, of which a list among the arguments has a note."""
+
+    @staticmethod
+    def forward(ctx, x, log):
+        log.append(x.detach() * 1)
+        ctx.count = len(log)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.count, None
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_list_that_forward_changes_is_the_callers_own_or_refused(fullgraph):
+    apply, log = pullback.complete(Logging).apply, [torch.zeros(2)]
+
+    @torch.compile(backend="eager", fullgraph=fullgraph)
+    def twice(x):
+        return apply(x, log) + apply(x, log)
+
+    x = torch.ones(2, requires_grad=True)
+    if fullgraph:
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="changes an argument in place"):
+            twice(x)
+        assert len(log) == 1
+        return
+    twice(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((2,), 5.0))
+    assert len(log) == 3

@@ -18,6 +18,7 @@ from tests.versions import in_threads
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pullback
+from pullback.errors import UnsupportedError
 
 X = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
 close = torch.testing.assert_close
@@ -245,6 +246,50 @@ def test_running_statistics_on_ctx_applied_twice(way, argument):
     # A pullback.Function has to say which argument it writes into.
     declared = {"mutates": ("given",)} if argument else {}
     close(ask(lambda running: way(make(running), **declared)), ask(make))
+
+
+class Trace(torch.autograd.Function):
+    """An eligibility trace, which a container among the arguments holds from step to step."""
+
+    @staticmethod
+    def forward(ctx, x, weight, state):
+        if isinstance(state, list):
+            state.append(x.detach())
+            ctx.trace = sum(state)
+        else:
+            state["trace"] = state["trace"] / 2 + x.detach()
+            state["count"] = state.get("count", 0) + 1
+            ctx.trace = state["trace"] * state["count"]
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        (weight,) = ctx.saved_tensors
+        return g * weight, g * ctx.trace, None
+
+
+def over_time(F, kind):
+    state = [X] if kind is list else {"trace": X}
+    x, weight = X.clone().requires_grad_(), X.cos().requires_grad_()
+    total = sum(F.apply(x * step, weight, state) for step in (1, 2, 3)).sum()
+    return *torch.autograd.grad(total, (x, weight)), state
+
+
+@both
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_container_among_the_arguments_is_the_callers_own(way, kind):
+    close(over_time(way(Trace), kind), over_time(Trace, kind))
+
+
+@both
+@pytest.mark.parametrize("kind", [list, dict])
+def test_below_a_transform_a_container_that_forward_changes_is_refused(way, kind):
+    state = [X] if kind is list else {"trace": X}
+    apply = way(Trace).apply
+    with pytest.raises(UnsupportedError, match="changes a list or dict among its arguments"):
+        torch.func.grad(lambda x: apply(x, X, state).sum())(X)
+    assert len(state) == 1
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pullback.tensor import _random
 from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._items import refuse_altered
+from pullback.tensor._structure import unflatten
 from pullback.tensor._watch import watching
 
 __all__ = ["Application"]
@@ -48,7 +49,8 @@ class Application:
             watch = watching()
             unwatched = nullcontext() if watch is None else watch.pause()
             with unwatched, torch.no_grad(), _random.replaying(self.call.generators):
-                context, _ = self.call.forward([x.clone() for x in self.inputs()])
+                copies = [x.clone() for x in self.inputs()]
+                context, _ = self.call.forward(unflatten(self.call.template, copies))
             refuse_altered(self.call, context)
 
     def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
@@ -58,6 +60,13 @@ class Application:
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved."""
         return list(self.kept.values())
+
+    def known(self) -> list[torch.Tensor]:
+        """The inputs and outputs, as far as they are there: all whose history is known."""
+        flowing = (i for i in range(self.call.count) if i not in self.call.non_differentiable)
+        first = len(self.call.needs)
+        places = (*range(first), *(first + i for i in flowing))
+        return [self.kept[place] for place in places if place in self.kept]
 
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history.

@@ -8,6 +8,7 @@ transforms, each of which has its own tensors at the same places.
 
 # Long: one application from its arguments to its gradients, which all of it needs.
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._items import record, refuse_another
 from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
-from pullback.tensor._mutation import refuse_mutation
+from pullback.tensor._mutation import refuse_mutation, refuse_written
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
 from pullback.tensor._structure import (
     ONE,
@@ -58,6 +59,7 @@ class Call:
     enter: Any  # applies the Function once more, outside of transforms
     grad_enabled: bool  # where it was applied
     generators: Any = None  # the states of random generators before forward, if it draws
+    given: tuple[Any, ...] | None = None  # the arguments, until forward has them
     inputs: list[Meta]
     kept: Kept  # where torch's own node is the context, the inputs for a second derivative
     looped: bool = False  # forward ran item by item, under vmap
@@ -74,6 +76,7 @@ class Call:
     residuals: int  # how many tensors were saved that are neither input nor output
     result: Template = ONE
     returned: Sequence[tuple[Any, int]] = ()  # outputs, and how often they were changed till then
+    seen: bool  # what else reaches backward is tensors, and no number that forward has made
     saved_for_backward: list[Place]
     saved_for_forward: list[Place]
     single: bool = True
@@ -97,14 +100,27 @@ class Call:
 
     # Forward
 
+    def take_given(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], bool]:
+        """The arguments of forward, and whether their containers are copies.
+
+        They are the very ones that were given, to which forward may write, unless a tensor in them
+        is another one now.
+        """
+        given, self.given = self.given, None
+        if given is not None and all(map(operator.is_, flatten(given)[1], tensors)):
+            return given, False
+        return unflatten(self.template, tensors), given is not None
+
     def run_forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run forward and record what it saved; returns its outputs and residuals."""
         definition = self.definition
         versions = None if definition.lenient else versions_of(tensors)
         asked = dict(zip(map(id, tensors), self.needs, strict=True))
         before = None if len_torch_dispatch_stack() else _random.states(tensors, self.template[0])
+        values = unflatten(self.template, tensors)
         with leniency(asked, name=definition.name):
-            context, output = self.forward(tensors)
+            context, output = self.forward(values)
+        refuse_written(definition, self.template, tensors, values)
         if _random.changed(before):
             self.generators = before
         if versions is not None and versions != versions_of(tensors):
@@ -112,19 +128,16 @@ class Call:
         return self.capture(context, tensors, output)
 
     def forward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        returned: Callable[[Any], Any] = lambda output: output,
+        self, values: tuple[Any, ...], returned: Callable[[Any], Any] = lambda output: output
     ) -> tuple[Context, Any]:
         """Run the author's forward; returns its context and what it returned.
 
         Arguments:
-            tensors: the inputs.
+            values: its arguments.
             returned: gives what `setup_context` is told that forward has returned.
         """
         definition = self.definition
         context = Context(self.by_argument(self.needs))
-        values = unflatten(self.template, tensors)
         if definition.setup_context is None:
             return context, definition.call(values, self.names, context)
         output = definition.call(values, self.names)
@@ -152,7 +165,8 @@ class Call:
         places.used.update(i for i in range(len(tensors)) if i not in self.dirty)
         self.inputs, self.outputs = list(map(_meta, tensors)), list(map(_meta, outputs))
         self.residuals = len(places.residuals)
-        self.plain = self._is_plain(places, tensors, outputs)
+        self.seen = self._is_seen()
+        self.plain = self.seen and self._is_plain(places, tensors, outputs)
         if not self.dirty:  # it may run again
             places.used.update(range(len(tensors), len(tensors) + len(outputs)))
         self.needed = sorted(places.used)
@@ -173,19 +187,20 @@ class Call:
         ]
         return outputs
 
+    def _is_seen(self) -> bool:
+        """Whether all that can reach backward is tensors at their places, and no number."""
+        given = self.plain_arguments
+        kept = (*(self.attributes or {}).values(), *self.slots.values())
+        placed = not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
+        return placed and all(are_plain(value, given) for value in kept)
+
     def _is_plain(
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> bool:
-        """Whether all that can reach backward is seen there: inputs, outputs, and no number."""
-        given = self.plain_arguments
-        kept = (*(self.attributes or {}).values(), *self.slots.values())
+        """Whether these are inputs, outputs with a derivative, and masks."""
         constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
-        return (
-            all(map(is_mask, places.residuals))
-            and all(are_plain(value, given) for value in kept)
-            and not any(len(tensors) + i in places.used for i in constant)
-            and not any(isinstance(place, torch.Tensor) for place in self.saved_for_backward)
-        )
+        marked = any(len(tensors) + i in places.used for i in constant)
+        return not marked and all(map(is_mask, places.residuals))
 
     @property
     def plain_arguments(self) -> list[Any]:

@@ -91,6 +91,7 @@ def _nested(
 ) -> Any:
     """Apply a Function to arguments that torch cannot take as they are, or cast by autocast."""
     call, tensors = _call(definition, values, names)
+    call.given = values
     with _scope(definition):
         return engine.nested(call, *map(_unwrap_if_dead, tensors))
 

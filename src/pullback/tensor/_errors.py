@@ -1,6 +1,7 @@
 """Refusals by name that rules get for what torch raises in them."""
 
 import contextlib
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import is_raised_by_tracing
 
-__all__ = ["Raised", "named"]
+__all__ = ["Raised", "named", "without_frames"]
 
 
 class Raised(UnsupportedError):
@@ -16,6 +17,16 @@ class Raised(UnsupportedError):
 
 
 Raised.__name__ = UnsupportedError.__name__  # what a user sees, and catches
+
+
+def without_frames(error: PullbackError) -> PullbackError:
+    """The same error for a graph to hold: the frames that raised it hold that graph's tensors."""
+    found = copy.copy(error)
+    found.__cause__ = each = error.__cause__
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return found
 
 
 @contextlib.contextmanager

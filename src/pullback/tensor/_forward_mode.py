@@ -41,6 +41,7 @@ from pullback.tensor._levels import (
     apart,
     are_differentiated_below,
     concrete,
+    is_coarse,
     is_freed,
     primal,
     vjp,
@@ -340,7 +341,8 @@ def _confirm(
         return all(_is_scaled(one, other, factor, limits) for one, other in pairs)
 
     linear = (
-        all(scales(factor) for factor in ((-_LARGE, -1 / _LARGE) if wide else (-2.0,)))
+        not any(map(is_coarse, dtypes))  # which would hide whatever it is
+        and all(scales(factor) for factor in ((-_LARGE, -1 / _LARGE) if wide else (-2.0,)))
         and _is_transpose(probes, pushed, gradients, tangents, limits)
         and _is_transpose(others, pushed, pull(*others), tangents, limits)
     )

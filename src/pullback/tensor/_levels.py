@@ -32,6 +32,7 @@ __all__ = [
     "are_differentiated_below",
     "concrete",
     "indexed",
+    "is_coarse",
     "is_differentiable",
     "is_differentiated",
     "is_freed",
@@ -198,6 +199,11 @@ def is_differentiated(tensor: torch.Tensor) -> bool:
 
 def is_differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def is_coarse(dtype: torch.dtype) -> bool:
+    """Whether it is a floating dtype of a byte, whose few steps are no rounding of a number."""
+    return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def is_viewing(tensor: torch.Tensor) -> bool:

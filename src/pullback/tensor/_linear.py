@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.tensor._functions import Done
-from pullback.tensor._levels import is_differentiable, memory_of
+from pullback.tensor._levels import is_coarse, is_differentiable, memory_of
 
 __all__ = ["Linearity"]
 
@@ -93,7 +93,7 @@ class Linearity:
         """Follow what was given to a function of torch to what it has made or written."""
         state = _is_linear(name, done.args, done.kwargs, self.of)
         for tensor in made:
-            if is_differentiable(tensor):
+            if is_differentiable(tensor) and not is_coarse(tensor.dtype):
                 self._states[id(tensor)] = state
                 self._alike.setdefault(memory_of(tensor), []).append(id(tensor))
             elif state in (True, False):

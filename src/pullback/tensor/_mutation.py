@@ -1,15 +1,17 @@
 """What a Function changes in place: counted by torch, refused where it is not declared."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from pullback.errors import DefinitionError
+from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import pytree, version_of
 from pullback.tensor._definition import Definition
+from pullback.tensor._places import same
 from pullback.tensor._structure import Template, unflatten
 
-__all__ = ["refuse_mutation"]
+__all__ = ["refuse_mutation", "refuse_written"]
 
 
 def refuse_mutation(
@@ -45,3 +47,28 @@ def refuse_mutation(
                 mend="Compute out of place, call ctx.mark_dirty and return the input, or "
                 "name a buffer in the class attribute mutates.",
             )
+
+
+def refuse_written(
+    definition: Definition,
+    template: Template,
+    tensors: Sequence[torch.Tensor],
+    values: tuple[Any, ...],
+) -> None:
+    """Refuse a list or dict that forward has changed where it was given a copy.
+
+    Arguments:
+        definition: the Function.
+        template: the structure of its arguments.
+        tensors: their tensors.
+        values: what forward was given, as it has left it.
+
+    Raises:
+        UnsupportedError: nobody would see the change.
+    """
+    if template[1] is not None and not same(values, unflatten(template, tensors)):
+        raise UnsupportedError(
+            f"The forward of {definition.name} changes a list or dict among its arguments, of "
+            "which it has a copy below a transform or where autocast casts: nobody would see it.",
+            mend="Keep it on an object that is no container, or return what is new.",
+        )

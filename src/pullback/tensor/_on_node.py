@@ -136,6 +136,12 @@ class OnNode(Application):
         found = [*self.read, *map(_behind, kept), *(ref() for ref, _ in self.call.returned)]
         return [tensor for tensor in found if tensor is not None]
 
+    def known(self) -> list[torch.Tensor]:
+        """The inputs and outputs, as far as they are there: all whose history is known."""
+        kept = [self.read[k] if isinstance(k, int) else _behind(k[0]) for k in self.call.kept]
+        found = [*kept, *filter(self._gave, self.saved())]
+        return [tensor for tensor in found if tensor is not None]
+
     def inputs(self) -> list[torch.Tensor]:
         """The inputs, with their history."""
         found = reclaim(self.call.definition, self.call.kept, self.read)

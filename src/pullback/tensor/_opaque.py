@@ -20,6 +20,7 @@ import torch
 from pullback.internal.torch import constant_in_graph, pytree, recording
 from pullback.tensor import _composed
 from pullback.tensor._autocast import scope
+from pullback.tensor._errors import without_frames
 from pullback.tensor._levels import is_differentiable
 from pullback.tensor._shown import constant_of, is_tensor, last_shown, show
 from pullback.tensor._site import HOLE, Site, apart, find, keep
@@ -175,7 +176,7 @@ def _keep_name(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) ->
 
 
 def _refuse(ctx: Any, cotangents: list[torch.Tensor]) -> Never:
-    raise ctx.refusal
+    raise without_frames(ctx.refusal)
 
 
 run_backward.register_autograd(_refuse, setup_context=_keep_name)

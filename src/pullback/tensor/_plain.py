@@ -30,7 +30,7 @@ from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import aside, forget
-from pullback.tensor._mutation import refuse_mutation
+from pullback.tensor._mutation import refuse_mutation, refuse_written
 from pullback.tensor._on_node import Nested, OnNode, run, run_in_batch, running_on
 from pullback.tensor._places import Places, views_of
 from pullback.tensor._second_order import differentiable_gradient
@@ -72,10 +72,10 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         if nested:
             call, *tensors = args
             ctx.__pullback__, template = call, call.template
-            args, names = unflatten(template, tensors), call.names
+            (args, copied), names = call.take_given(tensors), call.names
         else:
             template, tensors = flatten(args)
-            names = ()
+            names, copied = (), False
         before = None if _dispatch_modes() else _random.states(tensors, template[0])
         versions = versions_of(tensors) if check else None
         if split is None:
@@ -85,6 +85,8 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
             split(ctx, args, output)
         if versions is not None and versions != versions_of(tensors):
             refuse_mutation(definition, template, tensors, versions, ctx.dirty_tensors or ())
+        if copied:
+            refuse_written(definition, template, tensors, args)
         if call is None:
             call = Call(definition, template)
         else:
@@ -208,12 +210,14 @@ def _finish(
 ) -> Any:
     """Keep what a second derivative needs, and give torch an output that it can take."""
     dirty, marked = ctx.dirty_tensors, ctx.non_differentiable
+    call.materialize = False  # torch gives its context the cotangents that the author wants
     if dirty:
         places = Places(tensors, ())
         call.dirty = [places.dirty_place(tensor, call.definition.name) for tensor in dirty]
     outputs = call.read(output, marked or ())
     beside = _beside(call, ctx, tensors, outputs)
     call.plain = all(map(is_mask, beside))
+    call.seen = all(isinstance(each, torch.Tensor) for each in beside)
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before

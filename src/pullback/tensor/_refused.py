@@ -9,6 +9,7 @@ from pullback.errors import PullbackError
 from pullback.internal.torch import are_functorch_transforms_active, never_compile
 from pullback.tensor._batching import batched, share_batch
 from pullback.tensor._call import Call
+from pullback.tensor._errors import without_frames
 
 __all__ = ["refused"]
 
@@ -38,7 +39,7 @@ def refused(
         found["count"] = range(len(values))
         return tuple(value.clone() for value in values if value is not None)
 
-    results = _Refused.apply(error, run, call, *given)
+    results = _Refused.apply(without_frames(error), run, call, *given)
     values: list[torch.Tensor | None] = [None for _ in found["count"]]
     for place, result in zip(found["places"], results, strict=True):
         values[place] = result
@@ -61,11 +62,11 @@ class _Refused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Never:
-        raise ctx.error
+        raise without_frames(ctx.error)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Never:
-        raise ctx.error
+        raise without_frames(ctx.error)
 
 
 # Where compiled code breaks its graph, Dynamo would take these for functions of the program.

@@ -10,9 +10,9 @@ nothing. There are three kinds of call:
 - *plain*: all tensors that can reach backward are inputs, outputs that are differentiated, or
   masks, which have no derivative. Then backward runs once, on the saved tensors, as torch runs it
   (`Watch` looks for cuts).
-- *residual*: forward kept something else that it has computed. Then forward runs again, so that
-  this has a history, and backward runs on it. What passes through an output has the history that
-  the author's own rule gives it: an output is the one that was returned.
+- *residual*: forward kept something else that it has computed. Unless backward reads it in steps
+  alone (``q.abs() <= 6``), forward runs again, so that it has a history, and backward runs on it.
+  An output is the one that was returned, with the history that the author's own rule gives it.
 - *opaque*: the rules leave torch. The gradient is what it is, and its derivative is refused.
 
 Nothing is remembered from one call to another. The derivative lies in the graph that autograd makes
@@ -95,9 +95,9 @@ def _differentiable(
     call = application.call
     values: list[torch.Tensor | None] | None = None
     error = _declared(call)
-    if error is None and call.plain:
-        given = [*application.saved(), *cotangents]
-        watch = Watch(given, detaches=call.definition.detaches)
+    if error is None and call.seen:
+        given = [*(application.saved() if call.plain else application.known()), *cotangents]
+        watch = Watch(given, detaches=call.definition.detaches, cuts_unknown=not call.plain)
         watch.answers = application.answers()
         try:
             with _named(call, watch) as failed:
@@ -113,6 +113,7 @@ def _differentiable(
             error = failed[0] if failed else error
         except Outside:
             values = None
+        error = error if call.plain else None  # what forward has computed may have a history
     if values is None:
         try:
             values = _values(application, cotangents)
@@ -269,7 +270,8 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     if call.transformed:
         watch.answers.update(zip(map(id, copies), call.needs, strict=True))
     with watch.forward(), scope(call.autocast):
-        context, output = call.forward(copies, lambda output: _returned(application, output, watch))
+        values = unflatten(call.template, copies)
+        context, output = call.forward(values, lambda output: _returned(application, output, watch))
     _, outputs = flatten(call.entries(output))
     # One that has no derivative vouches for nothing that forward has computed it by.
     watch.doubt([y for i, y in enumerate(outputs) if i not in call.non_differentiable])
@@ -371,7 +373,7 @@ def confirm_forward(
             filled[i] = tensor.clone()
         watch.give(filled)
         with watch.forward():
-            _, output = call.forward(filled)
+            _, output = call.forward(unflatten(call.template, filled))
         _, outputs = flatten(call.entries(output))
         return tuple(watch.current(outputs[i]) for i in flowing)
 

@@ -25,6 +25,7 @@ from pullback.internal.torch import (
     version_of,
 )
 from pullback.tensor._autocast import forward_state, scope
+from pullback.tensor._places import same
 
 __all__ = ["HOLE", "Site", "apart", "find", "keep", "without_values"]
 
@@ -76,16 +77,19 @@ class Site:
 
     def apply(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], list[torch.Tensor]]:
         """Apply the Function as uncompiled code does; returns the outline and the outputs."""
-        following = iter(tensors)
-        args, kwargs = pytree.tree_map(
-            lambda leaf: next(following) if leaf is HOLE else leaf, self.holed
-        )
         versions = list(map(version_of, tensors))
+        args, kwargs = given = self._arguments(tensors)
         with scope(self.autocast):
             output = self.function().apply(*args, **kwargs)  # type: ignore[union-attr]
-        if versions != list(map(version_of, tensors)):
+        written = not same(given, self._arguments(tensors))  # lists and dicts, which are copies
+        if written or versions != list(map(version_of, tensors)):
             raise self.refusal("changes an argument in place")
         return self._describe(output)
+
+    def _arguments(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The positional and keyword arguments, with tensors in the holes."""
+        following = iter(tensors)
+        return pytree.tree_map(lambda leaf: next(following) if leaf is HOLE else leaf, self.holed)
 
     def leaves(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The arguments as leaves of a graph of autograd."""

@@ -57,6 +57,7 @@ from pullback.tensor._functions import (
 from pullback.tensor._levels import (
     alive,
     indexed,
+    is_coarse,
     is_differentiable,
     is_viewing,
     memory_of,
@@ -85,6 +86,8 @@ _STOPPED = "backward differentiates what forward has computed, where a gradient 
 _DERIVING = {torch.autograd.grad, torch.autograd.backward, _tensor.backward}
 _STALE = "it writes into a tensor whose memory another one shares unseen"
 _UNKNOWN_VIEW = "it writes into a tensor of which autograd does not know all views"
+_COMPUTED = "backward uses what forward may have computed"
+_COARSE = "forward rounds to a floating dtype of 8 bits, and torch would round a derivative with it"
 _UNSEEN = "it uses a value that no function of torch was seen to make"
 
 
@@ -123,6 +126,7 @@ class Watch(FunctionMode):
         outside: or is a constant.
         made: the storages that have come into being meanwhile, where values cannot show what such
             a constant hides.
+        cuts_unknown: or is cut, unless it is written to. It may be what forward has computed.
         detaches: whether backward cuts what it detaches. It does not where torch runs it without
             gradients anyway: in forward mode, and where it is declared once_differentiable.
 
@@ -148,6 +152,7 @@ class Watch(FunctionMode):
         outside: bool = False,
         made: set[int] | None = None,
         detaches: bool = True,
+        cuts_unknown: bool = False,
     ) -> None:
         super().__init__()
         self.in_forward = self.paused = self.doubtful = self.outputs_left = False
@@ -163,7 +168,7 @@ class Watch(FunctionMode):
         self.outside: list[torch.Tensor] = []
         self._born = born
         self._outside, self._made = outside, made
-        self._detaches = detaches
+        self._detaches, self._cuts_unknown = detaches, cuts_unknown
         # By id, kept so that the ids stay theirs.
         self._known: dict[int, torch.Tensor] = {}
         self._instead: dict[int, torch.Tensor] = {}
@@ -510,13 +515,7 @@ class Watch(FunctionMode):
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
         if self._born is None:
-            if differentiable and not self._outside and not self._made_meanwhile(tensor):
-                raise Outside
-            # It may have been computed unseen.
-            unknown = self._made is None or memory_of(tensor) in self._made
-            if differentiable and self._linearity and unknown:
-                self._linearity.deny(tensor)
-            self._keep_met(tensor)
+            self._meet(tensor, written=written)
             return tensor
         if memory_of(tensor) in self._born:
             self._keep_met(tensor)
@@ -536,6 +535,19 @@ class Watch(FunctionMode):
         if number in self._cuts:
             self._cuts[id(copy)] = self._cuts[number]
         return copy
+
+    def _meet(self, tensor: torch.Tensor, *, written: bool) -> None:
+        """Take a tensor that rules which run once were not given, and that they may write to."""
+        differentiable, made = is_differentiable(tensor), self._made_meanwhile(tensor)
+        if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
+            self._cuts[id(tensor)] = _COMPUTED
+        elif differentiable and not self._outside and not made:
+            raise Outside
+        # It may have been computed unseen.
+        unknown = self._made is None or memory_of(tensor) in self._made
+        if differentiable and self._linearity and unknown:
+            self._linearity.deny(tensor)
+        self._keep_met(tensor)
 
     def _made_meanwhile(self, tensor: torch.Tensor) -> bool:
         """Whether autograd has noted how it was made since the rules run: a script may have.
@@ -680,10 +692,10 @@ class Watch(FunctionMode):
         if isinstance(done.result, (float, complex)) and any(map(self._tracks, read)):
             self.left = f"it makes a number of a tensor ({name})"
         levels = _all_levels(read) if self._in_reverse else _NONE
-        reason = None if constant else self._reason(read)
+        made, written = tensors_in(done.result), done.written(name)
+        reason = None if constant else self._reason(read) or self._rounds(read, made)
         if reason is None and self._forward_mode and any(map(self._tracks, read)):
             reason = self._lost_tangent(name, done)
-        made, written = tensors_in(done.result), done.written(name)
         if name in BITS and not any(map(is_differentiable, read)):
             numbers = any(map(is_differentiable, made))
             reason = "it reads integers as the bits of numbers" if numbers else reason
@@ -718,6 +730,11 @@ class Watch(FunctionMode):
                 if reason is not None:
                     return reason
         return self.left
+
+    def _rounds(self, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str | None:
+        """Why a value that forward has made of these has no derivative that is exact."""
+        coarse = self.in_forward and any(is_coarse(each.dtype) for each in made)
+        return _COARSE if coarse and any(map(self._tracks, given)) else None
 
     def _lost(self, name: str, tensor: torch.Tensor, levels: set[int]) -> str | None:
         """What a function has lost of the history of its arguments."""
