@@ -60,6 +60,13 @@ def test_each_block_is_what_its_definition_says(name, size):
         torch.testing.assert_close(row, expected, rtol=1e-12, atol=0)
 
 
+def test_a_power_of_two_reaches_beyond_float32():
+    x = torch.tensor([1e39, -3e38], dtype=torch.float64)
+    torch.testing.assert_close(round_values(x, find_format("MXFP8")), by_hand(x, "MXFP8"))
+    largest = torch.full((2,), 1e300, dtype=torch.float64)
+    assert round_values(largest, find_format("MXFP8")).tolist() == [448 * 2.0**127] * 2
+
+
 def test_nvfp4_has_two_levels():
     x = torch.randn(4, 64, dtype=torch.float64)
     x[0, :16] *= 1e-6  # a block far below its tensor keeps the least normal scale

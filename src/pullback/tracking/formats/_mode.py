@@ -28,7 +28,7 @@ from pullback.internal.torch import (
     never_compile,
     wrap_recomputation,
 )
-from pullback.tracking._hang import Running
+from pullback.tracking._hang import Running, names_of
 from pullback.tracking._outputs import deferred_in, is_floating
 from pullback.tracking.formats._products import (
     FACTORS,
@@ -220,11 +220,8 @@ class _ProductMode(FunctionMode):
         recipe = self.products.recipe
         if self.products.meter is None and set(recipe.rules) == {"*"} and not recipe.remembers:
             return {}
-        names: dict[nn.Module, list[str]] = {}
-        for name, part in self.model.named_modules(remove_duplicate=False):
-            if name:
-                names.setdefault(part, []).append(name)
-        return names
+        found = names_of(self.model)
+        return {part: names for part, names in found.items() if part is not self.model}
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -19,6 +19,7 @@ from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
 from pullback.tracking.formats._recipe import ROLES
 from pullback.tracking.report._diagnosis import diagnose
 from pullback.tracking.report._rows import GROUPS, Row, row_name, shown_rows, thin
+from pullback.tracking.run._identity import ROOT
 from pullback.tracking.run._log import Run, Series, pack_points
 
 __all__ = ["render_html", "write_html"]
@@ -26,7 +27,6 @@ __all__ = ["render_html", "write_html"]
 SHOWN_FINDINGS = 12
 TILES = ("fp16", "bf16", "E4M3", "E5M2")
 LOSS = 0.01  # of the nonzero values
-ROOT = "(root)"
 STEP = 20  # decibels between two marks of the axis of noise
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 

@@ -9,7 +9,10 @@ import numpy as np
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["Key", "Observation", "Phase", "Place", "Sink", "Source"]
+__all__ = ["ROOT", "Key", "Observation", "Phase", "Place", "Sink", "Source"]
+
+ROOT = "(root)"
+"""What a model itself is called among its modules."""
 
 Phase = Literal["training", "evaluation"]
 Source = Literal["module", "parameter", "state", "update"]
