@@ -163,9 +163,10 @@ def factors_of(
         return
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):  # of two dimensions: element by element
         return
-    computed = is_parametrized(module, "weight")
-    weight = None if hasattr(type(module), "weight") else getattr(module, "weight", None)
-    made_of = module.parametrizations["weight"].parameters() if computed else [weight]
+    weight: Any = None if hasattr(type(module), "weight") else getattr(module, "weight", None)
+    made_of = [weight]
+    if is_parametrized(module, "weight"):
+        made_of = [*module.get_submodule(_PARAMETRIZED[1:]).parameters()]
     values = inputs[0] if inputs else None
     if not (any(map(_is_matrix, made_of)) and isinstance(values, torch.Tensor)):
         return
