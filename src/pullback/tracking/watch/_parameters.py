@@ -76,8 +76,7 @@ class ParameterWatch:
             if "value" in self._parts:
                 self._see(parameter.detach(), name, "parameter")
             if "gradient" in self._parts and parameter.grad is not None:
-                scale = _left_in_gradients(optimizer)
-                self._see(parameter.grad.detach(), name, "parameter", order=1, scale=scale)
+                self._see(_unscaled(parameter.grad, optimizer), name, "parameter", order=1)
             if "update" in self._parts and before is not None:
                 self._see(parameter.detach() - before, f"{name}[update]", "update")
             if "state" in self._parts:
@@ -86,22 +85,20 @@ class ParameterWatch:
                     if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                         self._see(value.detach(), f"{name}[{part}]", "state")
 
-    def _see(
-        self,
-        values: torch.Tensor,
-        name: str,
-        source: Source,
-        order: int = 0,
-        scale: torch.Tensor | None = None,
-    ) -> None:
+    def _see(self, values: torch.Tensor, name: str, source: Source, order: int = 0) -> None:
         key = Key(name, 0, "backward" if order else "forward", order, source=source)
         try:
-            self._store.observe_update(values, key, scale)
+            self._store.observe_update(values, key)
         except UnsupportedError as refusal:
             self._store.skipped[f"{name} (gradient)" if order else name] = refusal.what
 
 
-def _left_in_gradients(optimizer: Optimizer) -> torch.Tensor | None:
-    """The scale that a `GradScaler` left: a fused optimizer takes it out unless it skips a step."""
+def _unscaled(gradient: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
+    """A gradient without the scale of a `GradScaler`, which a fused optimizer is left to take out.
+
+    It does so where it steps, and leaves the scale where it skips the step.
+    """
     scale, skipped = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    return None if scale is None or skipped is None else torch.where(skipped > 0, scale, 1.0)
+    if scale is None or skipped is None:
+        return gradient.detach()
+    return gradient.detach().to(torch.float64) / torch.where(skipped > 0, scale, 1.0)

@@ -167,14 +167,12 @@ class Store:
     def _now(self) -> Place:
         return Place(self.step, self.microbatch)
 
-    def observe_update(
-        self, values: torch.Tensor, key: Key, scale: torch.Tensor | None = None
-    ) -> None:
-        """Measure what an optimizer holds or does, without the scale of the loss that is left."""
+    def observe_update(self, values: torch.Tensor, key: Key) -> None:
+        """Measure what an optimizer holds or does."""
         place = self.moment_of_update
         if place is not None:
             with self._lock:
-                self._write(values, key, place, scale=scale)
+                self._write(values, key, place)
 
     def observe_factor(self, values: torch.Tensor, key: Key) -> None:
         """Measure what blocks lose of a weight or an input of a layer that multiplies."""
@@ -232,14 +230,7 @@ class Store:
         rows = self._rows[device]
         return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
-    def _write(
-        self,
-        values: torch.Tensor,
-        key: Key,
-        place: Place,
-        first: Seen = None,
-        scale: torch.Tensor | None = None,
-    ) -> None:
+    def _write(self, values: torch.Tensor, key: Key, place: Place, first: Seen = None) -> None:
         """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""
         found = None if first is None else self._where.get(first)
         if found is not None:
@@ -248,9 +239,9 @@ class Store:
         check_measurable(values)
         device = values.device
         index = self._reserve(device)
-        if key.direction == "backward" and key.source == "module":  # it is in no tangent
-            scale = self.loss_scale()
-        factor = _without(scale, device)
+        # The loss scale was taken before from what an optimizer holds, and is in no tangent.
+        scaled = key.direction == "backward" and key.source == "module"
+        factor = self._factor(device) if scaled else 1.0
         measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
         self.measures.take(values, factor, self._append(key, place, (device, index)), place)
@@ -288,11 +279,11 @@ class Store:
             self.flush()
         return self._used[device]
 
-
-def _without(scale: torch.Tensor | None, device: torch.device) -> float | torch.Tensor:
-    """What takes a loss scale out of a gradient, without reading a device from the host."""
-    if scale is None:
-        return 1.0
-    if scale.device.type == "cpu":
-        return 1.0 / float(scale.detach().numpy())
-    return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
+    def _factor(self, device: torch.device) -> float | torch.Tensor:
+        """What takes the loss scale out of a gradient, without reading a device from the host."""
+        scale = self.loss_scale()
+        if scale is None:
+            return 1.0
+        if scale.device.type == "cpu":
+            return 1.0 / float(scale.detach().numpy())
+        return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
