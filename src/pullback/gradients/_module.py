@@ -151,9 +151,11 @@ class ShapeFunction(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what follows ``x``: a tensor so that a change is noticed, the rest as it is."""
-        saved = 1 + isinstance(inputs[1], Tensor)
-        ctx.save_for_backward(*inputs[1:saved])
-        ctx.kept = inputs[saved:]
+        if isinstance(inputs[1], Tensor):
+            ctx.save_for_backward(inputs[1])
+            ctx.kept = inputs[2:]
+        else:  # nothing is saved, which takes a microsecond or more
+            ctx.kept = inputs[1:]
 
     @classmethod
     def backward(cls, ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:

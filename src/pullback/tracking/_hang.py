@@ -120,12 +120,11 @@ class Running:
     ) -> None:
         self.names = list(names)
         self._ended = ended
-        self._thread = threading.get_ident()  # hooks are seen by all that run the same modules
         self._undo = contextlib.ExitStack()
 
     def follow(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
         """Keep the names while modules call one another."""
-        self._thread = threading.get_ident()
+        self._thread = threading.get_ident()  # hooks are seen by all that run the same modules
         for name, module in modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 begin, end = Hook(functools.partial(self._begin, name)), Hook(self._end)

@@ -178,11 +178,9 @@ class RoundGradientFunction(ShapeFunction):
     gradient = "nonlinear"
 
     @staticmethod
-    def forward(
-        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
-    ) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        check_fit(x, noise, number_format)
-        return x.view_as(x)
+    def forward(*inputs: Any) -> Tensor:
+        """Return a view of ``x``, the first of what `RoundValueFunction` takes: no copy."""
+        check_fit(*inputs[:3])
+        return ShapeFunction.forward(*inputs)
 
     shape = staticmethod(RoundValueFunction.apply)

@@ -130,9 +130,8 @@ def measure_into(
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
     if chosen == "cpu":
-        numbers = row.numpy() if isinstance(row, torch.Tensor) else row
         kernel = kernels.implementation(__package__, "cpu")
-        kernel.measure_cpu(_flat(values), numbers, float(factor))
+        kernel.measure_cpu(_flat(values), row, float(factor))
     else:
         target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
         if chosen == "triton":
