@@ -145,7 +145,7 @@ def _embed(data: dict[str, Any]) -> str:
 
 
 def _data(run: Run, rows: list[Row]) -> dict[str, Any]:
-    moments = _all_moments(run)
+    moments = sorted({moment for each in run.series for moment in each.points.moments()})
     column = {moment: index for index, moment in enumerate(moments)}
     shown: list[dict[str, Any]] = []
     blocks: list[np.ndarray] = []
@@ -173,11 +173,6 @@ def _data(run: Run, rows: list[Row]) -> dict[str, Any]:
             dict(zip(("tiny", "normal", "top"), each.reach, strict=True)) for each in FORMATS
         ],
     }
-
-
-def _all_moments(run: Run) -> list[tuple[int, int]]:
-    """Every step and microbatch that any series has, in order."""
-    return sorted({moment for series in run.series for moment in series.points.moments()})
 
 
 def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> dict[str, Any]:

@@ -279,9 +279,8 @@ class Tracker(Recorder):
         found = {
             key: {place: values[statistic] for place, values in moments if statistic in values}
             for key, moments in self._log.measured.items()
-            if key[:4] == wanted
+            if key[:4] == wanted and any(statistic in values for _, values in moments)
         }
-        found = {key: moments for key, moments in found.items() if moments}
         if not found:
             raise ArgumentError(
                 "No such statistic was measured.",
