@@ -135,6 +135,10 @@ def test_what_has_no_metrics_is_refused_by_name():
             us.FPFormat(4, 3).quantise_bwd(given)
         with pytest.raises(kind):
             us.analyse_module(nn.Identity(), given)
+    with pytest.raises(UnsupportedError, match="no elements"):
+        us.Metrics(torch.ones(2, device="meta"))
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.func.vmap(lambda x: (us.Metrics(x), x)[1])(torch.ones(2, 3))
     for use in (us.prune_non_float_tensors, us.prune_same_scale_tensors, us.plot):
         with pytest.raises(ArgumentTypeError):
             use("no graph")

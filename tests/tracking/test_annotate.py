@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pullback import gradients
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.gradients import ScaleGradient, scale_gradient
 from pullback.tracking import Tracker, annotate
 
 SCALE = re.compile(r"\(-> ([^,]+), <- ([^)]+)\)")
@@ -317,3 +319,21 @@ def test_a_view_that_is_changed_in_place_has_its_gradient():
     found = [scales_of(quietly(InPlace(inplace), x), "linear") for inplace in (False, True)]
     assert found[0] == found[1]
     assert found[0][1] != "n/a"
+
+
+class Shaped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.small = nn.Linear(4, 4), ScaleGradient(0.25)
+
+    def forward(self, x):
+        return gradients.scale_gradient(self.small(scale_gradient(self.layer(x), 0.5)), 2.0)
+
+
+def test_what_shapes_a_gradient_stays_one_line():
+    model, x, g = Shaped(), torch.randn(3, 4), torch.randn(3, 4)
+    text = quietly(model, x, cotangent=g)
+    for name, factor in (("linear", 0.25), ("scale_gradient", 0.5), ("small", 2.0)):
+        forward, backward = map(float, scales_of(text, name))
+        assert forward == pytest.approx(rms(model.layer(x)), rel=1e-2)
+        assert backward == pytest.approx(factor * rms(g), rel=1e-2)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tests.tracking.models import sequential
+from tests.tracking.models import Around, sequential
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -253,3 +253,135 @@ def test_nothing_is_read_during_a_step_and_training_is_not_disturbed():
     step(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+class Layered(nn.Linear):
+    """A layer with layers inside, as an adapter of low rank is."""
+
+    def __init__(self):
+        super().__init__(64, 64)
+        self.down, self.up = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
+
+    def forward(self, x):
+        return super().forward(x) + self.up(self.down(x))
+
+
+class TwoNames(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(64, 64)
+        self.other = self.one
+
+    def forward(self, x):
+        return self.one(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "outliers"),
+    [
+        (nn.Linear(64, 64), ("",)),
+        (nn.Sequential(Layered()), ("0", "0.down")),
+        (nn.Sequential(Layered()), ("0",)),
+        (TwoNames(), ("one",)),
+    ],
+    ids=["root", "nested", "outer", "two-names"],
+)
+def test_a_recipe_keeps_what_the_advice_keeps_and_nothing_else(model, outliers):
+    with torch.no_grad():
+        for name in outliers:
+            model.get_submodule(name).weight[:, 3] = 500.0
+    x = torch.randn(128, 64)
+    with Tracker(model, blocks="mxfp4") as tracker:
+        model(x).backward(torch.randn(128, 64))
+    advice = tracker.advise_blocks()
+    assert {(name or "(root)", "weight") for name in outliers} <= set(advice.keep)
+    simulated = simulate_format(model, recipe=advice.recipe("bf16"), measure=True)
+    simulated(x).sum().backward()
+    for each in simulated.noise():
+        kept = (each.module or "(root)", each.role) in advice.keep
+        assert each.number_format == ("bf16" if kept else "MXFP4"), each
+
+
+def test_a_recipe_takes_names_as_they_are_and_not_as_patterns():
+    model = nn.ModuleDict({"a[0]": nn.Linear(64, 8), "a0": nn.Linear(64, 8)})
+    with torch.no_grad():
+        model["a[0]"].weight[:, 3] = 500.0
+    model.forward = lambda x: model["a[0]"](x) + model["a0"](x)
+    with Tracker(model, blocks="mxfp4") as tracker:
+        model(torch.randn(64, 64)).backward(torch.randn(64, 8))
+    recipe = tracker.advise_blocks().recipe("bf16")
+    assert str(recipe.find("a[0]").weight) == "bf16"
+    assert str(recipe.find("a0").weight) == "MXFP4"
+
+
+class Computed(nn.Module):
+    """A layer whose weight is another one each time that it is asked for."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.kept = nn.Parameter(torch.randn(*shape))
+
+    @property
+    def weight(self):
+        return self.kept + torch.randn(())
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight)
+
+
+def make_parametrized(module, parametrize):
+    torch.manual_seed(0)
+    return parametrize(module(32, 32))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(make_parametrized, nn.Linear, nn.utils.parametrizations.spectral_norm),
+        functools.partial(make_parametrized, nn.Linear, nn.utils.parametrizations.weight_norm),
+        functools.partial(make_parametrized, Computed, lambda layer: layer),
+    ],
+    ids=["spectral-norm", "weight-norm", "property"],
+)
+@pytest.mark.parametrize("within", [True, False])
+def test_a_weight_that_is_computed_is_not_computed_once_more(make, within):
+    """A step of spectral normalisation, or of a generator, that the training has not."""
+    x = torch.randn(8, 32)
+    plain, model = make(), make()
+    torch.manual_seed(1)
+    expected = [plain(x), plain(x)]
+    whole = nn.Sequential(model) if within else model
+    torch.manual_seed(1)
+    with Tracker(whole, blocks="mxfp4") as tracker:
+        assert all(torch.equal(whole(x), one) for one in expected)
+    name = "0" if within else "(root)"
+    errors = tracker.advise_blocks().errors
+    if isinstance(model, Computed):
+        assert errors == {}
+        return
+    assert {(name, "weight"), (name, "activation")} <= errors.keys()
+    assert errors[name, "weight"].blocks == 2 * 32
+    if make.args[1] is nn.utils.parametrizations.weight_norm:
+        once = BlockErrors.of(model.weight, "mxfp4")
+        assert errors[name, "weight"].decibels == pytest.approx(once.decibels)
+
+
+def test_an_input_that_is_passed_by_name_is_one():
+    model = TwoNames()
+    model.forward = lambda x: model.one(input=x)
+    with Tracker(model, blocks="mxfp4") as tracker:
+        model(torch.randn(4, 64))
+    assert ("one", "activation") in tracker.advise_blocks().errors
+
+
+@pytest.mark.parametrize("read", [signal_to_noise, BlockErrors.of], ids=["noise", "blocks"])
+def test_what_cannot_be_read_is_refused(read):
+    x = torch.randn(4, 32)
+    for unreadable in (Around(x), x.to("meta")):
+        with pytest.raises(UnsupportedError, match="no elements"):
+            read(unreadable, "mxfp4")
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.func.vmap(lambda x: (read(x, "mxfp4"), x)[1])(x)
+    found = []
+    torch.func.grad(lambda x: (found.append(read(x, "mxfp4")), x.sum())[1])(x)
+    assert found == [read(x, "mxfp4")]

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import math
 import pickle
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tests.tracking.models import Around, sequential
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnsupportedError
 from pullback.tracking import Statistics, Tracker, channel_maximum, simulate_format
@@ -90,6 +92,22 @@ def test_gradients_of_parameters_are_without_the_loss_scale():
     assert tracker.total("weight", "backward").scale == 1.0
     with pytest.raises(UnsupportedError, match="updates"):
         tracker.update_ratios()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_fused_optimizer_leaves_the_loss_scale_in_a_step_that_it_skips(name):
+    model = nn.Linear(3, 3)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", 1024.0)
+    with Tracker(model, scaler=scaler, parameters=["gradient"]) as tracker:
+        for bad in (0.0, math.inf):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 3)).sum() + bad * model.bias[0]
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert tracker.total("weight", "backward").max_abs == 1.0
+    assert tracker.total("bias", "backward").positive_infinities == 1
 
 
 def test_a_tangent_has_no_loss_scale():
@@ -299,6 +317,21 @@ def test_statistics_of_ones_own():
     with pytest.raises(ArgumentError, match="No such statistic"):
         tracker.measured("0", "smallest")
     assert x.shape == (4, 5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_statistics_of_ones_own_where_a_tensor_was_seen(reentrant):
+    """In evaluation alone, as a tangent, or where checkpointing computed it again."""
+    layer, x = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    model = nn.ModuleList([layer])
+    model.forward = lambda x: checkpoint(layer, x, use_reentrant=reentrant)
+    with Tracker(model.eval(), measures={"largest": lambda x: x.max()}) as tracker:
+        model(x).sum().backward()
+        tracker.step()
+        torch.func.jvp(layer, (x.detach(),), (torch.zeros(2, 3),))
+    assert next(iter(tracker.measured("0", "largest").values())) == layer(x).max()
+    assert list(tracker.measured("0", "largest", "backward").values()) == [1.0]
+    assert list(tracker.measured("0", "largest", "tangent").values()) == [0.0]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0), (2, 3, 4)])

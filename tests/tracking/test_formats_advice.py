@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
+from tests.tracking.models import Around
 from tests.tracking.test_formats import EVERY_BFLOAT16, brute_force, table_of
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, UnsupportedError
+from pullback.internal.torch import FakeTensorMode
 from pullback.tracking.formats import (
     E2M1,
     E4M3,
@@ -151,6 +153,17 @@ def test_odd_data(values):
         assert 0 <= advice.overflow_share <= 1
         assert advice.best_scale > 0
         assert advice.lost_at_best <= advice.overflow + advice.underflow
+
+
+def test_what_cannot_be_read_is_refused():
+    x = torch.ones(3)
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    for unreadable in (Around(x), x.to("meta"), fake):
+        with pytest.raises(UnsupportedError, match="no elements"):
+            advise_formats(unreadable)
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.func.vmap(lambda x: (advise_formats(x), x)[1])(x)
 
 
 def test_counts_that_make_no_sense():

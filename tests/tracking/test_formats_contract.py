@@ -67,7 +67,7 @@ class Gradient(RoundGradientFunction):
 
     @staticmethod
     def backward(ctx, cotangent):
-        rounded = RoundValueFunction.apply(cotangent, None, ctx.number_format, ctx.overflow)
+        rounded = RoundGradientFunction.shape(cotangent, *ctx.kept)
         return WeighedByMean.apply(rounded, *ctx.saved_tensors), None, None, None
 
 
@@ -79,7 +79,7 @@ class Cast(DtypeGradientFunction):
 
     @staticmethod
     def backward(ctx, cotangent):
-        rounded = DtypeGradientFunction.backward(ctx, cotangent)[0]
+        rounded = DtypeGradientFunction.shape(cotangent, *ctx.kept)
         return WeighedByMean.apply(rounded, *ctx.saved_tensors), None
 
 

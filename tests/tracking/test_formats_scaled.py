@@ -3,6 +3,7 @@
 import functools
 import math
 import pickle
+import sys
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from pullback.tracking.formats import (
     INT4,
     INT8,
     SCALED_FORMATS,
+    NumberFormat,
     ProductFormats,
     Recipe,
     ScaledFormat,
@@ -58,6 +60,15 @@ def test_each_block_is_what_its_definition_says(name, size):
             [by_hand(block, name) for block in values.split(70 if name == "int8" else size)]
         )
         torch.testing.assert_close(row, expected, rtol=1e-12, atol=0)
+
+
+def test_a_power_of_two_reaches_beyond_float32():
+    x = torch.tensor([1e39, -3e38], dtype=torch.float64)
+    torch.testing.assert_close(round_values(x, find_format("MXFP8")), by_hand(x, "MXFP8"))
+    largest = torch.full((2,), 1e300, dtype=torch.float64)
+    assert round_values(largest, find_format("MXFP8")).tolist() == [448 * 2.0**127] * 2
+    double = NumberFormat("fp64", 11, 52, 1023, sys.float_info.max, infinite=True)
+    assert torch.equal(round_values(x, ScaledFormat("blocks", double, 2, "E8M0")), x)
 
 
 def test_nvfp4_has_two_levels():

@@ -1,12 +1,15 @@
 """Nothing overwrites: calls, microbatches, recomputation, orders and visits are kept apart."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tests.tracking.models import Tied, loss_of, sequential, train
+from tests.versions import needs_torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from pullback.tracking import Key, Tracker
+from pullback.tracking import Key, Record, Tracker, track
 from pullback.tracking.watch import _store
 
 
@@ -84,6 +87,27 @@ def test_recomputation_is_marked(reentrant: bool) -> None:
     assert tracker.total("first", recomputed=True) == first
     gradients = [key for key in totals if key.name == "first" and key.direction == "backward"]
     assert gradients == [Key("first", 0, "backward", 1, recomputed=reentrant)]
+
+
+@needs_torch("2.8", "a way to ask which hooks pack what is saved")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_tracked_value_has_the_gradient_of_its_own_pass(reentrant: bool) -> None:
+    """Non-reentrant checkpointing computes values again; the graph stays that of the first pass."""
+    record, x = Record("h"), torch.ones(3, requires_grad=True)
+
+    def body(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: track(x * factor, record).sin()
+
+    y = x
+    for factor in (2.0, 3.0):
+        y = checkpoint(body(factor), y, use_reentrant=reentrant)
+    y.sum().backward()
+    assert x.grad is not None
+    # What is computed again is numbered by itself, and the last region is the first one then.
+    first = record.total("backward", call=int(reentrant), recomputed=reentrant)
+    assert first.mean == pytest.approx(float(x.grad.mean()) / 2)
+    assert {key.recomputed for key in record.totals() if key.order} == {reentrant}
+    assert record.total("forward").mean == pytest.approx(2.0)
 
 
 def test_second_order_passes_are_kept_apart() -> None:

@@ -218,6 +218,14 @@ def test_what_cannot_be_measured_is_refused(x: object, error: type[Exception]) -
         Statistics.of(x)  # type: ignore[arg-type]
 
 
+def test_within_a_gradient_of_torch_func_it_is_measured_and_within_vmap_refused() -> None:
+    x, found = torch.randn(3, 4), []
+    torch.func.grad(lambda x: (found.append(Statistics.of(x)), x.sum())[1])(x)
+    assert found == [Statistics.of(x)]
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.func.vmap(lambda x: (Statistics.of(x), x)[1])(x)
+
+
 def test_round_trip_through_json_fields() -> None:
     found = Statistics.of(torch.tensor([1.0, -0.25, 0.0, math.inf, math.nan]))
     assert Statistics.from_dict(found.to_dict()) == found

@@ -20,10 +20,10 @@ from pullback.gradients._straight_through import (
 )
 from pullback.tensor import Case
 
-__all__ = ["Inputs", "cases", "normal", "with_tensors", "with_values"]
+__all__ = ["REFUSES", "Inputs", "cases", "normal", "with_tensors", "with_values"]
 
 _FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
-_REFUSES = {
+REFUSES = {
     "forward": _FORWARD,
     "forward-over-forward": _FORWARD,
     "transforms": f"torch.func.hessian runs forward mode: {_FORWARD}",
@@ -60,7 +60,7 @@ def cases() -> Iterator[Case]:
     """Return one case or more for each function of the room."""
     for gradient, refuses, rows in (
         ("surrogate", {}, _LINEAR),
-        ("nonlinear", _REFUSES, _NONLINEAR),
+        ("nonlinear", REFUSES, _NONLINEAR),
     ):
         for name, function, inputs in rows:
             yield Case(f"gradients.{name}", function, inputs, gradient, dict(refuses))

@@ -134,7 +134,7 @@ def _show(value: object) -> str:
 class ShapeFunction(Function):
     """``x -> x`` without a copy, and ``g -> shape(g, *kept)`` of what was given beside ``x``.
 
-    What is kept is one tensor, or numbers and other plain values. A tensor that requires a
+    What is kept is one tensor, or plain values, or both, the tensor first. One that requires a
     gradient gets exactly zero: the value does not depend on it. So a class of which ``shape`` is
     all that is its own may be ``_direct``: nothing is changed or returned as it was given.
     """
@@ -151,15 +151,16 @@ class ShapeFunction(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what follows ``x``: a tensor so that a change is noticed, the rest as it is."""
-        if isinstance(inputs[1], Tensor):  # which is alone then
+        if isinstance(inputs[1], Tensor):
             ctx.save_for_backward(inputs[1])
-        else:
+            ctx.kept = inputs[2:]
+        else:  # nothing is saved, which takes a microsecond or more
             ctx.kept = inputs[1:]
 
     @classmethod
     def backward(cls, ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         """Return the shaped cotangent, and the zeros that a tensor gets."""
-        kept = ctx.kept if hasattr(ctx, "kept") else ctx.saved_tensors
+        kept = *ctx.saved_tensors, *ctx.kept
         needs = ctx.needs_input_grad
         return (
             cls.shape(cotangent, *kept) if needs[0] else None,

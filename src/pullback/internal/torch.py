@@ -347,6 +347,8 @@ def remove_forward_hook(module: torch.nn.Module, hook: object) -> None:
         for number in [number for number, other in hooks.items() if other is hook]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
+            module._forward_hooks_with_kwargs.pop(number, None)
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 def forward_hooks_of(module: torch.nn.Module) -> list[Any]:

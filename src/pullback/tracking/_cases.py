@@ -14,24 +14,12 @@ __all__ = ["cases"]
 def cases() -> Iterator[Case]:
     """`track` on a matrix, on complex numbers, and twice in a row on one record."""
     matrix, complex_numbers, reused = Record("matrix"), Record("complex"), Record("reused")
-    yield Case(
-        "tracking.track",
-        lambda x: track(x, matrix),
-        with_tensors((3, 4)),
-        gradient="exact",
-    )
-    yield Case(
-        "tracking.track.complex",
-        lambda x: track(x, complex_numbers),
-        _complex,
-        gradient="exact",
-    )
-    yield Case(
-        "tracking.track.reused",
-        lambda x: track(track(x, reused).sin(), reused),
-        with_tensors((2, 3)),
-        gradient="exact",
-    )
+    for name, function, inputs in (
+        ("track", lambda x: track(x, matrix), with_tensors((3, 4))),
+        ("track.complex", lambda x: track(x, complex_numbers), _complex),
+        ("track.reused", lambda x: track(track(x, reused).sin(), reused), with_tensors((2, 3))),
+    ):
+        yield Case(f"tracking.{name}", function, inputs, gradient="exact")
 
 
 def _complex(generator: torch.Generator) -> tuple[torch.Tensor]:

@@ -24,7 +24,7 @@ from pullback.internal.torch import (
     without_forward_hooks,
 )
 
-__all__ = ["Hook", "Hung", "Overlay", "Running"]
+__all__ = ["Hook", "Hung", "Overlay", "Running", "names_of"]
 
 _REDUCE = "__reduce_ex__"
 
@@ -41,14 +41,15 @@ class Hook:
         self.eager = eager
         self.compiled = compiled
 
-    def __call__(self, module: nn.Module, *given: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, *output: Any) -> Any:
+        inputs = (*args, *kwargs.values())
         if torch.compiler.is_compiling():
             # What is exported runs where nobody tracks, and where this package need not be.
             exported = not torch.compiler.is_dynamo_compiling() or is_known_to_export()
             if self.compiled is None or exported:
                 return None
-            return self.compiled(module, *given)
-        return self.eager(module, *given)
+            return self.compiled(module, inputs, *output)
+        return self.eager(module, inputs, *output)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
         inert = Hook(lambda module, *_: remove_forward_hook(module, inert))
@@ -76,9 +77,11 @@ class Hung:
         always_call: bool = False,
     ) -> None:
         if before:  # and before the user's own: a module that one of these ends has begun too
-            self._handle = module.register_forward_pre_hook(hook, prepend=True)
+            self._handle = module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
         else:
-            self._handle = module.register_forward_hook(hook, always_call=always_call)
+            self._handle = module.register_forward_hook(
+                hook, with_kwargs=True, always_call=always_call
+            )
         self._module = ref(module)
         vars(module).setdefault(_REDUCE, MethodType(_reduce_plainly, module))
 
@@ -101,6 +104,14 @@ class Hung:
             vars(module).pop(_REDUCE, None)
 
 
+def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Each module of a model with all of its names there; that of the model itself is empty."""
+    names: dict[nn.Module, list[str]] = {}
+    for name, part in model.named_modules(remove_duplicate=False):
+        names.setdefault(part, []).append(name)
+    return names
+
+
 class Running:
     """Which modules of a model are running in this thread, by name, the innermost last."""
 
@@ -109,12 +120,11 @@ class Running:
     ) -> None:
         self.names = list(names)
         self._ended = ended
-        self._thread = threading.get_ident()  # hooks are seen by all that run the same modules
         self._undo = contextlib.ExitStack()
 
     def follow(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
         """Keep the names while modules call one another."""
-        self._thread = threading.get_ident()
+        self._thread = threading.get_ident()  # hooks are seen by all that run the same modules
         for name, module in modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 begin, end = Hook(functools.partial(self._begin, name)), Hook(self._end)

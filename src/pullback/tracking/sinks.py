@@ -18,12 +18,8 @@ from pullback.tracking.run._recording import JsonLines
 __all__ = ["JsonLines", "Sink", "TensorBoard", "WeightsAndBiases"]
 
 
-def _scalars(seen: Mapping[Key, Observation]) -> dict[str, float]:
-    """What is drawn of a step, by its tag."""
-    return {tag: value for each in seen.values() for tag, value in _scalars_of(each).items()}
-
-
-def _scalars_of(observation: Observation) -> dict[str, float]:
+def _scalars(observation: Observation) -> dict[str, float]:
+    """What is drawn of a tensor, by its tag."""
     key, statistics = observation.key, observation.statistics
     head = f"{key}/{key.direction}"
     found = {
@@ -72,7 +68,8 @@ class _Scalars:
 
     def _add_steps(self, steps: Sequence[int]) -> None:
         for step in steps:
-            self._add(step, _scalars(self._steps.pop(step)))
+            drawn = map(_scalars, self._steps.pop(step).values())
+            self._add(step, {tag: value for each in drawn for tag, value in each.items()})
 
     def _add(self, step: int, scalars: Mapping[str, float]) -> None:
         raise NotImplementedError

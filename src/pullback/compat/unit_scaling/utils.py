@@ -16,6 +16,7 @@ from pullback.errors import ArgumentTypeError
 from pullback.gradients._check import check_floating, check_strided, widen
 from pullback.internal._arguments import checked
 from pullback.tensor import Function
+from pullback.tracking.measure._dispatch import readable
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.run._identity import Key, Place
 from pullback.tracking.watch._annotate import annotate_graph, scale_text, trace_deeply
@@ -31,7 +32,7 @@ def std_of(tensor: Tensor) -> float:
     A complex tensor has that of both parts together.
     """
     check_strided(tensor, "The scale of a tensor", "t")
-    values = widen(tensor.detach())
+    values = widen(readable(tensor))
     return float(values.std()) if values.numel() > 1 else math.nan  # there torch warns as well
 
 

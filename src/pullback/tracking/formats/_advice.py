@@ -15,6 +15,7 @@ from pullback.tracking.formats._round import parts_of
 from pullback.tracking.formats._scaled import Named, find_format
 from pullback.tracking.formats._table import FORMATS, NumberFormat
 from pullback.tracking.measure import _layout as layout
+from pullback.tracking.measure._dispatch import readable
 
 __all__ = ["FormatAdvice", "advise_formats", "advise_from_exponents"]
 
@@ -88,7 +89,7 @@ def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[s
     Raises:
         ArgumentError: an unknown format, or one with scales.
         ArgumentTypeError: no floating or complex tensor.
-        UnsupportedError: a sparse, nested or packed tensor.
+        UnsupportedError: a sparse, nested or packed tensor, or one without elements of its own.
 
     Example:
         >>> import torch
@@ -98,7 +99,7 @@ def advise_formats(values: Tensor, formats: Iterable[Named] = FORMATS) -> dict[s
         (1, 1, 0.25)
     """
     check_tensor(values, "advise_formats")
-    flat = parts_of(values.detach()).reshape(-1).to(torch.float64).abs()
+    flat = parts_of(readable(values)).reshape(-1).to(torch.float64).abs()
     flat = flat[flat.isfinite()]
     magnitudes = flat[flat > 0].sort().values
     upto = torch.arange(len(magnitudes) + 1, device=flat.device)

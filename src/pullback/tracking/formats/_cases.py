@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from pullback.gradients._cases import normal, with_tensors
+from pullback.gradients._cases import REFUSES, normal, with_tensors
 from pullback.tensor import Case
 from pullback.tracking.formats._model import simulate_format
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
@@ -15,12 +15,6 @@ from pullback.tracking.formats._scaled import ScaledFormat
 from pullback.tracking.formats._table import E4M3, E5M2
 
 __all__ = ["cases"]
-
-_FORWARD = "the backward is not linear in the cotangent, so it has no transpose"
-_NONLINEAR = {
-    "forward": _FORWARD,
-    "transforms": f"torch.func.hessian runs forward mode: {_FORWARD}",
-}
 
 
 def _with_noise(generator: Generator) -> tuple[Tensor, Tensor]:
@@ -53,4 +47,4 @@ def cases() -> Iterator[Case]:
             pairs,
         ),
     ):
-        yield Case(f"formats.{name}", function, inputs, "nonlinear", dict(_NONLINEAR))
+        yield Case(f"formats.{name}", function, inputs, "nonlinear", dict(REFUSES))

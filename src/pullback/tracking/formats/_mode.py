@@ -28,8 +28,8 @@ from pullback.internal.torch import (
     never_compile,
     wrap_recomputation,
 )
-from pullback.tracking._hang import Running
-from pullback.tracking._outputs import deferred_in, is_floating
+from pullback.tracking._hang import Running, names_of
+from pullback.tracking._outputs import deferred_in, tensors_in
 from pullback.tracking.formats._products import (
     FACTORS,
     REFUSED,
@@ -135,7 +135,7 @@ class _ProductMode(FunctionMode):
     ) -> Any:
         """Run a product with rounded factors."""
         given = (*args, *kwargs.values())
-        if count_factors(func, args, kwargs) == 1 or not _holds_numbers(given):
+        if count_factors(func, args, kwargs) == 1 or not any(tensors_in(given)):
             return self.run(func, args, kwargs)
         self.check_call(func, args, kwargs)
         formats = self.formats()
@@ -220,11 +220,8 @@ class _ProductMode(FunctionMode):
         recipe = self.products.recipe
         if self.products.meter is None and set(recipe.rules) == {"*"} and not recipe.remembers:
             return {}
-        names: dict[nn.Module, list[str]] = {}
-        for name, part in self.model.named_modules(remove_duplicate=False):
-            if name:
-                names.setdefault(part, []).append(name)
-        return names
+        found = names_of(self.model)
+        return {part: names for part, names in found.items() if part is not self.model}
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -347,7 +344,7 @@ def _dispatch(
     # The backward of a product multiplies what was rounded already.
     whole = not hasattr(func, "overloadpacket")  # flex_attention, a scan: programs of their own
     stray = (whole or (is_product(func) and not self.mode.entered)) and self.mode.rounds
-    if stray and current_graph_task_id() == -1 and (whole or _holds_numbers(args)):
+    if stray and current_graph_task_id() == -1 and (whole or any(tensors_in(args))):
         raise UnsupportedError(
             "simulate_format met a product that it does not round, or what may be one.",
             given=f"a call that reaches {func}",
@@ -361,12 +358,6 @@ def _dispatch(
 # the import of the compiler.
 _Sentinel.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
 never_compile(_dispatch)
-
-
-def _holds_numbers(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_holds_numbers, value))
-    return is_floating(value)
 
 
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__

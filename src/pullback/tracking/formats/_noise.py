@@ -16,6 +16,7 @@ from pullback.tracking.formats._recipe import ROLES, Role
 from pullback.tracking.formats._round import parts_of, round_values
 from pullback.tracking.formats._scaled import Format, Named, ScaledFormat, find_format
 from pullback.tracking.formats._table import E4M3
+from pullback.tracking.measure._dispatch import readable
 
 __all__ = [
     "BlockErrors",
@@ -75,7 +76,7 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
         (32.0, 20.3)
     """
     check_tensor(values, "signal_to_noise")
-    chosen, known = find_format(number_format), _finite(values.detach())
+    chosen, known = find_format(number_format), _finite(readable(values))
     return decibels_of(*_sums(known, round_values(known, chosen)).tolist())
 
 
@@ -200,7 +201,7 @@ class BlockErrors:
             ArgumentTypeError: no floating or complex tensor.
         """
         check_tensor(values, "BlockErrors.of")
-        return cls.from_sums(measure_blocks(values, choose_blocks(blocks)))
+        return cls.from_sums(measure_blocks(readable(values), choose_blocks(blocks)))
 
     @classmethod
     def from_sums(cls, sums: Tensor) -> "BlockErrors":

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import can_look_into, check_floating
+from pullback.gradients._module import ShapeFunction
 from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
@@ -167,7 +168,7 @@ class RoundValueFunction(Function):
         return cotangent, None, None, None
 
 
-class RoundGradientFunction(Function):
+class RoundGradientFunction(ShapeFunction):
     """Pass the value, and round the gradient to a format: not linear, and declared so.
 
     The noise of stochastic rounding is an argument, so that two backward passes agree. Its own
@@ -177,22 +178,9 @@ class RoundGradientFunction(Function):
     gradient = "nonlinear"
 
     @staticmethod
-    def forward(
-        x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
-    ) -> Tensor:
-        """Return a view of ``x``: no copy."""
-        check_fit(x, noise, number_format)
-        return x.view_as(x)
+    def forward(*inputs: Any) -> Tensor:
+        """Return a view of ``x``, the first of what `RoundValueFunction` takes: no copy."""
+        check_fit(*inputs[:3])
+        return ShapeFunction.forward(*inputs)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the format and the noise."""
-        _, noise, ctx.number_format, ctx.overflow = inputs
-        ctx.save_for_backward(noise)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the rounded cotangent."""
-        (noise,) = ctx.saved_tensors
-        rounded = RoundValueFunction.apply(cotangent, noise, ctx.number_format, ctx.overflow)
-        return rounded, None, None, None
+    shape = staticmethod(RoundValueFunction.apply)

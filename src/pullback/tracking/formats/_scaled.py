@@ -133,8 +133,8 @@ class ScaledFormat:
         known = groups.abs()
         peak = known.amax(-1, keepdim=True) if groups.numel() else known[..., :1]
         if self.scale == "E8M0":
-            peak = peak.clamp(max=_INFINITE)
-            power = peak / torch.frexp(peak).mantissa / 2.0 ** (1 + self.element.largest_exponent)
+            peak = torch.where(peak.isinf(), _INFINITE, peak)
+            power = peak / torch.frexp(peak).mantissa * 2.0 ** -(1 + self.element.largest_exponent)
             return _where_zero(peak, power.clamp(2.0**-127, 2.0**127))
         share = peak / self.element.largest
         if self.scale == "E4M3":

@@ -7,10 +7,24 @@ from pullback.errors import UnsupportedError
 from pullback.internal._dtypes import PACKED
 from pullback.internal.kernels import _backend as kernels
 from pullback.internal.kernels._backend import Backend
+from pullback.internal.torch import (
+    FakeTensor,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+)
 from pullback.tracking.measure._layout import WIDTH
 from pullback.tracking.measure._reference import measure_reference
 
-__all__ = ["PLAIN", "Backend", "check_measurable", "choose_backend", "measure", "measure_into"]
+__all__ = [
+    "PLAIN",
+    "Backend",
+    "check_measurable",
+    "choose_backend",
+    "measure",
+    "measure_into",
+    "readable",
+]
 
 # Eight-bit floats and halves fit float32 exactly; integers need the 53 bits of float64.
 _KEPT = (torch.float32, torch.float64)
@@ -62,9 +76,27 @@ def check_measurable(values: torch.Tensor) -> None:
 def _is_in_memory(values: torch.Tensor) -> bool:
     """Whether a tensor of another class has elements; its address is null around others."""
     try:
-        return not values.numel() or values.untyped_storage().data_ptr() != 0
+        return not isinstance(values, FakeTensor) and (
+            not values.numel() or values.untyped_storage().data_ptr() != 0
+        )
     except RuntimeError:
         return False
+
+
+def readable(values: torch.Tensor) -> torch.Tensor:
+    """Return the plain tensor whose elements can be read back; refuse one that has none."""
+    plain = values.detach()
+    while is_functorch_wrapped_tensor(plain):
+        if is_batchedtensor(plain):
+            raise UnsupportedError(
+                "Inside of vmap there is no number of one example that could be read back.",
+                given=f"one of a batch, of shape {tuple(values.shape)}",
+                mend="Ask outside of vmap, or pass it through pullback.tracking.track there, which "
+                "measures the whole batch.",
+            )
+        plain = get_unwrapped(plain)
+    check_measurable(plain)
+    return plain
 
 
 def _flat(values: torch.Tensor, kept: tuple[torch.dtype, ...] = _KEPT) -> torch.Tensor:
@@ -99,9 +131,8 @@ def measure_into(
     # A kernel that was chosen for this device before is not chosen again for every tensor.
     chosen = "cpu" if backend == "cpu" and values.is_cpu else choose_backend(backend, values.device)
     if chosen == "cpu":
-        numbers = row.numpy() if isinstance(row, torch.Tensor) else row
         kernel = kernels.implementation(__package__, "cpu")
-        kernel.measure_cpu(_flat(values), numbers, float(factor))
+        kernel.measure_cpu(_flat(values), row, float(factor))
     else:
         target = torch.from_numpy(row) if isinstance(row, np.ndarray) else row
         if chosen == "triton":
@@ -113,7 +144,11 @@ def measure_into(
 
 def measure(values: torch.Tensor, backend: Backend = "auto") -> np.ndarray:
     """Measure one tensor and read the row back."""
-    check_measurable(values)
-    row = torch.empty(WIDTH, dtype=torch.float64, device=values.device)
-    measure_into(values, row, backend=backend)
-    return row.cpu().numpy()
+    values = readable(values)
+    if values.is_cpu:
+        row = np.empty(WIDTH)
+        measure_into(values, row, backend=backend)
+        return row
+    rows = torch.empty(WIDTH, dtype=torch.float64, device=values.device)
+    measure_into(values, rows, backend=backend)
+    return rows.cpu().numpy()

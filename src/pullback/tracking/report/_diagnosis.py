@@ -85,11 +85,8 @@ def diagnose(run: Run) -> list[Finding]:
     if run.first_nonfinite is None:
         return findings
     first = _first(run, run.first_nonfinite)
-    return [first, *(each for each in findings if _what(each) != _what(first))]
-
-
-def _what(finding: Finding) -> tuple[Problem, Key]:
-    return finding.problem, finding.key
+    same = first.problem, first.key
+    return [first, *(each for each in findings if (each.problem, each.key) != same)]
 
 
 def _first(run: Run, first: Observation) -> Finding:
@@ -180,10 +177,9 @@ def _drifting(series: Series, together: dict[str, float]) -> Finding | None:
     is_parameter = series.key.source == "parameter" and not series.key.order
     if moved is None or abs(moved - common) < DRIFT_OCTAVES:
         return None
-    if is_parameter or _is_one_number(series):
-        return None
     level = series.points.scale[np.isfinite(series.points.scale)]
-    if not np.ptp(level):  # it stays while others move, and correlates with nothing
+    # What stays while others move correlates with nothing.
+    if is_parameter or _is_one_number(series) or not np.ptp(level):
         return None
     if abs(np.corrcoef(np.arange(len(level)), level)[0, 1]) < STEADY:
         return None

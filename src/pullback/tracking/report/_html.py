@@ -19,6 +19,7 @@ from pullback.tracking.formats import FORMATS, NumberFormat, QuantisationNoise
 from pullback.tracking.formats._recipe import ROLES
 from pullback.tracking.report._diagnosis import diagnose
 from pullback.tracking.report._rows import GROUPS, Row, row_name, shown_rows, thin
+from pullback.tracking.run._identity import ROOT
 from pullback.tracking.run._log import Run, Series, pack_points
 
 __all__ = ["render_html", "write_html"]
@@ -26,7 +27,6 @@ __all__ = ["render_html", "write_html"]
 SHOWN_FINDINGS = 12
 TILES = ("fp16", "bf16", "E4M3", "E5M2")
 LOSS = 0.01  # of the nonzero values
-ROOT = "(root)"
 STEP = 20  # decibels between two marks of the axis of noise
 FIGURES = ("scale", "mean", "max |x|", "min |x| > 0", "zeros, %", "non-finite")
 
@@ -145,7 +145,7 @@ def _embed(data: dict[str, Any]) -> str:
 
 
 def _data(run: Run, rows: list[Row]) -> dict[str, Any]:
-    moments = _all_moments(run)
+    moments = sorted({moment for each in run.series for moment in each.points.moments()})
     column = {moment: index for index, moment in enumerate(moments)}
     shown: list[dict[str, Any]] = []
     blocks: list[np.ndarray] = []
@@ -173,11 +173,6 @@ def _data(run: Run, rows: list[Row]) -> dict[str, Any]:
             dict(zip(("tiny", "normal", "top"), each.reach, strict=True)) for each in FORMATS
         ],
     }
-
-
-def _all_moments(run: Run) -> list[tuple[int, int]]:
-    """Every step and microbatch that any series has, in order."""
-    return sorted({moment for series in run.series for moment in series.points.moments()})
 
 
 def _side(series: Series, column: dict[tuple[int, int], int], offset: int) -> dict[str, Any]:

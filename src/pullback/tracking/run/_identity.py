@@ -9,7 +9,10 @@ import numpy as np
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["Key", "Observation", "Phase", "Place", "Sink", "Source"]
+__all__ = ["ROOT", "Key", "Observation", "Phase", "Place", "Sink", "Source"]
+
+ROOT = "(root)"
+"""What a model itself is called among its modules."""
 
 Phase = Literal["training", "evaluation"]
 Source = Literal["module", "parameter", "state", "update"]
@@ -43,18 +46,14 @@ class Key(NamedTuple):
     source: Source = "module"
 
     def __str__(self) -> str:
-        parts = [self.name]
-        if self.call:
-            parts.append(f"call {self.call}")
-        if self.order > 1:
-            parts.append(f"order {self.order}")
-        if self.recomputed:
-            parts.append("recomputed")
-        if self.visit:
-            parts.append(f"visit {self.visit}")
-        if self.phase != "training":
-            parts.append(self.phase)
-        text = " · ".join(parts)
+        parts = (
+            f"call {self.call}" if self.call else "",
+            f"order {self.order}" if self.order > 1 else "",
+            "recomputed" if self.recomputed else "",
+            f"visit {self.visit}" if self.visit else "",
+            "" if self.phase == "training" else self.phase,
+        )
+        text = " · ".join([self.name, *filter(None, parts)])
         return text if text.isprintable() else repr(text)[1:-1]  # a key of a dict may hold any
 
 

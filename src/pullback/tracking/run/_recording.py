@@ -192,9 +192,9 @@ class _Reader:
                 raise ValueError(f"version {line['version']}, and this reads version {VERSION}")
             self.told |= {"title": _text(line["title"]), "every": max(whole(line["every"]), 1)}
         elif kind == "seen":
-            self.seen.append((_key(line), _place(line), Statistics.from_dict(line).to_row()))
+            self.seen.append((_key(line), _read(Place, line), Statistics.from_dict(line).to_row()))
         elif kind == "point":
-            self.points.append((_key(line), _place(line), _point(line)))
+            self.points.append((_key(line), _read(Place, line), _point(line)))
         elif kind == "noise":
             self.told["noise"] += (_read(QuantisationNoise, line),)
         elif kind == "advice":
@@ -210,7 +210,7 @@ class _Reader:
             before = [(_key(one), float(one["scale"])) for one in line["predecessors"]]
             self.log.predecessors = deque(before, PREDECESSORS)
             statistics = Statistics.from_dict(line["statistics"])
-            self.log.first_nonfinite = Observation(_key(line), _place(line), statistics)
+            self.log.first_nonfinite = Observation(_key(line), _read(Place, line), statistics)
 
     def absorb(self) -> None:
         """Hand the moments that wait to the log."""
@@ -239,10 +239,6 @@ class _Reader:
 def _key(line: dict[str, Any]) -> Key:
     # A recording made before a field was there has its default.
     return _read(Key, {**Key._field_defaults, **line})
-
-
-def _place(line: dict[str, Any]) -> Place:
-    return _read(Place, line)
 
 
 def _read(kind: Any, line: dict[str, Any]) -> Any:

@@ -11,7 +11,9 @@ from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 import torch
 from torch import Tensor, fx, nn
 
+from pullback import gradients
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.gradients._module import GradientModule
 from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, base_of, pytree, version_of
 from pullback.tensor._random import replaying, states
@@ -83,8 +85,9 @@ def annotate(
     return text
 
 
-# Layers of torch whose forward looks at its data, so that they stay one line.
+# Layers whose forward looks at its data, or at the type of it, so that they stay one line.
 _OPAQUE = (
+    GradientModule,
     BatchNormalisation,
     nn.MultiheadAttention,
     nn.RNNBase,
@@ -114,10 +117,11 @@ def trace_deeply(
 ) -> fx.GraphModule:
     """Return a model's graph through all of its modules.
 
-    Functions of ``modules``, and of math always, are kept as one node, as ``functions`` are.
+    Functions of ``modules``, and of math and `pullback.gradients` always, are kept as one node, as
+    ``functions`` are.
     """
     # torch annotates this tuple as one of a single module.
-    wrapped: Any = (math, *modules)
+    wrapped: Any = (math, gradients, *modules)
     tracer = _DeepTracer(autowrap_modules=wrapped, autowrap_functions=functions)
     tracer.recurse = recurse
     try:

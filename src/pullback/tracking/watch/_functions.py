@@ -12,7 +12,8 @@ from torch.overrides import resolve_name
 from pullback.internal._open import open_function
 from pullback.internal.torch import FunctionMode, leave_function_mode, peek_interpreter_stack
 from pullback.tracking._hang import Running
-from pullback.tracking.watch._hooks import ROOT, Sightings
+from pullback.tracking.run._identity import ROOT
+from pullback.tracking.watch._hooks import Sightings
 
 __all__ = ["FunctionWatch"]
 

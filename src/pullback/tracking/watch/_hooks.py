@@ -31,13 +31,12 @@ from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
 from pullback.tracking.measure._dispatch import PLAIN, check_measurable
+from pullback.tracking.run._identity import ROOT
 from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = ["ROOT", "Attachment", "Names", "Sightings", "choose_by"]
-
-ROOT = "(root)"
+__all__ = ["Attachment", "Names", "Sightings", "choose_by"]
 
 
 class _GradientHook:
@@ -340,7 +339,7 @@ class Attachment:
             self._store.touched = True
             return None
         if self._store.measures.blocks:
-            for key, values in factors_of(module, name, inputs):
+            for key, values in factors_of(module, name, inputs, output):
                 if self.sightings.takes(values, key.name):
                     self._store.observe_factor(values, key)
         return self.sightings.take(output, name, inputs)

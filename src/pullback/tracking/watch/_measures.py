@@ -4,15 +4,17 @@ What blocks lose is measured so; `BlockAdvice` says which factors of products th
 """
 
 import functools
+import glob
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from pullback.errors import ArgumentError
 from pullback.internal._arguments import checked
@@ -21,7 +23,7 @@ from pullback.tracking._outputs import is_floating
 from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, measure_blocks
 from pullback.tracking.formats._recipe import ROLES, ProductFormats, Recipe, Role
 from pullback.tracking.formats._scaled import Named, ScaledFormat, find_format
-from pullback.tracking.run._identity import Key, Place
+from pullback.tracking.run._identity import ROOT, Key, Place
 from pullback.tracking.run._log import Measured
 
 __all__ = [
@@ -146,18 +148,40 @@ def factor_keys(module: str) -> dict[Role, Key]:
     }
 
 
-def factors_of(module: nn.Module, name: str, inputs: Any) -> Iterator[tuple[Key, torch.Tensor]]:
-    """What a layer multiplies: its first input, and a matrix of its own."""
-    weight = getattr(module, "weight", None)
-    values = inputs[0] if isinstance(inputs, tuple) and inputs else None
-    if not (isinstance(weight, torch.Tensor) and weight.dim() == 2):
+def factors_of(
+    module: nn.Module, name: str, inputs: Sequence[Any], output: Any
+) -> Iterator[tuple[Key, torch.Tensor]]:
+    """What a layer multiplies: its first input, and a matrix of its own.
+
+    To ask for a weight that is computed would compute it once more, with other random numbers or a
+    further step of spectral normalisation: it is seen as what the parametrization returned.
+    """
+    owner = f".{name}".removesuffix(_PARAMETRIZED).lstrip(".") or ROOT
+    if isinstance(module, ParametrizationList):
+        if owner != name and _is_matrix(output):
+            yield factor_keys(owner)["weight"], output
         return
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):  # of two dimensions: element by element
         return
-    if isinstance(values, torch.Tensor) and values.is_floating_point():  # not an embedding
+    weight: Any = None if hasattr(type(module), "weight") else getattr(module, "weight", None)
+    made_of = [weight]
+    if is_parametrized(module, "weight"):
+        made_of = [*module.get_submodule(_PARAMETRIZED[1:]).parameters()]
+    values = inputs[0] if inputs else None
+    if not (any(map(_is_matrix, made_of)) and isinstance(values, torch.Tensor)):
+        return
+    if values.is_floating_point():  # not an embedding
         keys = factor_keys(name)
         yield keys["activation"], values
-        yield keys["weight"], weight
+        if weight is not None:
+            yield keys["weight"], weight
+
+
+_PARAMETRIZED = ".parametrizations.weight"  # what torch adds to the name of the module whose it is
+
+
+def _is_matrix(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 2
 
 
 def block_measures(number_format: ScaledFormat) -> dict[str, Measure]:
@@ -193,11 +217,13 @@ class BlockAdvice:
         keep: the factors of which it loses more than twice what it loses of normal numbers, or in
             which an outlier sets the scale of a tenth of the blocks: what stands beside an outlier
             is small, so that its loss hardly shows in a sum of squares. The worst first.
+        names: of each module, all that it has in the model, as a recipe takes them.
     """
 
     number_format: ScaledFormat
     errors: Mapping[Factor, BlockErrors]
     keep: tuple[Factor, ...]
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         name, found = self.number_format.name, len(self.errors)
@@ -223,12 +249,20 @@ class BlockAdvice:
             ArgumentError: an unknown format.
         """
         higher = None if higher is None else find_format(higher)  # also where nothing is kept
-        modules = dict.fromkeys(module for module, _ in self.keep)
+        everywhere = dict.fromkeys(ROLES, self.number_format)
+        outer = [f"{name}." for module, _ in self.keep for name in self._names(module)]
         rules: dict[str, ProductFormats | None] = {}
-        for module in modules:
+        for module in dict.fromkeys(module for module, _ in self.errors):
             kept = {role: higher for role in ROLES if (module, role) in self.keep}
-            rules[module] = ProductFormats(**dict.fromkeys(ROLES, self.number_format) | kept)
-        return Recipe({**rules, "*": ProductFormats(**dict.fromkeys(ROLES, self.number_format))})
+            for name in self._names(module):
+                if kept or name.startswith(tuple(outer)):
+                    rules[glob.escape(name)] = ProductFormats(**everywhere | kept)
+        # A rule holds for all within a module, unless one before it does.
+        inner_first = dict(sorted(rules.items(), key=lambda rule: -len(rule[0])))
+        return Recipe({**inner_first, "*": ProductFormats(**everywhere)})
+
+    def _names(self, module: str) -> Sequence[str]:
+        return self.names.get(module, [module])
 
     def noise(self) -> tuple[QuantisationNoise, ...]:
         """The same as reports draw it."""
@@ -238,7 +272,11 @@ class BlockAdvice:
         )
 
 
-def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat) -> BlockAdvice:
+def advise_blocks(
+    found: Mapping[Key, BlockErrors],
+    number_format: ScaledFormat,
+    names: Mapping[str, Sequence[str]],
+) -> BlockAdvice:
     """Sort what was measured by layers that multiply, and pick what the format serves badly."""
     errors: dict[Factor, BlockErrors] = {}
     # What training shows, or evaluation where nothing was trained.
@@ -257,7 +295,7 @@ def advise_blocks(found: Mapping[Key, BlockErrors], number_format: ScaledFormat)
         for factor in worst
         if errors[factor].error > EXCESS * usual or errors[factor].dominated_share > DOMINATED
     )
-    return BlockAdvice(number_format, errors, keep)
+    return BlockAdvice(number_format, errors, keep, names)
 
 
 def _is_of(key: Key, factor: Key) -> bool:

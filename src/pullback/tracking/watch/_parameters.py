@@ -76,7 +76,7 @@ class ParameterWatch:
             if "value" in self._parts:
                 self._see(parameter.detach(), name, "parameter")
             if "gradient" in self._parts and parameter.grad is not None:
-                self._see(parameter.grad.detach(), name, "parameter", order=1)
+                self._see(_unscaled(parameter.grad, optimizer), name, "parameter", order=1)
             if "update" in self._parts and before is not None:
                 self._see(parameter.detach() - before, f"{name}[update]", "update")
             if "state" in self._parts:
@@ -91,3 +91,14 @@ class ParameterWatch:
             self._store.observe_update(values, key)
         except UnsupportedError as refusal:
             self._store.skipped[f"{name} (gradient)" if order else name] = refusal.what
+
+
+def _unscaled(gradient: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
+    """A gradient without the scale of a `GradScaler`, which a fused optimizer is left to take out.
+
+    It does so where it steps, and leaves the scale where it skips the step.
+    """
+    scale, skipped = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+    if scale is None or skipped is None:
+        return gradient.detach()
+    return gradient.detach().to(torch.float64) / torch.where(skipped > 0, scale, 1.0)

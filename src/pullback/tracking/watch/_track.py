@@ -11,12 +11,13 @@ functionalise the write.
 
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._arguments import check_counts, checked
@@ -25,6 +26,7 @@ from pullback.internal.torch import (
     current_graph_task_id,
     declare_ordered,
     run_eagerly,
+    saved_tensors_are_hooked,
 )
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import Backend, check_measurable
@@ -379,4 +381,11 @@ def pass_through(
 ) -> torch.Tensor:
     """Apply `Track` under a name; a copy, instead of a view, may then be changed in place."""
     ticket = observe_operator(values.detach(), handle, name)
-    return Track.apply(values, ticket, handle, name, "forward", 0, copy)
+    hooked = not torch.compiler.is_compiling() and saved_tensors_are_hooked()
+    # Checkpointing would put the ticket of what it computes again into the graph of the first pass.
+    with saved_tensors_hooks(_itself, _itself) if hooked else nullcontext():
+        return Track.apply(values, ticket, handle, name, "forward", 0, copy)
+
+
+def _itself(ticket: torch.Tensor) -> torch.Tensor:
+    return ticket

@@ -13,6 +13,7 @@ from torch import nn
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import uncompiled
+from pullback.tracking._hang import names_of
 from pullback.tracking.formats import (
     BlockErrors,
     FormatAdvice,
@@ -23,10 +24,10 @@ from pullback.tracking.formats._noise import choose_blocks
 from pullback.tracking.measure._dispatch import Backend
 from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.run._identity import Key, Observation, Phase, Place, Sink
+from pullback.tracking.run._identity import ROOT, Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
 from pullback.tracking.watch._functions import FunctionWatch
-from pullback.tracking.watch._hooks import ROOT, Attachment, Names, choose_by
+from pullback.tracking.watch._hooks import Attachment, Names, choose_by
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
@@ -119,6 +120,7 @@ class Tracker(Recorder):
         self._undo: ExitStack | None = None  # takes off all that watches, within the block
         self._chosen = choose_by(names)
         self._blocks = None if blocks is None else choose_blocks(blocks)
+        self._all_names = {names[0] or ROOT: names for names in names_of(model).values()}
         self._store.measures = Measures(
             measures or {}, block_measures(self._blocks) if self._blocks else {}
         )
@@ -260,23 +262,24 @@ class Tracker(Recorder):
     ) -> dict[Place, np.ndarray]:
         """What a statistic of your own gave, step by step, the last ``history`` ones.
 
+        Those of training, or of evaluation where the tensor was seen in no training pass; of what
+        checkpointing computed again, where it was seen there alone.
+
         Arguments:
             name: of the module, as `total` takes it.
             statistic: its name in ``measures``.
-            direction: ``"forward"`` or ``"backward"``.
+            direction: ``"forward"``, ``"backward"`` or ``"tangent"``.
             call: which of several calls within one pass.
 
         Raises:
             ArgumentError: nothing of the kind was measured.
         """
         self._store.flush()
-        wanted = (name, call, direction, int(direction == "backward"), False, 0, "training")
+        wanted = (name, call, direction, int(direction != "forward"))
         found = {
-            place: values[statistic]
+            key: {place: values[statistic] for place, values in moments if statistic in values}
             for key, moments in self._log.measured.items()
-            if key[:7] == wanted
-            for place, values in moments
-            if statistic in values
+            if key[:4] == wanted and any(statistic in values for _, values in moments)
         }
         if not found:
             raise ArgumentError(
@@ -284,7 +287,8 @@ class Tracker(Recorder):
                 given=f"{statistic!r} of {name!r}, {direction}",
                 expected=f"one of {list(self._store.measures.functions)} of a tensor that was seen",
             )
-        return found
+        first = min(found, key=lambda key: (key.recomputed, key.visit, key.phase != "training"))
+        return found[first]
 
     def update_ratios(self) -> dict[str, float]:
         """How much a step changes each parameter: the scale of its updates over its own.
@@ -348,7 +352,7 @@ class Tracker(Recorder):
         Raises:
             UnsupportedError: the tracker was made without ``blocks``.
         """
-        return advise_blocks(self.block_errors(), self._chosen_blocks())
+        return advise_blocks(self.block_errors(), self._chosen_blocks(), self._all_names)
 
     def _chosen_blocks(self) -> ScaledFormat:
         if self._blocks is None:

@@ -15,6 +15,7 @@ from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_strided, widen
 from pullback.internal._arguments import checked
+from pullback.tracking.measure._dispatch import readable
 from pullback.tracking.watch._annotate import hook_gradient
 
 __all__ = [
@@ -83,10 +84,10 @@ class Metrics:
 
         Raises:
             ArgumentTypeError: no tensor.
-            UnsupportedError: a sparse or nested tensor.
+            UnsupportedError: a sparse or nested tensor, or one without elements of its own.
         """
         check_strided(t, "Metrics", "t")
-        values = widen(t.detach())
+        values = widen(readable(t))
         if values.numel() == 0:
             return Metrics.Data(*(math.nan,) * 5, numel=0)
         magnitudes = values.abs()
