@@ -231,7 +231,10 @@ def test_overflow_by_cast():
         torch.inf,
         448,
     ]
-    assert round_values(x, E4M3, overflow="cast").tolist() == x.to(E4M3.dtype).tolist()
+    cast = x.to(E4M3.dtype).to(x.dtype)  # before torch 2.13 NaN on a CPU
+    torch.testing.assert_close(
+        round_values(x, E4M3, overflow="cast"), cast, rtol=0, atol=0, equal_nan=True
+    )
     assert round_values(x, E4M3_FNUZ, overflow="cast").isnan().all()
     assert round_values(x, E4M3).tolist() == [448, -448, torch.inf, 448]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import is_whole
 from pullback.internal._text import shown
+from pullback.tracking.formats._bits import bits_as
 
 __all__ = [
     "BFLOAT16",
@@ -203,14 +204,15 @@ class NumberFormat:
 
     def _quantum(self, wide: Tensor) -> Tensor:
         """The distance between neighbours at each value, built bit by bit: exact."""
-        exponent = ((wide.view(torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
+        exponent = ((bits_as(wide, torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
         exponent = exponent.clamp(self.smallest_exponent, _BIAS)
         code = exponent - self.mantissa_bits + _BIAS
         if self.smallest_exponent - self.mantissa_bits > -_BIAS:
-            return (code << _MANTISSA).view(torch.float64)
+            return bits_as(code << _MANTISSA, torch.float64)
         # Where float64 itself is subnormal, a power of two is one bit of the mantissa.
         subnormal = torch.ones_like(code) << (code + _MANTISSA - 1).clamp(0, _MANTISSA - 1)
-        return torch.where(code > 0, code.clamp(0) << _MANTISSA, subnormal).view(torch.float64)
+        code = torch.where(code > 0, code.clamp(0) << _MANTISSA, subnormal)
+        return bits_as(code, torch.float64)
 
     def __str__(self) -> str:
         return self.name
