@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 import uuid
@@ -28,6 +30,10 @@ __all__ = ["MEMORY", "Journal"]
 MEMORY = ":memory:"  # a file for SQLite that is none
 _JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_OF_DISK = {  # a disk that is full or only read, too many open files: the file itself is whole
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+}  # fmt: skip
 _CALLS = """CREATE TABLE calls (
     id INTEGER PRIMARY KEY,
     digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
@@ -54,13 +60,15 @@ _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 class Journal(contextlib.AbstractContextManager["Journal"]):
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
-    Only one process at a time has it open, and only its owner may read it; several threads may use
+    Only one process at a time writes it, and only its owner may read it; several threads may use
     it. Opening it reads every entry and its checksum: one that was damaged is dropped, counted in
     `damaged`, and asked again where it is needed; of a file that is damaged the rows that can be
     read are taken into a new one, and the old one is kept beside it. Keys are never in it.
 
     Arguments:
-        path: the file; made if it is not there, unless ``make`` is False.
+        path: the file; made if it is not there.
+        make: whether it is made, and written. If not, what it holds is read into memory: the file
+            stays as it is, may be on a disk that is only read, and several may read it at once.
         shared: whether several processes may have it open: a cache, which looks up answers by
             what was asked alone, wherever it was.
 
@@ -76,53 +84,75 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
     ) -> None:
         self.path, self._shared = Path(path), shared
-        self._in_memory = path == MEMORY
+        self._file, self._in_memory = self.path, path == MEMORY
         self._what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self._lock, self._process = threading.RLock(), os.getpid()
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
-        if not (make or self.path.exists()):
+        there = self._in_memory or self.path.exists()
+        if not (make or there):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
-        if not (self._in_memory or self.path.exists()):
-            self._make()
-        salvaged = None  # rows that were read in a damaged file, and are not in its new one
         with self._errors():
-            try:
-                self._open()
-            except BROKEN as error:
-                if shared or _is_busy(error):
-                    raise
-                salvaged = self._salvage()
-                self._open()
-            try:
-                self.damaged = self._drop_damaged(salvaged)
-            except BaseException:
-                self.close()
-                raise
+            if make:
+                if not there:
+                    self._make()
+                self._begin()
+                return
+            with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
+                self._file = Path(folder, "copy")
+                for more in ("", "-wal"):  # in which a run that was killed has left its last calls
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copyfile(f"{self.path}{more}", f"{self._file}{more}")
+                self._begin()
+                with contextlib.closing(self._connection) as copy:
+                    self._connection, self._in_memory = connect(MEMORY), True
+                    copy.backup(self._connection)
 
-    def _make(self) -> None:
-        """Make a file that gets its name when it is complete: one that is not is damaged."""
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
+    def _begin(self) -> None:
+        """Open the file, and forget what in it is damaged."""
+        salvaged = None  # rows that were read in a damaged file, and are not in its new one
+        try:
+            self._open()
+        except BROKEN as error:
+            if self._shared or _code(error) in _BUSY | _OF_DISK:
+                raise
+            salvaged = self._salvage()
+            self._open()
+        try:
+            self.damaged = self._drop_damaged(salvaged)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def _fresh(self) -> Iterator[Path]:
+        """A new file under a name of its own, to be given its name when it is complete."""
+        part = self._file.with_name(f".{self._file.name}.{os.getpid()}-{threading.get_ident()}")
         try:
             part.touch(0o600, exist_ok=False)  # for its owner alone
             with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                 connection.executescript(_SCHEMA.format(mark=self._mark))
-            try:
-                os.link(part, self.path)  # unlike a rename, this never replaces another's file
-            except FileExistsError:
-                pass
-            except OSError:  # a file system without links
-                os.replace(part, self.path)
+            yield part
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _make(self) -> None:
+        try:
+            with self._fresh() as part:
+                try:
+                    os.link(part, self._file)  # unlike a rename, this never replaces another's file
+                except FileExistsError:
+                    pass
+                except OSError:  # a file system without links
+                    os.replace(part, self._file)
         except (sqlite3.Error, OSError) as error:
             raise RecordingError(
                 f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
             ) from None
-        finally:
-            part.unlink(missing_ok=True)
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
-        self._connection = connect(self.path, wait)
+        self._connection = connect(self._file, wait)
         execute = self._connection.execute
         try:
             if self._in_memory:
@@ -153,30 +183,34 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _salvage(self) -> int:
         """Take what can be read out of a damaged file, row by row, into a new one.
 
-        Gives how many rows were read that are none any more.
+        Gives how many rows were read that are none any more. The name is that of the old file until
+        it is that of the whole new one: whatever fails here, nothing that was paid for is lost.
         """
-        with contextlib.suppress(*BROKEN), contextlib.closing(connect(self.path)) as old:
+        with contextlib.suppress(*BROKEN), contextlib.closing(connect(self._file)) as old:
             old.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed process left beside it
-        data = self.path.read_bytes()
+        data = self._file.read_bytes()
         if not data.startswith(b"SQLite") and data[68:72] != self._mark.to_bytes(4):
             raise sqlite3.DatabaseError("file is not a database")
         self._refuse_another_kind(int.from_bytes(data[68:72]))
-        os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
-        for more in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + more).unlink(missing_ok=True)
-        self._make()
-        found = [
-            (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-            for table in ("calls", "notes") for row in rows_of(data, table, self.path)
-        ]  # fmt: skip
-        lost = len(found)
-        with contextlib.closing(connect(self.path)) as new:
-            new.execute("BEGIN")
-            for statement, row in found:
-                with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
-                    new.execute(statement, row)
-                    lost -= 1
-            new.execute("COMMIT")
+        with self._fresh() as part:
+            found = [
+                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+                for table in ("calls", "notes") for row in rows_of(data, table, part)
+            ]  # fmt: skip
+            lost = len(found)
+            with contextlib.closing(connect(part)) as new:
+                new.execute("BEGIN")
+                for statement, row in found:
+                    with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
+                        new.execute(statement, row)
+                        lost -= 1
+                new.execute("COMMIT")
+            kept = self._file.with_name(f"{self._file.name}.damaged")
+            kept.touch(0o600)
+            kept.write_bytes(data)
+            for more in ("-wal", "-shm"):
+                self._file.with_name(self._file.name + more).unlink(missing_ok=True)
+            os.replace(part, self._file)
         return lost
 
     def _drop_damaged(self, salvaged: int | None) -> int:
@@ -203,7 +237,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         try:
             yield
         except (*BROKEN, OSError) as error:
-            if _is_busy(error):
+            if _code(error) in _BUSY:
                 raise RecordingError(
                     f"The {self._what} is in use by another run.", given=str(self.path),
                     mend="Wait until that has ended, or use another file.",
@@ -374,8 +408,8 @@ def _is_whole(name: str, text: str, checksum: str) -> bool:
     return checksum == digest_of([name, text])
 
 
-def _is_busy(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _call(request: Request, model: str) -> Call:
