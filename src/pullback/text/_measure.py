@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from contextvars import copy_context
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pullback.errors import BudgetError, ModelError, RecordingError
 from pullback.internal._arguments import Count, check_counts, checked
-from pullback.tape import Variable, backward, grad, no_grad
-from pullback.tape._concurrency import within
+from pullback.internal._setting import setting
+from pullback.tape import Variable, backward, grad, no_grad, place
+from pullback.tape._concurrency import Path, within
 from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, meeting, tolerating
 from pullback.text._module import Module
@@ -21,11 +22,38 @@ from pullback.text._python import StepError
 from pullback.text.lm import scrub
 from pullback.text.lm._json import digest_of
 
-__all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
+__all__ = [
+    "Measure",
+    "Scored",
+    "Trace",
+    "at_once",
+    "score_sample",
+    "scoring",
+    "searching",
+    "text_parameters",
+    "traced",
+]
 
 
 T = TypeVar("T")
 Notes = tuple[Variable, ...]
+
+_search: ContextVar[Path] = ContextVar("pullback.text.search")
+"""Where in the program the training began that this is in."""
+
+
+def searching() -> AbstractContextManager[Any]:
+    """Let what is scored inside be found again wherever in the search it is wanted."""
+    return setting(_search, place())
+
+
+def scoring(*parts: str | int) -> AbstractContextManager[Any]:
+    """Let a sample be scored at a place of its own: that of its search, and of no step in it.
+
+    A search that goes on from a checkpoint wants the scores of texts at other steps than it was
+    interrupted at; what they were paid for there is theirs.
+    """
+    return within((*_search.get(place()), *parts))
 
 
 def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
@@ -243,7 +271,7 @@ class Measure:
     def _score(self, state: str, number: int) -> None:
         found = []
         for repeat in range(self.repeats):
-            with within(("measure", number, repeat)):
+            with scoring("measure", number, repeat):
                 found.append(score_sample(self.metric, self.module, self.samples[number]))
         self._keep(state, number, found)
 

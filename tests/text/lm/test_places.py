@@ -12,8 +12,9 @@ from pullback import tape
 from pullback.errors import RecordingError
 from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
+from pullback.text.distributed import Workers
 from pullback.text.lm import Journal, Record, Run, Scripted
-from pullback.text.optim import TGD
+from pullback.text.optim import TGD, Validated
 from pullback.text.train import DataLoader, Measure, Trainer
 
 
@@ -55,7 +56,7 @@ class Draws(Module):
 
     def training_step(self, batch, number):
         out = vmap(self)(batch)
-        return exact_match(out, ["none"] * 8)
+        return exact_match(out, ["none"] * len(batch))
 
     def configure_optimizers(self):
         return self.writer
@@ -109,6 +110,44 @@ def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
     assert draws("cab", Model(stop=0)) == first
     with Journal(tmp_path / "run.sqlite") as journal:
         assert sorted(call.place for call in journal.calls()) == ["a/0", "b/0", "c/0"]
+
+
+class Searched(Draws):
+    """Trained by a search; what it is measured by is told to the class, for workers get the rest."""
+
+    def configure_optimizers(self):
+        return Validated(self.writer, self.measure, risk=1.0)
+
+
+def number(module, sample):
+    return float(module(sample).data)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_measured_has_the_place_of_its_task_and_of_no_step_in_it(
+    tmp_path, apart, monkeypatch
+):
+    """Two tasks that measured equal texts took each other's answers, and paid for some again."""
+    data, lm = [Variable("the same")] * 3, Model()
+
+    def task(which, threads, learn):
+        module = Searched(lm)
+        start, elsewhere = module.state_dict(), Workers(threads).evaluate if apart else None
+        measure = Measure(module, number, data, evaluate=elsewhere)
+        with at("task", which):
+            if learn:
+                monkeypatch.setattr(Searched, "measure", measure, raising=False)
+                Trainer(1).fit(module, DataLoader(data, 3))
+                module.load_state_dict(start)
+            return measure.scores()
+
+    with ThreadPoolExecutor(4) as threads:
+        with Run(tmp_path / "run.sqlite"):
+            found = {which: task(which, threads, True) for which in (0, 1)}
+        sent = len(lm.sent)
+        with Run(tmp_path / "run.sqlite"):
+            again = {which: task(which, threads, False) for which in (1, 0)}
+        assert (again, len(lm.sent)) == (found, sent)
 
 
 def test_a_replay_says_where_the_journal_has_what_is_asked_elsewhere(tmp_path):

@@ -19,7 +19,7 @@ from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
-from pullback.text._measure import traced
+from pullback.text._measure import searching, traced
 from pullback.text._module import Module, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
@@ -162,7 +162,7 @@ class Trainer:
         if resume is not None:
             run.load(Path(resume))
         held = within_budget(None if self.budget is None else account)
-        with held, tolerate(self.max_failures) as failures:
+        with held, searching(), tolerate(self.max_failures) as failures:
             run.result.failures = failures.causes
             run.epochs(train, validation)
         return run.result
