@@ -15,7 +15,7 @@ from pullback.internal._arguments import checked, reading
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
-from pullback.text.lm._json import digest_of
+from pullback.text.lm._json import digest_of, past_thoughts
 
 __all__ = ["Template", "prompt", "use_prompts"]
 
@@ -225,7 +225,7 @@ async def ask(
     while True:
         answer = (await lm.acomplete(asked, **options)).text
         try:
-            return read(answer)
+            return past_thoughts(read, answer)
         except ReplyError as error:
             if not retries:
                 raise

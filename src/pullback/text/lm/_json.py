@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._extras import require
@@ -13,9 +14,11 @@ from pullback.tape._layout import below
 
 __all__ = [
     "canonical", "check_schema", "digest_of", "json_schema", "parse_json", "parse_object",
-    "read_answer",
+    "past_thoughts", "read_answer",
 ]  # fmt: skip
 
+
+T = TypeVar("T")
 
 SEARCHED = 20_000  # characters, for JSON among words
 NESTED = 100  # levels; Python's stack ends at some hundreds of them
@@ -29,6 +32,32 @@ def canonical(value: Any) -> str:
 def digest_of(value: Any) -> str:
     """SHA-256 of the one JSON text of a value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+_THOUGHT = re.compile(r"\s*<(think|thinking|thought|reasoning)>(?:.*?</\1>)?", re.DOTALL)
+
+
+def past_thoughts(read: Callable[[str], T], answer: str) -> T:
+    """What an answer says, read behind what its model has thought aloud before it.
+
+    A server that does not take that out leaves it there; some have put its first tag into the
+    prompt, so that the last stands alone. A draft in it is no answer. No answer, and so no quote in
+    one, begins with such a tag; one that has a last tag alone is read as it is, if it can be.
+    """
+    said = answer.removeprefix("\ufeff")
+    thought = _THOUGHT.match(said)
+    if thought is not None:
+        if not thought[0].endswith(f"</{thought[1]}>"):
+            raise ReplyError("The model was thinking when its answer ended.",
+                             given=repr(shortened(answer, 200)))  # fmt: skip
+        return read(said[thought.end() :])
+    try:
+        return read(said)
+    except ReplyError:
+        _, end, rest = said.partition("</think>")
+        if not end:
+            raise
+    return read(rest)
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
@@ -147,7 +176,7 @@ def check_schema(schema: Any) -> None:
 
 def read_answer(text: str, schema: Any) -> Any:
     """An answer that follows its schema: an instance of the pydantic model, or plain JSON."""
-    value = parse_json(text, "its answer")
+    value = past_thoughts(lambda said: parse_json(said, "its answer"), text)
     if isinstance(schema, Mapping):
         errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
         error = next(iter(errors), None)
