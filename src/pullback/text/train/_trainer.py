@@ -20,7 +20,7 @@ from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
 from pullback.text._measure import searching, traced
-from pullback.text._module import Module, write_json
+from pullback.text._module import Module, json_of, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
@@ -138,7 +138,7 @@ class Trainer:
 
         Raises:
             ArgumentTypeError: the module lacks a step, or the validation is used up by one epoch.
-            ArgumentError: there is no data.
+            ArgumentError: there is no data, or the texts were edited since the checkpoint.
             BudgetError: the budget pays for no proposal; nothing was sent.
             ModelError: too many answers of models failed. The checkpoint and the journal are kept,
                 and a run that goes on from them asks again for what failed.
@@ -292,6 +292,7 @@ class _Run:
             return
         state = {
             "epoch": self.epoch,
+            "start": self.start,
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best": None if self.best is None else list(self.best),
@@ -308,6 +309,8 @@ class _Run:
         try:
             with reading("checkpoint", f"{path}"):
                 state = json.loads(path.read_text(encoding="utf-8"))
+                texts = json.loads(json_of(before))  # as a checkpoint would have them
+                self.start = state.get("start", texts)
                 best = state["best"]
                 self.best = None if best is None else (float(best[0]), dict(best[1]))
                 if self.best is not None:  # all of it must fit, for it is taken at the end
@@ -318,11 +321,24 @@ class _Run:
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
                 self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
+            _refuse_edited(texts, self.start, state["module"], best and best[1])
         except BaseException:
             self.module.load_state_dict(before)
             raise
         if self.account is not None and self.account.id != state.get("account"):
             self.account.add(Spending(proposals=self.result.proposals))  # which it has not counted
+
+
+def _refuse_edited(texts: Mapping[str, Any], start: Mapping[str, Any], *known: Any) -> None:
+    """Refuse texts that are neither those of a training's start nor any of its checkpoint's."""
+    if texts in (start, *known):
+        return
+    edited = [path for path in start if texts.get(path) != start[path]]
+    raise ArgumentError(
+        "The texts are not those that this training began with; its checkpoint has others.",
+        given=f"{', '.join(edited)} edited", expected=shown({path: start[path] for path in edited}),
+        mend="Train from the edited texts without resume=, or undo the edit.",
+    )  # fmt: skip
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
