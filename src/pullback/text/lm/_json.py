@@ -144,19 +144,29 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         place = text.find("{", end)
 
 
-def _jsonschema() -> Any:
-    return require("jsonschema", extra="text", purpose="Structured output by a JSON schema")
+def _needed(module: str) -> Any:
+    return require(module, extra="text", purpose="Structured output by a JSON schema")
 
 
 def _validator(schema: dict[str, Any]) -> Any:
-    return _jsonschema().validators.validator_for(schema)
+    """What reads by a schema, and by those of the standard; none is fetched from elsewhere."""
+    known = _needed("jsonschema_specifications").REGISTRY
+    return _needed("jsonschema").validators.validator_for(schema)(schema, registry=known)
+
+
+def _look_up(resource: Any, resolver: Any) -> None:
+    """Follow every reference of a schema."""
+    if isinstance(resource.contents, Mapping) and "$ref" in resource.contents:
+        resolver.lookup(resource.contents["$ref"])
+    for below in resource.subresources():
+        _look_up(below, resolver.in_subresource(below))
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
     """The JSON schema of a pydantic model, or the schema itself; what is neither is refused."""
     if isinstance(schema, Mapping):
         return dict(schema)
-    if hasattr(schema, "model_json_schema"):
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return dict(schema.model_json_schema())
     raise ArgumentTypeError(
         "A schema is a JSON schema or a pydantic model.", given=repr(schema)[:200],
@@ -167,18 +177,25 @@ def json_schema(schema: Any) -> dict[str, Any]:
 def check_schema(schema: Any) -> None:
     """Refuse what is no valid JSON schema or pydantic model, before anything is paid for."""
     whole = json_schema(schema)
-    if isinstance(schema, Mapping):
-        try:
-            _validator(whole).check_schema(whole)
-        except _jsonschema().SchemaError as error:
-            raise ArgumentError("This is no JSON schema.", given=error.message) from None
+    if not isinstance(schema, Mapping):
+        return
+    referencing, validator = _needed("referencing"), _validator(whole)
+    try:
+        validator.check_schema(whole)
+        root = referencing.Resource.from_contents(
+            whole, default_specification=_needed("referencing.jsonschema").DRAFT202012
+        )
+        _look_up(root, _needed("jsonschema_specifications").REGISTRY.resolver_with_root(root))
+    except (_needed("jsonschema").SchemaError, referencing.exceptions.Unresolvable) as error:
+        why = getattr(error, "message", f"no schema is there at {getattr(error, 'ref', error)!r}")
+        raise ArgumentError("This is no JSON schema.", given=why) from None
 
 
 def read_answer(text: str, schema: Any) -> Any:
     """An answer that follows its schema: an instance of the pydantic model, or plain JSON."""
     value = past_thoughts(lambda said: parse_json(said, "its answer"), text)
     if isinstance(schema, Mapping):
-        errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
+        errors = _validator(dict(schema)).iter_errors(value)
         error = next(iter(errors), None)
         if error is None:
             return value
