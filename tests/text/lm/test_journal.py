@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.fuzzing import examples
@@ -197,6 +198,20 @@ def test_a_journal_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_path):
     with Journal(path) as journal:
         assert Record(counting(), journal)("x").text == "x #0"
         assert not journal.paid.calls
+
+
+def test_a_call_lasts_as_long_as_its_answer_took(tmp_path, monkeypatch):
+    """Neither since a run that was stopped yesterday, nor less than nothing where a clock went back."""
+    times = iter([0.0, 0.0, 86_400.0, 86_402.0, 90_000.0, 90_000.0, 50.0])
+    clock = SimpleNamespace(time=lambda: next(times))
+    monkeypatch.setattr("pullback.text.lm._journal.time", clock)
+    lost = ModelError("lost", transient=True, may_be_billed=True)
+    with Journal(tmp_path / "run.sqlite") as journal, pytest.raises(ModelError):
+        Record(Scripted([lost]), journal)("x")
+    with Journal(tmp_path / "run.sqlite") as journal:
+        Record(Scripted(["a"]), journal)("x")
+        Record(Scripted(["a"]), journal)("y")
+        assert [call.ended - call.begun for call in journal.calls()] == [2.0, 0.0]
 
 
 def test_what_is_no_journal_is_refused(tmp_path):

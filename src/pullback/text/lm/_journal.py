@@ -49,8 +49,9 @@ _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
 INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, ended=excluded.ended,
-    answer=excluded.answer, failure=excluded.failure, checksum=excluded.checksum
+ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, begun=excluded.begun,
+    ended=excluded.ended, answer=excluded.answer, failure=excluded.failure,
+    checksum=excluded.checksum
 ON CONFLICT DO NOTHING
 """  # of a cache, another process may have been before
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
@@ -315,12 +316,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 else self._write(replace(_call(request, model), place=where, occurrence=occurrence))
             )  # fmt: skip
             taken.add(occurrence)
-            self.recorded += call.answer is not None
+            if call.answer is None:  # what an earlier run has asked begins anew
+                return replace(call, begun=time.time())
+            self.recorded += 1
             return call
 
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
-        call = self._write(replace(call, ended=time.time(), answer=answer))
+        ended = max(time.time(), call.begun)  # a clock may go back
+        call = self._write(replace(call, ended=ended, answer=answer))
         with self._lock:
             self.paid.add(call)
         return call
