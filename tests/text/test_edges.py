@@ -3,16 +3,19 @@
 import json
 import os
 import traceback
+from pathlib import Path
 
 import pytest
 from tests.text import server as faults
 from tests.text.server import Server
 
+from pullback import text
 from pullback.cli import _text_run
 from pullback.errors import BudgetError, ModelError, RecordingError, UnsupportedError
 from pullback.tape import Variable, vmap
 from pullback.text import Module, Parameter, chat
 from pullback.text.lm import Account, Budget, Journal, OpenAI, Record, Run, Scripted
+from pullback.text.prices import Price, read_prices
 from pullback.text.report import render_run
 
 KEY = "sk-edges-0123456789"
@@ -33,6 +36,21 @@ def test_half_a_character_is_sent_kept_and_shown(tmp_path):
     with Server() as server:
         answer = OpenAI("m", base_url=server.url, api_key=KEY)(half)
     assert answer.text == "half \ufffd a character"
+
+
+def test_files_that_an_editor_gave_a_byte_order_mark_are_read(tmp_path):
+    module = Module()
+    module.text = Parameter("a")
+    module.save(tmp_path / "state.json")
+    (tmp_path / "prices.json").write_text('{"models": {"m": {"input": 1, "output": 2}}}')
+    shipped = Path(text.__file__).with_name("prompts") / "judge.txt"
+    (tmp_path / "judge.txt").write_text(shipped.read_text("utf-8"), "utf-8")
+    for each in tmp_path.iterdir():
+        each.write_bytes(b"\xef\xbb\xbf" + each.read_bytes())
+    module.load(tmp_path / "state.json")
+    assert read_prices(tmp_path / "prices.json")["m"] == Price(1.0, 2.0)
+    with text.use_prompts(tmp_path):
+        assert text.prompt("judge")[0][0] == "system"
 
 
 def test_a_page_is_bounded_and_says_what_it_leaves_out(tmp_path):

@@ -192,7 +192,7 @@ class Module:
             ArgumentError: the file holds something else; the module is unchanged.
         """
         with reading("JSON", path):
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            state = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         if not isinstance(state, dict):
             raise ArgumentError("The file holds no state.", given=type(state).__name__)
         self.load_state_dict(state)

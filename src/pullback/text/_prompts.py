@@ -123,7 +123,7 @@ def _shipped() -> dict[str, Prompt]:
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
     with reading("folder of prompts in UTF-8", str(folder)):
-        texts = {path: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
+        texts = {path: path.read_text("utf-8-sig") for path in sorted(folder.glob("*.txt"))}
     return {path.stem: _read(text, path.name) for path, text in texts.items()}
 
 

@@ -13,7 +13,7 @@ from pullback.errors import RecordingError
 from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
 from pullback.text.distributed import Workers
-from pullback.text.lm import Journal, Record, Run, Scripted
+from pullback.text.lm import Cached, Journal, Record, Run, Scripted
 from pullback.text.optim import TGD, Validated
 from pullback.text.train import DataLoader, Measure, Trainer
 
@@ -148,6 +148,15 @@ def test_what_is_measured_has_the_place_of_its_task_and_of_no_step_in_it(
         with Run(tmp_path / "run.sqlite"):
             again = {which: task(which, threads, False) for which in (1, 0)}
         assert (again, len(lm.sent)) == (found, sent)
+
+
+def test_an_item_in_front_of_the_data_moves_places_and_costs_itself_alone_in_a_cache(tmp_path):
+    ask = lambda lm, words: vmap(lambda word: chat(lm, word))(Variable(words)).data  # noqa: E731
+    for words, paid in ((["a", "b"], 2), (["new", "a", "b"], 1), (["b", "a"], 0)):
+        lm = Cached(Scripted(lambda request: request.messages[-1].text), tmp_path / "cache.sqlite")
+        with Run(tmp_path / "run.sqlite") as run:
+            assert ask(lm, words) == words
+        assert run.paid == paid
 
 
 def test_a_replay_says_where_the_journal_has_what_is_asked_elsewhere(tmp_path):

@@ -308,7 +308,7 @@ class _Run:
         before = self.module.state_dict()
         try:
             with reading("checkpoint", f"{path}"):
-                state = json.loads(path.read_text(encoding="utf-8"))
+                state = json.loads(path.read_text(encoding="utf-8-sig"))
                 texts = json.loads(json_of(before))  # as a checkpoint would have them
                 self.start = state.get("start", texts)
                 best = state["best"]
