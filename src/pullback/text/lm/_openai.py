@@ -1,5 +1,6 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import calendar
 import contextlib
 import email.utils
 import inspect
@@ -343,18 +344,23 @@ def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """What ``Retry-After`` asks for, in seconds: a number of them, or a date; else None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        text = headers.get(name)
-        if text is None:
-            continue
-        try:
+        text = headers.get(name, "")
+        with contextlib.suppress(ValueError):
             seconds = float(text) * unit
-        except ValueError:
-            try:
-                seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-            except (ValueError, TypeError):
-                continue
-        if math.isfinite(seconds):
-            return max(seconds, 0.0)
+            if math.isfinite(seconds):
+                return max(seconds, 0.0)
+        until = _seconds_of(text)
+        if until is not None:  # by the clock of who says so, which may not be ours
+            now = _seconds_of(headers.get("date", ""))
+            return max(until - (time.time() if now is None else now), 0.0)
+    return None
+
+
+def _seconds_of(date: str) -> float | None:
+    """Seconds since 1970 of a date in a header, which is of Greenwich where it names no zone."""
+    found = email.utils.parsedate_tz(date)
+    with contextlib.suppress(ValueError, OverflowError):
+        return None if found is None else calendar.timegm(found[:6]) - (found[9] or 0)
     return None
 
 
