@@ -169,7 +169,10 @@ def test_a_journal_is_replayed_by_several_at_once_and_stays_as_it_is(tmp_path):
         assert held == {each.name: each.read_bytes() for each in found.parent.glob("run*")}
     path.write_bytes(path.read_bytes()[:-4096])  # and what is damaged, until a run goes on
     held = path.read_bytes()
-    assert Journal(path, make=False).damaged
+    with Journal(path, read_only=True) as journal:
+        assert journal.damaged
+        with pytest.raises(RecordingError, match="cannot be used"):
+            Record(Scripted(["lost"]), journal)("y")
     assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (held, 2)
 
 

@@ -67,9 +67,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     read are taken into a new one, and the old one is kept beside it. Keys are never in it.
 
     Arguments:
-        path: the file; made if it is not there.
-        make: whether it is made, and written. If not, what it holds is read into memory: the file
-            stays as it is, may be on a disk that is only read, and several may read it at once.
+        path: the file; made if it is not there, unless ``make`` is False.
+        read_only: whether what it holds is read alone, of a copy: the file stays as it is, may be
+            on a disk that is only read, and several may read it at once.
         shared: whether several processes may have it open: a cache, which looks up answers by
             what was asked alone, wherever it was.
 
@@ -82,7 +82,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        make: bool = True,
+        shared: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.path, self._shared = Path(path), shared
         self._file, self._in_memory = self.path, path == MEMORY
@@ -90,24 +95,25 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._lock, self._process = threading.RLock(), os.getpid()
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
-        there = self._in_memory or self.path.exists()
-        if not (make or there):
+        is_there = self._in_memory or self.path.exists()
+        if not (is_there or (make and not read_only)):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
+        if not is_there:
+            self._make()
         with self._errors():
-            if make:
-                if not there:
-                    self._make()
-                self._begin()
-                return
-            with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
-                self._file = Path(folder, "copy")
-                for more in ("", "-wal"):  # in which a run that was killed has left its last calls
-                    with contextlib.suppress(FileNotFoundError):
-                        shutil.copyfile(f"{self.path}{more}", f"{self._file}{more}")
-                self._begin()
-                with contextlib.closing(self._connection) as copy:
-                    self._connection, self._in_memory = connect(MEMORY), True
-                    copy.backup(self._connection)
+            self._read_copy() if read_only else self._begin()
+
+    def _read_copy(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
+            self._file = Path(folder, "copy")
+            for more in ("", "-wal"):  # in which a run that was killed has left its last calls
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(f"{self.path}{more}", f"{self._file}{more}")
+            self._begin()
+            with contextlib.closing(self._connection) as copy:
+                self._connection, self._in_memory = connect(MEMORY), True
+                copy.backup(self._connection)
+        self._connection.execute("PRAGMA query_only=1")
 
     def _begin(self) -> None:
         """Open the file, and forget what in it is damaged."""

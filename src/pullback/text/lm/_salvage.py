@@ -12,7 +12,7 @@ __all__ = ["BROKEN", "connect", "rows_of"]
 BROKEN = (sqlite3.DatabaseError, UnicodeDecodeError)  # of which the second hides the first
 
 
-def connect(path: Path, wait: float = 0) -> sqlite3.Connection:
+def connect(path: Path | str, wait: float = 0) -> sqlite3.Connection:
     """A connection that reads a text with a damaged byte too: its checksum then tells."""
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=wait)
     connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
