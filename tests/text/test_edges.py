@@ -1,5 +1,6 @@
 """What long runs meet: half a character, huge pages, forks, samples of one prompt, tracebacks."""
 
+import contextlib
 import json
 import os
 import traceback
@@ -95,6 +96,22 @@ def test_a_budget_and_a_journal_hold_over_a_fork(tmp_path):
         told = json.loads((tmp_path / f"{number}.json").read_text())
         assert len(told) == 2
         assert all("fork" in each for each in told)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_of_a_fork_has_connections_of_its_own():
+    """It wrote into those of its parent, and one of them got the answer of the other, or none."""
+    with Server() as server:
+        lm = OpenAI("m", base_url=server.url, api_key=KEY)
+        assert lm("before").text == "before"
+        process = os.fork()
+        if not process:
+            with contextlib.suppress(BaseException):
+                os._exit(lm("child").text != "child")
+            os._exit(1)
+        assert os.waitpid(process, 0)[1] == 0
+        assert lm("after").text == "after"
+        assert server.opened == 2
 
 
 def test_no_key_stands_in_what_an_error_comes_from():

@@ -108,15 +108,25 @@ class OpenAI(LM):
         self.base_url = url
         self.price = price if price is not None else price_of(model)
         self._is_table_price = price is None and self.price is not None
-        self._sdk = sdk
-        self._client = sdk.AsyncOpenAI(
+        self._sdk, limits, sent = sdk, self._limits(sdk), dict(headers or {})
+        self._make_client = lambda: sdk.AsyncOpenAI(
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
-            default_headers=dict(headers or {}),
-            http_client=sdk.DefaultAsyncHttpxClient(limits=self._limits(sdk)),
+            default_headers=sent, http_client=sdk.DefaultAsyncHttpxClient(limits=limits),
         )  # fmt: skip
+        self._open()
+        self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
+
+    def _open(self) -> None:
+        """Make the connections of this process."""
+        self._client, self._process = self._make_client(), os.getpid()
         self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
         self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
-        self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
+
+    def _sent(self, body: dict[str, Any]) -> Any:
+        if self._process != os.getpid():  # a child of a fork would write into those of its parent
+            self._closing.detach()
+            self._open()
+        return self._guarded(self._client.chat.completions.create(**body))
 
     def _limits(self, sdk: Any) -> Any:
         own = sdk.DEFAULT_CONNECTION_LIMITS
@@ -134,8 +144,7 @@ class OpenAI(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask the server."""
-        create = self._client.chat.completions.create
-        reply = await _at_home(self._guarded(create(**self._body(request))))
+        reply = await _at_home(self._sent(self._body(request)))
         with _reading(reply):
             pieces = Pieces(self.model, finish="stop")
             pieces.add(reply)
@@ -145,7 +154,7 @@ class OpenAI(LM):
         """Ask the server for a stream."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         pieces = Pieces(self.model)
-        stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
+        stream = await _at_home(self._sent(body))
         try:
             while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
                 with _reading(event):
