@@ -188,9 +188,10 @@ def test_what_ends_a_program_reaches_who_asked_and_the_next_is_served(end):
 
 def test_what_waits_is_refused_while_the_interpreter_ends(monkeypatch):
     """A finalizer that asked for it then, when no loop runs any more, waited for ever."""
-    with monkeypatch.context() as patched, pytest.raises(GraphError, match="interpreter ends"):
+    with monkeypatch.context() as patched:
         patched.setattr(sys, "is_finalizing", lambda: True)
-        run(asyncio.sleep(0))
+        with pytest.raises(GraphError, match="interpreter ends"):
+            run(asyncio.sleep(0))
     assert run(asyncio.sleep(0, "served")) == "served"
 
 

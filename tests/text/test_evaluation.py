@@ -48,9 +48,7 @@ def test_just_what_failed_is_told_and_each_is_scored_once(pairs):
         assert told == [p != t for p, t in pairs]
 
 
-@pytest.mark.parametrize(
-    "score", [True, np.bool_(True), np.float32(1), np.array(1), Decimal(1)]
-)
+@pytest.mark.parametrize("score", [True, np.bool_(True), np.float32(1), np.array(1), Decimal(1)])
 def test_a_number_of_any_kind_is_a_score(score):
     assert deterministic(variable("a"), "b", lambda p, t: score, "purpose").score.data == 1.0
 

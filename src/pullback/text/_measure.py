@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from pullback.errors import BudgetError, ModelError, RecordingError
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.internal._setting import setting
-from pullback.tape import Variable, backward, grad, no_grad, place
+from pullback.tape import Variable, backward, grad, no_grad
+from pullback.tape import place as here
 from pullback.tape._concurrency import Path, within
 from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, meeting, tolerating
@@ -23,16 +24,9 @@ from pullback.text.lm import scrub
 from pullback.text.lm._json import digest_of
 
 __all__ = [
-    "Measure",
-    "Scored",
-    "Trace",
-    "at_once",
-    "score_sample",
-    "scoring",
-    "searching",
-    "text_parameters",
-    "traced",
-]
+    "Measure", "Scored", "Trace", "at_once", "score_sample", "scoring", "searching",
+    "text_parameters", "traced",
+]  # fmt: skip
 
 
 T = TypeVar("T")
@@ -44,7 +38,7 @@ _search: ContextVar[Path] = ContextVar("pullback.text.search")
 
 def searching() -> AbstractContextManager[Any]:
     """Let what is scored inside be found again wherever in the search it is wanted."""
-    return setting(_search, place())
+    return setting(_search, here())
 
 
 def scoring(*parts: str | int) -> AbstractContextManager[Any]:
@@ -53,7 +47,7 @@ def scoring(*parts: str | int) -> AbstractContextManager[Any]:
     A search that goes on from a checkpoint wants the scores of texts at other steps than it was
     interrupted at; what they were paid for there is theirs.
     """
-    return within((*_search.get(place()), *parts))
+    return within((*_search.get(here()), *parts))
 
 
 def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:

@@ -204,7 +204,7 @@ def test_a_journal_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_path):
 
 
 def test_a_call_lasts_as_long_as_its_answer_took(tmp_path, monkeypatch):
-    """Neither since a run that was stopped yesterday, nor less than nothing where a clock went back."""
+    """Not since a run that was stopped yesterday, nor less than nothing where a clock went back."""
     times = iter([0.0, 0.0, 86_400.0, 86_402.0, 90_000.0, 90_000.0, 50.0])
     clock = SimpleNamespace(time=lambda: next(times))
     monkeypatch.setattr("pullback.text.lm._journal.time", clock)

@@ -113,7 +113,7 @@ def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
 
 
 class Searched(Draws):
-    """Trained by a search; what it is measured by is told to the class, for workers get the rest."""
+    """Trained by a search; what measures it is the class's, for workers get the rest."""
 
     def configure_optimizers(self):
         return Validated(self.writer, self.measure, risk=1.0)

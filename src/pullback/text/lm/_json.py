@@ -158,8 +158,8 @@ def _look_up(resource: Any, resolver: Any) -> None:
     """Follow every reference of a schema."""
     if isinstance(resource.contents, Mapping) and "$ref" in resource.contents:
         resolver.lookup(resource.contents["$ref"])
-    for below in resource.subresources():
-        _look_up(below, resolver.in_subresource(below))
+    for part in resource.subresources():
+        _look_up(part, resolver.in_subresource(part))
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
