@@ -19,9 +19,18 @@ from pullback.errors import PullbackError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.tape import place
 from pullback.text.lm._completion import Call, Completion, ModelSummary
+from pullback.text.lm._database import (
+    BROKEN,
+    CALLS,
+    NOTES,
+    SCHEMA,
+    connect,
+    make_file,
+    mark_of,
+    salvage,
+)
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
-from pullback.text.lm._salvage import BROKEN, connect, rows_of
 from pullback.text.lm._secrets import scrub, writable
 
 __all__ = ["MEMORY", "Journal"]
@@ -34,17 +43,6 @@ _OF_DISK = {  # a disk that is full or only read, too many open files: the file 
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
 }  # fmt: skip
-_CALLS = """CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
-    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
-    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
-    UNIQUE (place, digest, occurrence)
-) STRICT"""
-_NOTES = (
-    "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
-)
-_SCHEMA = f"PRAGMA application_id={{mark}};BEGIN;{_CALLS};{_NOTES};COMMIT"
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
@@ -99,7 +97,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         if not (is_there or (make and not read_only)):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not is_there:
-            self._make()
+            try:
+                make_file(self._file, self._mark)
+            except (*BROKEN, OSError) as error:
+                raise RecordingError(
+                    f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
+                ) from None
         with self._errors():
             self._read_copy() if read_only else self._begin()
 
@@ -123,7 +126,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         except BROKEN as error:
             if self._shared or _code(error) in _BUSY | _OF_DISK:
                 raise
-            salvaged = self._salvage()
+            self._refuse_another_kind(mark_of(self._file, self._mark))
+            salvaged = salvage(self._file, self._mark)
             self._open()
         try:
             self.damaged = self._drop_damaged(salvaged)
@@ -131,39 +135,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self.close()
             raise
 
-    @contextlib.contextmanager
-    def _fresh(self) -> Iterator[Path]:
-        """A new file under a name of its own, to be given its name when it is complete."""
-        part = self._file.with_name(f".{self._file.name}.{os.getpid()}-{threading.get_ident()}")
-        try:
-            part.touch(0o600, exist_ok=False)  # for its owner alone
-            with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
-                connection.executescript(_SCHEMA.format(mark=self._mark))
-            yield part
-        finally:
-            part.unlink(missing_ok=True)
-
-    def _make(self) -> None:
-        try:
-            with self._fresh() as part:
-                try:
-                    os.link(part, self._file)  # unlike a rename, this never replaces another's file
-                except FileExistsError:
-                    pass
-                except OSError:  # a file system without links
-                    os.replace(part, self._file)
-        except (sqlite3.Error, OSError) as error:
-            raise RecordingError(
-                f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
-            ) from None
-
     def _open(self) -> None:
         wait = 30 if self._shared else 0
         self._connection = connect(self._file, wait)
         execute = self._connection.execute
         try:
             if self._in_memory:
-                self._connection.executescript(_SCHEMA.format(mark=self._mark))
+                self._connection.executescript(SCHEMA.format(mark=self._mark))
             if not self._shared:
                 execute("PRAGMA locking_mode=EXCLUSIVE")
             self._refuse_another_kind(execute("PRAGMA application_id").fetchone()[0])
@@ -177,7 +155,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 execute("COMMIT")
             faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
             tables = [row[0] for row in execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
-            if faults != ["ok"] or tables != [_CALLS, _NOTES]:
+            if faults != ["ok"] or tables != [CALLS, NOTES]:
                 raise sqlite3.DatabaseError("; ".join(map(str, faults)))
         except BaseException:
             self._connection.close()
@@ -186,39 +164,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _refuse_another_kind(self, mark: int) -> None:
         if mark != self._mark:
             raise RecordingError(f"This is no {self._what}.", given=str(self.path))
-
-    def _salvage(self) -> int:
-        """Take what can be read out of a damaged file, row by row, into a new one.
-
-        Gives how many rows were read that are none any more. The name is that of the old file until
-        it is that of the whole new one: whatever fails here, nothing that was paid for is lost.
-        """
-        with contextlib.suppress(*BROKEN), contextlib.closing(connect(self._file)) as old:
-            old.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed process left beside it
-        data = self._file.read_bytes()
-        if not data.startswith(b"SQLite") and data[68:72] != self._mark.to_bytes(4):
-            raise sqlite3.DatabaseError("file is not a database")
-        self._refuse_another_kind(int.from_bytes(data[68:72]))
-        with self._fresh() as part:
-            found = [
-                (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-                for table in ("calls", "notes") for row in rows_of(data, table, part)
-            ]  # fmt: skip
-            lost = len(found)
-            with contextlib.closing(connect(part)) as new:
-                new.execute("BEGIN")
-                for statement, row in found:
-                    with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
-                        new.execute(statement, row)
-                        lost -= 1
-                new.execute("COMMIT")
-            kept = self._file.with_name(f"{self._file.name}.damaged")
-            kept.touch(0o600)
-            kept.write_bytes(data)
-            for more in ("-wal", "-shm"):
-                self._file.with_name(self._file.name + more).unlink(missing_ok=True)
-            os.replace(part, self._file)
-        return lost
 
     def _drop_damaged(self, salvaged: int | None) -> int:
         """Forget the entries that are not as they were written; how many there were, ever."""

@@ -20,7 +20,7 @@ from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
 from pullback.text._measure import searching, traced
-from pullback.text._module import Module, json_of, write_json
+from pullback.text._module import Module, refuse_edited, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
@@ -309,8 +309,7 @@ class _Run:
         try:
             with reading("checkpoint", f"{path}"):
                 state = json.loads(path.read_text(encoding="utf-8-sig"))
-                texts = json.loads(json_of(before))  # as a checkpoint would have them
-                self.start = state.get("start", texts)
+                self.start = dict(state.get("start", before))
                 best = state["best"]
                 self.best = None if best is None else (float(best[0]), dict(best[1]))
                 if self.best is not None:  # all of it must fit, for it is taken at the end
@@ -321,24 +320,12 @@ class _Run:
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
                 self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
-            _refuse_edited(texts, self.start, state["module"], best and best[1])
+            refuse_edited(before, self.start, state["module"], best and best[1])
         except BaseException:
             self.module.load_state_dict(before)
             raise
         if self.account is not None and self.account.id != state.get("account"):
             self.account.add(Spending(proposals=self.result.proposals))  # which it has not counted
-
-
-def _refuse_edited(texts: Mapping[str, Any], start: Mapping[str, Any], *known: Any) -> None:
-    """Refuse texts that are neither those of a training's start nor any of its checkpoint's."""
-    if texts in (start, *known):
-        return
-    edited = [path for path in start if texts.get(path) != start[path]]
-    raise ArgumentError(
-        "The texts are not those that this training began with; its checkpoint has others.",
-        given=f"{', '.join(edited)} edited", expected=shown({path: start[path] for path in edited}),
-        mend="Train from the edited texts without resume=, or undo the edit.",
-    )  # fmt: skip
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
