@@ -18,17 +18,9 @@ from typing import Any
 from pullback.errors import PullbackError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.tape import place
+from pullback.text.lm import _database
 from pullback.text.lm._completion import Call, Completion, ModelSummary
-from pullback.text.lm._database import (
-    BROKEN,
-    CALLS,
-    NOTES,
-    SCHEMA,
-    connect,
-    make_file,
-    mark_of,
-    salvage,
-)
+from pullback.text.lm._database import BROKEN, connect
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
 from pullback.text.lm._secrets import scrub, writable
@@ -98,7 +90,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
         if not is_there:
             try:
-                make_file(self._file, self._mark)
+                _database.make_file(self._file, self._mark)
             except (*BROKEN, OSError) as error:
                 raise RecordingError(
                     f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
@@ -126,8 +118,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         except BROKEN as error:
             if self._shared or _code(error) in _BUSY | _OF_DISK:
                 raise
-            self._refuse_another_kind(mark_of(self._file, self._mark))
-            salvaged = salvage(self._file, self._mark)
+            self._refuse_another_kind(_database.mark_of(self._file, self._mark))
+            salvaged = _database.salvage(self._file, self._mark)
             self._open()
         try:
             self.damaged = self._drop_damaged(salvaged)
@@ -141,7 +133,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         execute = self._connection.execute
         try:
             if self._in_memory:
-                self._connection.executescript(SCHEMA.format(mark=self._mark))
+                self._connection.executescript(_database.SCHEMA.format(mark=self._mark))
             if not self._shared:
                 execute("PRAGMA locking_mode=EXCLUSIVE")
             self._refuse_another_kind(execute("PRAGMA application_id").fetchone()[0])
@@ -155,7 +147,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 execute("COMMIT")
             faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
             tables = [row[0] for row in execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
-            if faults != ["ok"] or tables != [CALLS, NOTES]:
+            if faults != ["ok"] or tables != [_database.CALLS, _database.NOTES]:
                 raise sqlite3.DatabaseError("; ".join(map(str, faults)))
         except BaseException:
             self._connection.close()

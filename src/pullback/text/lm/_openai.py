@@ -2,6 +2,7 @@
 
 import calendar
 import contextlib
+import copy
 import email.utils
 import inspect
 import json
@@ -108,7 +109,9 @@ class OpenAI(LM):
         self.base_url = url
         self.price = price if price is not None else price_of(model)
         self._is_table_price = price is None and self.price is not None
-        self._sdk, limits, sent = sdk, self._limits(sdk), dict(headers or {})
+        self._sdk, sent = sdk, dict(headers or {})
+        limits = copy.copy(sdk.DEFAULT_CONNECTION_LIMITS)
+        limits.keepalive_expiry = self._kept
         self._make_client = lambda: sdk.AsyncOpenAI(
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
             default_headers=sent, http_client=sdk.DefaultAsyncHttpxClient(limits=limits),
@@ -127,13 +130,6 @@ class OpenAI(LM):
             self._closing.detach()
             self._open()
         return self._guarded(self._client.chat.completions.create(**body))
-
-    def _limits(self, sdk: Any) -> Any:
-        own = sdk.DEFAULT_CONNECTION_LIMITS
-        return type(own)(
-            max_connections=own.max_connections, keepalive_expiry=self._kept,
-            max_keepalive_connections=own.max_keepalive_connections,
-        )  # fmt: skip
 
     def __repr__(self) -> str:
         return scrub(f"OpenAI({self.model!r}, base_url={_plain(self.base_url)!r})")
