@@ -24,7 +24,7 @@ from pullback.text.lm import scrub
 from pullback.text.lm._json import digest_of
 
 __all__ = [
-    "Measure", "Scored", "Trace", "at_once", "score_sample", "scoring", "searching",
+    "Measure", "Scored", "Trace", "at_once", "names_of", "score_sample", "scoring", "searching",
     "text_parameters", "traced",
 ]  # fmt: skip
 
@@ -34,6 +34,16 @@ Notes = tuple[Variable, ...]
 
 _search: ContextVar[Path] = ContextVar("pullback.text.search")
 """Where in the program the training began that this is in."""
+
+
+_names: ContextVar[Sequence[tuple[int, ...]]] = ContextVar("pullback.text.names", default=())
+"""What the samples are called that are scored elsewhere: their numbers, and which time it is."""
+
+
+def names_of(samples: Sequence[Any]) -> Sequence[tuple[int, ...]]:
+    """What samples are called, so that what each asks has its place whatever is scored with it."""
+    named = _names.get()
+    return named if len(named) == len(samples) else [(n,) for n in range(len(samples))]
 
 
 def searching() -> AbstractContextManager[Any]:
@@ -254,7 +264,9 @@ class Measure:
 
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
-        found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
+        times = [() if self.repeats == 1 else (time,) for time in range(self.repeats)] * len(todo)
+        with setting(_names, [(n, *time) for n, time in zip(again, times, strict=True)]):
+            found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 

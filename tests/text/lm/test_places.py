@@ -150,6 +150,20 @@ def test_what_is_measured_has_the_place_of_its_task_and_of_no_step_in_it(
         assert (again, len(lm.sent)) == (found, sent)
 
 
+def test_what_a_sample_asks_elsewhere_is_its_own_whatever_is_scored_with_it(tmp_path):
+    """A run that went on had the scores of some, and gave their answers to the others."""
+    lm, found = Model(), []
+    with ThreadPoolExecutor(4) as threads:
+        evaluate = Workers(threads).evaluate
+        for parts in ([[0, 1], [2, 3]], [[2, 3]]):
+            with Run(tmp_path / "run.sqlite"):
+                data = [Variable("the same")] * 4
+                measure = Measure(Draws(lm), number, data, repeats=2, evaluate=evaluate)
+                found.append([measure.scores(each) for each in parts][-1])
+    assert found[0] == found[1]
+    assert len(lm.sent) == 16
+
+
 def test_an_item_in_front_of_the_data_moves_places_and_costs_itself_alone_in_a_cache(tmp_path):
     ask = lambda lm, words: vmap(lambda word: chat(lm, word))(Variable(words)).data  # noqa: E731
     for words, paid in ((["a", "b"], 2), (["new", "a", "b"], 1), (["b", "a"], 0)):
