@@ -265,7 +265,8 @@ class Measure:
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
         times = [() if self.repeats == 1 else (time,) for time in range(self.repeats)] * len(todo)
-        with setting(_names, [(n, *time) for n, time in zip(again, times, strict=True)]):
+        named = [(number, *time) for number, time in zip(again, times, strict=True)]
+        with scoring(), setting(_names, named):
             found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])

@@ -28,20 +28,13 @@ from typing import Any
 from pullback import errors
 from pullback.errors import ArgumentError, ProgramError, PullbackError
 from pullback.internal._arguments import Count, checked
-from pullback.tape import Feedback, place
+from pullback.tape import Feedback, at, place
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run, served_by, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
-from pullback.text._measure import (
-    Scored,
-    at_once,
-    names_of,
-    score_sample,
-    scoring,
-    text_parameters,
-)
+from pullback.text._measure import Scored, at_once, names_of, score_sample, text_parameters
 from pullback.text._module import Module
 from pullback.text.lm import LM, Completion, Request, scrub
 from pullback.text.lm._json import json_schema
@@ -263,7 +256,7 @@ class _Office:
     def _first(self, asked: Asked, request: Request) -> Completion | Exception:
         (where, model, _), occurrence = asked
         try:
-            with scoring("worker", *where, occurrence):
+            with at("worker", *where, occurrence):
                 return run(call_within_limit(self.models[model].ask, (request,)))
         except Exception as error:
             return _told(error)

@@ -164,6 +164,24 @@ def test_what_a_sample_asks_elsewhere_is_its_own_whatever_is_scored_with_it(tmp_
     assert len(lm.sent) == 16
 
 
+def test_samples_that_a_step_scores_elsewhere_are_those_of_the_step(tmp_path):
+    lm = Model()
+
+    def scores(batches, threads):
+        found = {}
+        for batch in batches:
+            with at("batch", batch):
+                scored = Workers(threads).evaluate(Draws(lm), number, [Variable("the same")] * 2)
+                found[batch] = [each.score for each in scored]
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        with Run(tmp_path / "run.sqlite"):
+            first = scores([0, 1], threads)
+        with Run(tmp_path / "run.sqlite"):
+            assert scores([1, 0], threads) == first
+
+
 def test_an_item_in_front_of_the_data_moves_places_and_costs_itself_alone_in_a_cache(tmp_path):
     ask = lambda lm, words: vmap(lambda word: chat(lm, word))(Variable(words)).data  # noqa: E731
     for words, paid in ((["a", "b"], 2), (["new", "a", "b"], 1), (["b", "a"], 0)):
