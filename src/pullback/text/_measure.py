@@ -46,9 +46,9 @@ def names_of(samples: Sequence[Any]) -> Sequence[tuple[int, ...]]:
     return named if len(named) == len(samples) else [(n,) for n in range(len(samples))]
 
 
-def searching() -> AbstractContextManager[Any]:
-    """Let what is scored inside be found again wherever in the search it is wanted."""
-    return setting(_search, here())
+def searching(*parts: str) -> AbstractContextManager[Any]:
+    """Let what is scored inside be found again wherever in the search, or a part, it is wanted."""
+    return setting(_search, (*_search.get(here()), *parts) if parts else here())
 
 
 def scoring(*parts: str | int) -> AbstractContextManager[Any]:

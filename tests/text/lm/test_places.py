@@ -150,6 +150,25 @@ def test_what_is_measured_has_the_place_of_its_task_and_of_no_step_in_it(
         assert (again, len(lm.sent)) == (found, sent)
 
 
+def test_a_final_split_with_a_sample_of_the_search_is_answered_anew(tmp_path, monkeypatch):
+    """A run that went on gave it the answers that the search had chosen by."""
+    data, lm, found = [Variable("the same")] * 4, Model(), []
+
+    def search(module):
+        return Validated(
+            module.writer, Measure(module, number, data), risk=1.0,
+            final=Measure(module, number, data),
+        )  # fmt: skip
+
+    monkeypatch.setattr(Searched, "configure_optimizers", search)
+    for resume in (None, tmp_path / "checkpoint.json"):
+        with Run(tmp_path / "run.sqlite"):
+            trainer = Trainer(1, folder=tmp_path)
+            result = trainer.fit(Searched(lm), DataLoader(data, 4), resume=resume)
+        found.append((result.final, len(lm.sent)))
+    assert found[0] == found[1]
+
+
 def test_what_a_sample_asks_elsewhere_is_its_own_whatever_is_scored_with_it(tmp_path):
     """A run that went on had the scores of some, and gave their answers to the others."""
     lm, found = Model(), []
