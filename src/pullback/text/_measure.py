@@ -85,7 +85,7 @@ class Scored:
     said: Mapping[str, Notes] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """A sample that was scored, and where its feedback, if it is read, starts from."""
 

@@ -123,8 +123,11 @@ class GepaProgram:
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
         traces = eval_batch.trajectories
+        # A sample may stand in a batch twice: its critics are asked once, and not by two threads.
+        asking = [partial(trace.said, self.parameters) for trace in dict.fromkeys(traces)]
         with self._as(candidate), tolerating():
-            told = at_once([partial(trace.said, self.parameters) for trace in traces], self.at_once)
+            at_once(asking, self.at_once)
+            told = [trace.said(self.parameters) for trace in traces]
         return {
             path: [
                 {
