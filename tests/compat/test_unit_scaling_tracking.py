@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.tracking.test_annotate import Halves
 from torch import nn
 
 from pullback.compat import unit_scaling as us
@@ -143,18 +144,6 @@ def test_what_has_no_metrics_is_refused_by_name():
         with pytest.raises(ArgumentTypeError):
             use("no graph")
     assert us.Metrics(torch.tensor([1, 2])).fwd.mean_abs == 1.5
-
-
-class Halves(nn.Module):
-    """Uses one half of what a layer gives; of the other, the value alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 6)
-
-    def forward(self, x):
-        used, other = self.layer(x).chunk(2, -1)
-        return used * 2 + other.detach()
 
 
 def test_a_part_without_a_gradient():

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 from tests.fuzzing import examples
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, GraphError
 from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
 from pullback.tape._concurrency import run
 
@@ -184,6 +184,15 @@ def test_what_ends_a_program_reaches_who_asked_and_the_next_is_served(end):
         with pytest.raises(end):
             Ends.apply(Variable(-1.0))
         assert Ends.apply(Variable(3.0)).data == 6.0
+
+
+def test_what_waits_is_refused_while_the_interpreter_ends(monkeypatch):
+    """A finalizer that asked for it then, when no loop runs any more, waited for ever."""
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "is_finalizing", lambda: True)
+        with pytest.raises(GraphError, match="interpreter ends"):
+            run(asyncio.sleep(0))
+    assert run(asyncio.sleep(0, "served")) == "served"
 
 
 def test_a_rule_beyond_what_is_wanted_is_not_awaited():

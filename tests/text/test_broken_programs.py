@@ -245,7 +245,7 @@ class Echo(Module):
     "change",
     [{"optimizer": {}}, {"optimizer": {"versions": [[{"value": 5, "feedback": [], "score": None}]],
                                        "steps": 1}},
-     {"best": [0.5, {"other": "x"}]}, {"since": "x"}, {"history": 3}],
+     {"best": [0.5, {"other": "x"}]}, {"since": "x"}, {"history": 3}, {"start": 3}],
 )  # fmt: skip
 def test_a_checkpoint_that_does_not_fit_changes_nothing(change, tmp_path):
     echo = Echo()

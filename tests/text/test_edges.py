@@ -1,18 +1,22 @@
 """What long runs meet: half a character, huge pages, forks, samples of one prompt, tracebacks."""
 
+import contextlib
 import json
 import os
 import traceback
+from pathlib import Path
 
 import pytest
 from tests.text import server as faults
 from tests.text.server import Server
 
+from pullback import text
 from pullback.cli import _text_run
 from pullback.errors import BudgetError, ModelError, RecordingError, UnsupportedError
 from pullback.tape import Variable, vmap
 from pullback.text import Module, Parameter, chat
 from pullback.text.lm import Account, Budget, Journal, OpenAI, Record, Run, Scripted
+from pullback.text.prices import Price, read_prices
 from pullback.text.report import render_run
 
 KEY = "sk-edges-0123456789"
@@ -33,6 +37,21 @@ def test_half_a_character_is_sent_kept_and_shown(tmp_path):
     with Server() as server:
         answer = OpenAI("m", base_url=server.url, api_key=KEY)(half)
     assert answer.text == "half \ufffd a character"
+
+
+def test_files_that_an_editor_gave_a_byte_order_mark_are_read(tmp_path):
+    module = Module()
+    module.text = Parameter("a")
+    module.save(tmp_path / "state.json")
+    (tmp_path / "prices.json").write_text('{"models": {"m": {"input": 1, "output": 2}}}')
+    shipped = Path(text.__file__).with_name("prompts") / "judge.txt"
+    (tmp_path / "judge.txt").write_text(shipped.read_text("utf-8"), "utf-8")
+    for each in tmp_path.iterdir():
+        each.write_bytes(b"\xef\xbb\xbf" + each.read_bytes())
+    module.load(tmp_path / "state.json")
+    assert read_prices(tmp_path / "prices.json")["m"] == Price(1.0, 2.0)
+    with text.use_prompts(tmp_path):
+        assert text.prompt("judge")[0][0] == "system"
 
 
 def test_a_page_is_bounded_and_says_what_it_leaves_out(tmp_path):
@@ -77,6 +96,22 @@ def test_a_budget_and_a_journal_hold_over_a_fork(tmp_path):
         told = json.loads((tmp_path / f"{number}.json").read_text())
         assert len(told) == 2
         assert all("fork" in each for each in told)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_of_a_fork_has_connections_of_its_own():
+    """It wrote into those of its parent, and one of them got the answer of the other, or none."""
+    with Server() as server:
+        lm = OpenAI("m", base_url=server.url, api_key=KEY)
+        assert lm("before").text == "before"
+        process = os.fork()
+        if not process:
+            with contextlib.suppress(BaseException):
+                os._exit(lm("child").text != "child")
+            os._exit(1)
+        assert os.waitpid(process, 0)[1] == 0
+        assert lm("after").text == "after"
+        assert server.opened == 2
 
 
 def test_no_key_stands_in_what_an_error_comes_from():

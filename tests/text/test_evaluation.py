@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +48,15 @@ def test_just_what_failed_is_told_and_each_is_scored_once(pairs):
         assert told == [p != t for p, t in pairs]
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "good", None, [1]])
+@pytest.mark.parametrize("score", [True, np.bool_(True), np.float32(1), np.array(1), Decimal(1)])
+def test_a_number_of_any_kind_is_a_score(score):
+    assert deterministic(variable("a"), "b", lambda p, t: score, "purpose").score.data == 1.0
+
+
+@pytest.mark.parametrize("score", [
+    float("nan"), float("inf"), 10**400, "good", None, [1], np.array([1]), np.array(np.nan),
+    Decimal("NaN"), np.str_("1"),
+])  # fmt: skip
 def test_what_is_no_score_is_refused(score):
     with pytest.raises(ArgumentTypeError, match="is no number"):
         deterministic(variable("a"), "b", lambda p, t: score, "purpose")

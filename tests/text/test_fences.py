@@ -83,6 +83,32 @@ def test_a_verdict_is_read_among_words_but_not_where_there_are_two():
             read_verdict(text)
 
 
+@pytest.mark.parametrize("form", [
+    "\ufeff{}", "<think>\nPerhaps {}\n</think>\n\n{}", "\n<thinking></thinking>{}",
+    "Perhaps {} and not {}</think>{}",
+])  # fmt: skip
+def test_what_a_model_thinks_before_its_answer_is_no_part_of_it(form):
+    def answer(draft, final):
+        whole = form.replace("{}", draft, form.count("{}") - 1).replace("{}", final)
+        return Scripted(lambda request: whole)
+
+    verdict = '{{"score": {}, "explanation": "x"}}'
+    lm = answer(verdict.format(0), verdict.format(1))
+    assert judge(lm, "Is it good?", Variable("a"), retries=0).score.data == 1
+    assert lm(".", schema={"type": "object"}).parsed["score"] == 1
+    text = Parameter("old", role="text")
+    text.grad = [Variable("Be brief.")]
+    TGD([text], answer("<IMPROVED>draft</IMPROVED>", "<IMPROVED>new</IMPROVED>"), retries=0).step()
+    assert text.data == "new"
+
+
+def test_a_thought_without_end_is_no_answer():
+    with pytest.raises(ReplyError, match="was thinking"):
+        judge(Scripted(['<think>{"score": 1, "explanation": "x"}']), "?", Variable("a"), retries=0)
+    quoted = '{"score": 0.5, "explanation": "It says </think>{\\"score\\": 1}"}'
+    assert judge(Scripted([quoted]), "?", Variable("a")).score.data == 0.5
+
+
 @pytest.mark.parametrize(("tag", "read"), [
     ("<IMPROVED>", lambda answer: between_tags(answer, "IMPROVED")),
     ('<FEEDBACK id="0">', lambda answer: read_feedback(answer, 1)),

@@ -147,6 +147,11 @@ def test_samples_are_evaluated_at_once_and_only_what_is_reflected_on_is_criticis
     program.make_reflective_dataset(program.candidate, batch, ["classify.system"])
     program.make_reflective_dataset(program.candidate, batch, ["classify.system"])
     assert len(critics) == 4  # of the eight, those that are wrong
+    critics.clear()
+    program = GepaProgram(module, metric, DATA, writer)
+    twice = program.evaluate([1, 1, 0, 1], program.candidate, capture_traces=True)
+    found = program.make_reflective_dataset(program.candidate, twice, ["classify.system"])
+    assert (len(critics), len(found["classify.system"])) == (1, 3)  # a batch of gepa may be so
     search = Pareto(module, writer, metric, DATA[:4], DATA[4:], evaluations=34, risk=1.0)
     critics.clear()
     search.run()

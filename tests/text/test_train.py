@@ -13,7 +13,7 @@ from tests.fuzzing import examples
 from tests.text.helpers import answering
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
-from pullback.tape import Variable
+from pullback.tape import Variable, no_grad
 from pullback.text import (
     ChatModule,
     Module,
@@ -363,6 +363,23 @@ def test_scores_of_other_held_samples_are_not_taken_for_those_of_these(tmp_path)
     assert fit(ham, 2, path) == (1.0, 0)  # the start and the proposal are known
     path.write_text(before)
     assert fit(spam, 2, path) == (0.0, 4 + 4)
+
+
+def test_a_text_that_was_edited_since_the_checkpoint_is_not_overruled(tmp_path):
+    def fit(prompt, **resume):
+        module = Spam(Scripted(lambda _: "<IMPROVED>better</IMPROVED>"))
+        with no_grad():
+            module.classify.system.data = prompt
+        Trainer(1, folder=tmp_path).fit(module, DataLoader(DATA, 8), **resume)
+        return module.classify.system.data
+
+    path = tmp_path / "checkpoint.json"
+    assert fit("first") == "better"
+    for same in ("first", "better"):  # as the program has it, or as one that has loaded the state
+        assert fit(same, resume=path) == "better"
+    with pytest.raises(ArgumentError, match=r"classify\.system edited\n.*expected: .*first"):
+        fit("edited", resume=path)
+    assert fit("edited") == "better"
 
 
 def test_a_run_that_ended_for_want_of_a_better_score_has_ended(tmp_path):

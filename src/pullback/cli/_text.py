@@ -103,7 +103,7 @@ def _show(
     from pullback.text.lm import Journal
     from pullback.text.report import render_run, summarise
 
-    with Journal(journal, make=False) as opened:
+    with Journal(journal, read_only=True) as opened:
         page = html or journal.with_suffix(".html")
         write_file(page, render_run(opened))
         print_summary(summarise(opened.calls()), make_console())

@@ -13,6 +13,7 @@ import contextvars
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from contextvars import ContextVar
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
+from pullback.errors import GraphError
 from pullback.internal._arguments import Count, checked
 from pullback.internal._limiter import Limiter
 from pullback.internal._setting import setting
@@ -193,8 +195,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def runs(name: int | str) -> bool:
-    """Whether this loop runs already."""
-    return name in _loops
+    """Whether this loop runs already, and still."""
+    return name in _loops and not sys.is_finalizing()
 
 
 def begin(
@@ -206,6 +208,10 @@ def begin(
     nothing waits then, and the context of that thread, which it may be in the middle of changing
     (Python below 3.12 loses variables or ends by a signal), is not written.
     """
+    if sys.is_finalizing():  # no other thread runs any more: who waited for one would wait for ever
+        coroutine.close()
+        raise GraphError("Nothing that waits can be run while the interpreter ends.",
+                         mend="Do it before, or in a function of atexit.")  # fmt: skip
     number, context = served_by.get(), contextvars.copy_context()
     context.run(served_by.set, number + 1)  # which the task takes along
     loop = _loop_of(name or number)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from numbers import Real
 from statistics import fmean
@@ -243,9 +244,11 @@ def check_batch(data: Sequence[Any], wanted: Any, *, single: bool) -> None:
 
 def finite(value: Any, what: str) -> float:
     """The number; what is none, or not finite, is refused."""
+    # The truth value of numpy, which comparing its texts gives, is no bool, nor a scalar of torch.
+    number = value.item() if getattr(value, "shape", None) == () else value
     with suppress(OverflowError):  # of a whole number beyond all floats
-        if isinstance(value, Real) and math.isfinite(value):  # numpy's numbers are real, too
-            return float(value)
+        if isinstance(number, Real | Decimal) and math.isfinite(number):
+            return float(number)
     raise ArgumentTypeError(
         f"{what} is no number.", given=repr(value)[:80], expected="a finite number or a truth value"
     )

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from contextvars import copy_context
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 from pullback.errors import BudgetError, ModelError, RecordingError
 from pullback.internal._arguments import Count, check_counts, checked
+from pullback.internal._setting import setting
 from pullback.tape import Variable, backward, grad, no_grad
-from pullback.tape._concurrency import within
+from pullback.tape import place as here
+from pullback.tape._concurrency import Path, within
 from pullback.text._evaluation import Evaluation, finite
 from pullback.text._failure import forgiven, meeting, tolerating
 from pullback.text._module import Module
@@ -21,11 +23,41 @@ from pullback.text._python import StepError
 from pullback.text.lm import scrub
 from pullback.text.lm._json import digest_of
 
-__all__ = ["Measure", "Scored", "Trace", "at_once", "score_sample", "text_parameters", "traced"]
+__all__ = [
+    "Measure", "Scored", "Trace", "at_once", "names_of", "score_sample", "scoring", "searching",
+    "text_parameters", "traced",
+]  # fmt: skip
 
 
 T = TypeVar("T")
 Notes = tuple[Variable, ...]
+
+_search: ContextVar[Path] = ContextVar("pullback.text.search")
+"""Where in the program the training began that this is in."""
+
+
+_names: ContextVar[Sequence[tuple[int, ...]]] = ContextVar("pullback.text.names", default=())
+"""What the samples are called that are scored elsewhere: their numbers, and which time it is."""
+
+
+def names_of(samples: Sequence[Any]) -> Sequence[tuple[int, ...]]:
+    """What samples are called, so that what each asks has its place whatever is scored with it."""
+    named = _names.get()
+    return named if len(named) == len(samples) else [(n,) for n in range(len(samples))]
+
+
+def searching(*parts: str) -> AbstractContextManager[Any]:
+    """Let what is scored inside be found again wherever in the search, or a part, it is wanted."""
+    return setting(_search, (*_search.get(here()), *parts) if parts else here())
+
+
+def scoring(*parts: str | int) -> AbstractContextManager[Any]:
+    """Let a sample be scored at a place of its own: that of its search, and of no step in it.
+
+    A search that goes on from a checkpoint wants the scores of texts at other steps than it was
+    interrupted at; what they were paid for there is theirs.
+    """
+    return within((*_search.get(here()), *parts))
 
 
 def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
@@ -53,7 +85,7 @@ class Scored:
     said: Mapping[str, Notes] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """A sample that was scored, and where its feedback, if it is read, starts from."""
 
@@ -232,7 +264,10 @@ class Measure:
 
     def _score_elsewhere(self, evaluate: Any, state: str, todo: list[int]) -> None:
         again = [number for number in todo for _ in range(self.repeats)]
-        found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
+        times = [() if self.repeats == 1 else (time,) for time in range(self.repeats)] * len(todo)
+        named = [(number, *time) for number, time in zip(again, times, strict=True)]
+        with scoring(), setting(_names, named):
+            found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
 
@@ -243,7 +278,7 @@ class Measure:
     def _score(self, state: str, number: int) -> None:
         found = []
         for repeat in range(self.repeats):
-            with within(("measure", number, repeat)):
+            with scoring("measure", number, repeat):
                 found.append(score_sample(self.metric, self.module, self.samples[number]))
         self._keep(state, number, found)
 

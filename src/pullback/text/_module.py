@@ -10,6 +10,7 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked, reading
 from pullback.internal._files import write_whole
+from pullback.internal._text import shown
 from pullback.tape import Variable, no_grad, space_of
 from pullback.text._prompts import Template, fields_of
 from pullback.text.lm._secrets import writable
@@ -192,7 +193,7 @@ class Module:
             ArgumentError: the file holds something else; the module is unchanged.
         """
         with reading("JSON", path):
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            state = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         if not isinstance(state, dict):
             raise ArgumentError("The file holds no state.", given=type(state).__name__)
         self.load_state_dict(state)
@@ -201,6 +202,19 @@ class Module:
 def json_of(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """The JSON of a value, without any key, that any file can hold."""
     return writable(json.dumps(value, ensure_ascii=False, indent=1, default=default))
+
+
+def refuse_edited(state: Mapping[str, Any], start: Mapping[str, Any], *known: Any) -> None:
+    """Refuse a state that is neither the start of a training nor any that its checkpoint holds."""
+    written = json.loads(json_of(state))  # as the checkpoint has it
+    if state == start or written in (start, *known):
+        return
+    edited = [path for path in start if written.get(path) != start[path]]
+    raise ArgumentError(
+        "The texts are not those that this training began with; its checkpoint has others.",
+        given=f"{', '.join(edited)} edited", expected=shown({path: start[path] for path in edited}),
+        mend="Train from the edited texts without resume=, or undo the edit.",
+    )  # fmt: skip
 
 
 def write_json(

@@ -15,7 +15,7 @@ from pullback.internal._arguments import checked, reading
 from pullback.internal._setting import setting
 from pullback.internal._text import shortened
 from pullback.tape import Variable
-from pullback.text.lm._json import digest_of
+from pullback.text.lm._json import digest_of, past_thoughts
 
 __all__ = ["Template", "prompt", "use_prompts"]
 
@@ -123,7 +123,7 @@ def _shipped() -> dict[str, Prompt]:
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
     with reading("folder of prompts in UTF-8", str(folder)):
-        texts = {path: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
+        texts = {path: path.read_text("utf-8-sig") for path in sorted(folder.glob("*.txt"))}
     return {path.stem: _read(text, path.name) for path, text in texts.items()}
 
 
@@ -225,7 +225,7 @@ async def ask(
     while True:
         answer = (await lm.acomplete(asked, **options)).text
         try:
-            return read(answer)
+            return past_thoughts(read, answer)
         except ReplyError as error:
             if not retries:
                 raise

@@ -28,13 +28,13 @@ from typing import Any
 from pullback import errors
 from pullback.errors import ArgumentError, ProgramError, PullbackError
 from pullback.internal._arguments import Count, checked
-from pullback.tape import Feedback, place
+from pullback.tape import Feedback, at, place
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run, served_by, within
 from pullback.text import _prompts
 from pullback.text._critic import _critic, current_critic
 from pullback.text._failure import tolerate, tolerating
-from pullback.text._measure import Scored, at_once, score_sample, text_parameters
+from pullback.text._measure import Scored, at_once, names_of, score_sample, text_parameters
 from pullback.text._module import Module
 from pullback.text.lm import LM, Completion, Request, scrub
 from pullback.text.lm._json import json_schema
@@ -140,9 +140,9 @@ class Workers:
             # a worker that is a thread here asks no loop that waits for it.
             chosen = _prompts._replaced.get(), current_critic(), served_by.get()
             shared = self._pack((module, metric, *chosen, learn), office)
-            parts = [self._pack(list(samples[n : n + self.chunk]), office) for n in starts]
-            work = partial(_work, shared)
-            tasks = [self.executor.submit(work, *each) for each in zip(parts, starts, strict=True)]
+            named = list(zip(names_of(samples), samples, strict=True))
+            parts = [self._pack(named[n : n + self.chunk], office) for n in starts]
+            tasks = [self.executor.submit(_work, shared, part) for part in parts]
             try:
                 rows = [row for task in tasks for row in task.result()]
             except BrokenExecutor as error:
@@ -256,7 +256,7 @@ class _Office:
     def _first(self, asked: Asked, request: Request) -> Completion | Exception:
         (where, model, _), occurrence = asked
         try:
-            with within(("worker", *where, occurrence)):
+            with at("worker", *where, occurrence):
                 return run(call_within_limit(self.models[model].ask, (request,)))
         except Exception as error:
             return _told(error)
@@ -297,23 +297,23 @@ class _Distant(LM):
             return connection.recv()
 
 
-def _work(shared: bytes, part: bytes, start: int) -> list[tuple[bytes, int, list[str]]]:
+def _work(shared: bytes, part: bytes) -> list[tuple[bytes, int, list[str]]]:
     """Run on a worker: some samples, at once; what each gave, packed, and what of it failed."""
     module, metric, prompts, critic, served, learn = pickle.loads(shared)  # noqa: S301  # of who sent us
-    samples = pickle.loads(part)  # noqa: S301
+    named = pickle.loads(part)  # noqa: S301
     parameters = text_parameters(module) if learn else None
 
-    def one(number: int) -> tuple[bytes, int, list[str]]:
+    def one(name: tuple[int, ...], sample: Any) -> tuple[bytes, int, list[str]]:
         _asked.set(Counter())  # in a context of its own, as all that is set here
         _prompts._replaced.set(prompts)
         _critic.set(critic)
         served_by.set(served)
-        with tolerate(1.0) as failures, within(("sample", start + number)):
-            scored = score_sample(metric, module, samples[number], parameters)
+        with tolerate(1.0) as failures, within(("sample", *name)):
+            scored = score_sample(metric, module, sample, parameters)
         return pickle.dumps(scored), failures.asked, failures.causes
 
     try:
-        return at_once([partial(one, number) for number in range(len(samples))], len(samples))
+        return at_once([partial(one, *each) for each in named], len(named))
     except Exception as error:
         failed = _told(error)
     raise failed  # out here: what happened first may hold what is not to be written anywhere

@@ -55,7 +55,8 @@ def read_prices(path: Path) -> dict[str, Price]:
         ArgumentError: the file is no such table.
     """
     with reading("table of prices", path, '{"models": {"name": {"input": 1.0, "output": 2.0}}}'):
-        models: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))["models"]
+        table = json.loads(path.read_text("utf-8-sig"))
+        models: Mapping[str, Mapping[str, float]] = table["models"]
         return {name: Price(**price) for name, price in models.items()}
 
 

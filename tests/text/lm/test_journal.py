@@ -5,10 +5,12 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.fuzzing import examples
@@ -151,6 +153,68 @@ def test_a_journal_is_open_once(tmp_path):
             [sys.executable, "-c", program], capture_output=True, text=True, check=False
         )
     assert "in use by another run" in other.stderr
+
+
+def test_a_journal_is_replayed_by_several_at_once_and_stays_as_it_is(tmp_path):
+    path, folder = tmp_path / "run.sqlite", tmp_path / "killed"
+    folder.mkdir()
+    with Journal(path) as journal:
+        Record(counting(), journal)("x")
+        for each in tmp_path.glob("run.sqlite*"):  # what a kill would leave: the call is in the WAL
+            shutil.copy(each, folder)
+    for found in (path, folder / "run.sqlite"):
+        held = {each.name: each.read_bytes() for each in found.parent.glob("run*")}
+        for lm in [Replay(found) for _ in range(3)]:
+            assert lm("x").text == "x #0"
+        assert held == {each.name: each.read_bytes() for each in found.parent.glob("run*")}
+    path.write_bytes(path.read_bytes()[:-4096])  # and what is damaged, until a run goes on
+    held = path.read_bytes()
+    with Journal(path, read_only=True) as journal:
+        assert journal.damaged
+        with pytest.raises(RecordingError, match="cannot be used"):
+            Record(Scripted(["lost"]), journal)("y")
+    assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (held, 2)
+
+
+def test_a_journal_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_path):
+    """It was moved away, where no next run looked for it, and all that it held was paid again."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "run.sqlite"
+    with Journal(path) as journal:
+        Record(counting(), journal)("x")
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(6):  # with so many free file descriptors
+            with contextlib.suppress(RecordingError), Journal(path) as journal:
+                assert len(journal.calls()) == 1
+            os.close(held.pop())
+            assert [each.name for each in tmp_path.iterdir()] == ["run.sqlite"]
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    with Journal(path) as journal:
+        assert Record(counting(), journal)("x").text == "x #0"
+        assert not journal.paid.calls
+
+
+def test_a_call_lasts_as_long_as_its_answer_took(tmp_path, monkeypatch):
+    """Not since a run that was stopped yesterday, nor less than nothing where a clock went back."""
+    times = iter([0.0, 0.0, 86_400.0, 86_402.0, 90_000.0, 90_000.0, 50.0])
+    clock = SimpleNamespace(time=lambda: next(times))
+    monkeypatch.setattr("pullback.text.lm._journal.time", clock)
+    lost = ModelError("lost", transient=True, may_be_billed=True)
+    with Journal(tmp_path / "run.sqlite") as journal, pytest.raises(ModelError):
+        Record(Scripted([lost]), journal)("x")
+    with Journal(tmp_path / "run.sqlite") as journal:
+        Record(Scripted(["a"]), journal)("x")
+        Record(Scripted(["a"]), journal)("y")
+        assert [call.ended - call.begun for call in journal.calls()] == [2.0, 0.0]
 
 
 def test_what_is_no_journal_is_refused(tmp_path):

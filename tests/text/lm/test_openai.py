@@ -19,6 +19,7 @@ from tests.text.server import Server
 
 from pullback.errors import ArgumentError, ModelError, ReplyError
 from pullback.text.lm import Finish, Image, Limit, Message, OpenAI, Request, Retry, Scripted, Tool
+from pullback.text.lm._openai import seconds_to_wait
 from pullback.text.prices import Price
 
 KEY = "sk-loopback-0123456789abcdef"
@@ -208,6 +209,21 @@ def test_retry_gives_up_with_the_last_error_and_says_how_often_it_asked():
             Retry(model(server), attempts=3, wait=0.001)("x")
         assert len(server.bodies) == 3
     assert any("attempts: 3" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="no time zones here")
+def test_a_date_to_wait_for_is_of_the_clock_and_zone_of_the_server(monkeypatch):
+    asked = {"date": formatdate(3600, usegmt=True), "retry-after": formatdate(3602, usegmt=True)}
+    assert seconds_to_wait(asked) == 2.0  # ours says another year
+    in_a_minute = formatdate(time.time() + 60).removesuffix(" -0000")
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert seconds_to_wait({"retry-after": in_a_minute}) == pytest.approx(60, abs=5)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert seconds_to_wait({"retry-after": "Fri, 99 Nov 2026", "date": "soon"}) is None
 
 
 def test_retry_waits_as_long_as_the_server_asks_and_no_longer_than_allowed():

@@ -12,8 +12,9 @@ from pullback import tape
 from pullback.errors import RecordingError
 from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
-from pullback.text.lm import Journal, Record, Run, Scripted
-from pullback.text.optim import TGD
+from pullback.text.distributed import Workers
+from pullback.text.lm import Cached, Journal, Record, Run, Scripted
+from pullback.text.optim import TGD, Validated
 from pullback.text.train import DataLoader, Measure, Trainer
 
 
@@ -55,7 +56,7 @@ class Draws(Module):
 
     def training_step(self, batch, number):
         out = vmap(self)(batch)
-        return exact_match(out, ["none"] * 8)
+        return exact_match(out, ["none"] * len(batch))
 
     def configure_optimizers(self):
         return self.writer
@@ -109,6 +110,104 @@ def test_equal_prompts_at_two_places_are_two_draws_in_any_order(tmp_path):
     assert draws("cab", Model(stop=0)) == first
     with Journal(tmp_path / "run.sqlite") as journal:
         assert sorted(call.place for call in journal.calls()) == ["a/0", "b/0", "c/0"]
+
+
+class Searched(Draws):
+    """Trained by a search; what measures it is the class's, for workers get the rest."""
+
+    def configure_optimizers(self):
+        return Validated(self.writer, self.measure, risk=1.0)
+
+
+def number(module, sample):
+    return float(module(sample).data)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_measured_has_the_place_of_its_task_and_of_no_step_in_it(
+    tmp_path, apart, monkeypatch
+):
+    """Two tasks that measured equal texts took each other's answers, and paid for some again."""
+    data, lm = [Variable("the same")] * 3, Model()
+
+    def task(which, threads, learn):
+        module = Searched(lm)
+        start, elsewhere = module.state_dict(), Workers(threads).evaluate if apart else None
+        measure = Measure(module, number, data, evaluate=elsewhere)
+        with at("task", which):
+            if learn:
+                monkeypatch.setattr(Searched, "measure", measure, raising=False)
+                Trainer(1).fit(module, DataLoader(data, 3))
+                module.load_state_dict(start)
+            return measure.scores()
+
+    with ThreadPoolExecutor(4) as threads:
+        with Run(tmp_path / "run.sqlite"):
+            found = {which: task(which, threads, True) for which in (0, 1)}
+        sent = len(lm.sent)
+        with Run(tmp_path / "run.sqlite"):
+            again = {which: task(which, threads, False) for which in (1, 0)}
+        assert (again, len(lm.sent)) == (found, sent)
+
+
+def test_a_final_split_with_a_sample_of_the_search_is_answered_anew(tmp_path, monkeypatch):
+    """A run that went on gave it the answers that the search had chosen by."""
+    data, lm, found = [Variable("the same")] * 4, Model(), []
+
+    def search(module):
+        return Validated(
+            module.writer, Measure(module, number, data), risk=1.0,
+            final=Measure(module, number, data),
+        )  # fmt: skip
+
+    monkeypatch.setattr(Searched, "configure_optimizers", search)
+    for resume in (None, tmp_path / "checkpoint.json"):
+        with Run(tmp_path / "run.sqlite"):
+            trainer = Trainer(1, folder=tmp_path)
+            result = trainer.fit(Searched(lm), DataLoader(data, 4), resume=resume)
+        found.append((result.final, len(lm.sent)))
+    assert found[0] == found[1]
+
+
+def test_what_a_sample_asks_elsewhere_is_its_own_whatever_is_scored_with_it(tmp_path):
+    """A run that went on had the scores of some, and gave their answers to the others."""
+    lm, found = Model(), []
+    with ThreadPoolExecutor(4) as threads:
+        evaluate = Workers(threads).evaluate
+        for parts in ([[0, 1], [2, 3]], [[2, 3]]):
+            with Run(tmp_path / "run.sqlite"):
+                data = [Variable("the same")] * 4
+                measure = Measure(Draws(lm), number, data, repeats=2, evaluate=evaluate)
+                found.append([measure.scores(each) for each in parts][-1])
+    assert found[0] == found[1]
+    assert len(lm.sent) == 16
+
+
+def test_samples_that_a_step_scores_elsewhere_are_those_of_the_step(tmp_path):
+    lm = Model()
+
+    def scores(batches, threads):
+        found = {}
+        for batch in batches:
+            with at("batch", batch):
+                scored = Workers(threads).evaluate(Draws(lm), number, [Variable("the same")] * 2)
+                found[batch] = [each.score for each in scored]
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        with Run(tmp_path / "run.sqlite"):
+            first = scores([0, 1], threads)
+        with Run(tmp_path / "run.sqlite"):
+            assert scores([1, 0], threads) == first
+
+
+def test_an_item_in_front_of_the_data_moves_places_and_costs_itself_alone_in_a_cache(tmp_path):
+    ask = lambda lm, words: vmap(lambda word: chat(lm, word))(Variable(words)).data  # noqa: E731
+    for words, paid in ((["a", "b"], 2), (["new", "a", "b"], 1), (["b", "a"], 0)):
+        lm = Cached(Scripted(lambda request: request.messages[-1].text), tmp_path / "cache.sqlite")
+        with Run(tmp_path / "run.sqlite") as run:
+            assert ask(lm, words) == words
+        assert run.paid == paid
 
 
 def test_a_replay_says_where_the_journal_has_what_is_asked_elsewhere(tmp_path):

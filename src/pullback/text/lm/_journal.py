@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 import uuid
@@ -16,10 +18,11 @@ from typing import Any
 from pullback.errors import PullbackError, RecordingError
 from pullback.internal._arguments import checked
 from pullback.tape import place
+from pullback.text.lm import _database
 from pullback.text.lm._completion import Call, Completion, ModelSummary
+from pullback.text.lm._database import BROKEN, connect
 from pullback.text.lm._json import canonical, digest_of
 from pullback.text.lm._request import Request
-from pullback.text.lm._salvage import BROKEN, connect, rows_of
 from pullback.text.lm._secrets import scrub, writable
 
 __all__ = ["MEMORY", "Journal"]
@@ -28,23 +31,17 @@ __all__ = ["MEMORY", "Journal"]
 MEMORY = ":memory:"  # a file for SQLite that is none
 _JOURNAL, _CACHE = 0x50424A32, 0x50424332  # "PBJ2", "PBC2": SQLite's application_id
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_CALLS = """CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL, place TEXT NOT NULL, occurrence INTEGER NOT NULL,
-    model TEXT NOT NULL, request TEXT NOT NULL, key TEXT NOT NULL,
-    begun REAL NOT NULL, ended REAL, answer TEXT, failure TEXT, checksum TEXT NOT NULL,
-    UNIQUE (place, digest, occurrence)
-) STRICT"""
-_NOTES = (
-    "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
-)
-_SCHEMA = f"PRAGMA application_id={{mark}};BEGIN;{_CALLS};{_NOTES};COMMIT"
+_OF_DISK = {  # a disk that is full or only read, too many open files: the file itself is whole
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+}  # fmt: skip
 _ALL = "SELECT * FROM calls ORDER BY id"
 _ANSWERED = "SELECT * FROM calls WHERE digest=? AND answer IS NOT NULL ORDER BY id LIMIT 1"
 _WRITE = """
 INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, ended=excluded.ended,
-    answer=excluded.answer, failure=excluded.failure, checksum=excluded.checksum
+ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, begun=excluded.begun,
+    ended=excluded.ended, answer=excluded.answer, failure=excluded.failure,
+    checksum=excluded.checksum
 ON CONFLICT DO NOTHING
 """  # of a cache, another process may have been before
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
@@ -54,13 +51,15 @@ _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 class Journal(contextlib.AbstractContextManager["Journal"]):
     """Every call of a run, in one SQLite file, on disk before its answer is handed on.
 
-    Only one process at a time has it open, and only its owner may read it; several threads may use
+    Only one process at a time writes it, and only its owner may read it; several threads may use
     it. Opening it reads every entry and its checksum: one that was damaged is dropped, counted in
     `damaged`, and asked again where it is needed; of a file that is damaged the rows that can be
     read are taken into a new one, and the old one is kept beside it. Keys are never in it.
 
     Arguments:
         path: the file; made if it is not there, unless ``make`` is False.
+        read_only: whether what it holds is read alone, of a copy: the file stays as it is, may be
+            on a disk that is only read, and several may read it at once.
         shared: whether several processes may have it open: a cache, which looks up answers by
             what was asked alone, wherever it was.
 
@@ -73,60 +72,68 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, make: bool = True, shared: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        make: bool = True,
+        shared: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.path, self._shared = Path(path), shared
-        self._in_memory = path == MEMORY
+        self._file, self._in_memory = self.path, path == MEMORY
         self._what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self._lock, self._process = threading.RLock(), os.getpid()
         self.paid, self.recorded = ModelSummary(), 0
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
-        if not (make or self.path.exists()):
+        is_there = self._in_memory or self.path.exists()
+        if not (is_there or (make and not read_only)):
             raise RecordingError(f"There is no such {self._what}.", given=str(self.path))
-        if not (self._in_memory or self.path.exists()):
-            self._make()
-        salvaged = None  # rows that were read in a damaged file, and are not in its new one
+        if not is_there:
+            try:
+                _database.make_file(self._file, self._mark)
+            except (*BROKEN, OSError) as error:
+                raise RecordingError(
+                    f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
+                ) from None
         with self._errors():
-            try:
-                self._open()
-            except BROKEN as error:
-                if shared or _is_busy(error):
-                    raise
-                salvaged = self._salvage()
-                self._open()
-            try:
-                self.damaged = self._drop_damaged(salvaged)
-            except BaseException:
-                self.close()
-                raise
+            self._read_copy() if read_only else self._begin()
 
-    def _make(self) -> None:
-        """Make a file that gets its name when it is complete: one that is not is damaged."""
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}-{threading.get_ident()}")
+    def _read_copy(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
+            self._file = Path(folder, "copy")
+            for more in ("", "-wal"):  # in which a run that was killed has left its last calls
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(f"{self.path}{more}", f"{self._file}{more}")
+            self._begin()
+            with contextlib.closing(self._connection) as copy:
+                self._connection, self._in_memory = connect(MEMORY), True
+                copy.backup(self._connection)
+        self._connection.execute("PRAGMA query_only=1")
+
+    def _begin(self) -> None:
+        """Open the file, and forget what in it is damaged."""
+        salvaged = None  # rows that were read in a damaged file, and are not in its new one
         try:
-            part.touch(0o600, exist_ok=False)  # for its owner alone
-            with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
-                connection.executescript(_SCHEMA.format(mark=self._mark))
-            try:
-                os.link(part, self.path)  # unlike a rename, this never replaces another's file
-            except FileExistsError:
-                pass
-            except OSError:  # a file system without links
-                os.replace(part, self.path)
-        except (sqlite3.Error, OSError) as error:
-            raise RecordingError(
-                f"The {self._what} cannot be made.", given=f"{self.path}: {error}"
-            ) from None
-        finally:
-            part.unlink(missing_ok=True)
+            self._open()
+        except BROKEN as error:
+            if self._shared or _code(error) in _BUSY | _OF_DISK:
+                raise
+            self._refuse_another_kind(_database.mark_of(self._file, self._mark))
+            salvaged = _database.salvage(self._file, self._mark)
+            self._open()
+        try:
+            self.damaged = self._drop_damaged(salvaged)
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self) -> None:
         wait = 30 if self._shared else 0
-        self._connection = connect(self.path, wait)
+        self._connection = connect(self._file, wait)
         execute = self._connection.execute
         try:
             if self._in_memory:
-                self._connection.executescript(_SCHEMA.format(mark=self._mark))
+                self._connection.executescript(_database.SCHEMA.format(mark=self._mark))
             if not self._shared:
                 execute("PRAGMA locking_mode=EXCLUSIVE")
             self._refuse_another_kind(execute("PRAGMA application_id").fetchone()[0])
@@ -140,7 +147,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 execute("COMMIT")
             faults = [row[0] for row in execute("PRAGMA integrity_check(3)")]
             tables = [row[0] for row in execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
-            if faults != ["ok"] or tables != [_CALLS, _NOTES]:
+            if faults != ["ok"] or tables != [_database.CALLS, _database.NOTES]:
                 raise sqlite3.DatabaseError("; ".join(map(str, faults)))
         except BaseException:
             self._connection.close()
@@ -149,35 +156,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _refuse_another_kind(self, mark: int) -> None:
         if mark != self._mark:
             raise RecordingError(f"This is no {self._what}.", given=str(self.path))
-
-    def _salvage(self) -> int:
-        """Take what can be read out of a damaged file, row by row, into a new one.
-
-        Gives how many rows were read that are none any more.
-        """
-        with contextlib.suppress(*BROKEN), contextlib.closing(connect(self.path)) as old:
-            old.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed process left beside it
-        data = self.path.read_bytes()
-        if not data.startswith(b"SQLite") and data[68:72] != self._mark.to_bytes(4):
-            raise sqlite3.DatabaseError("file is not a database")
-        self._refuse_another_kind(int.from_bytes(data[68:72]))
-        os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
-        for more in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + more).unlink(missing_ok=True)
-        self._make()
-        found = [
-            (f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-            for table in ("calls", "notes") for row in rows_of(data, table, self.path)
-        ]  # fmt: skip
-        lost = len(found)
-        with contextlib.closing(connect(self.path)) as new:
-            new.execute("BEGIN")
-            for statement, row in found:
-                with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):
-                    new.execute(statement, row)
-                    lost -= 1
-            new.execute("COMMIT")
-        return lost
 
     def _drop_damaged(self, salvaged: int | None) -> int:
         """Forget the entries that are not as they were written; how many there were, ever."""
@@ -203,7 +181,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         try:
             yield
         except (*BROKEN, OSError) as error:
-            if _is_busy(error):
+            if _code(error) in _BUSY:
                 raise RecordingError(
                     f"The {self._what} is in use by another run.", given=str(self.path),
                     mend="Wait until that has ended, or use another file.",
@@ -281,12 +259,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 else self._write(replace(_call(request, model), place=where, occurrence=occurrence))
             )  # fmt: skip
             taken.add(occurrence)
-            self.recorded += call.answer is not None
+            if call.answer is None:  # what an earlier run has asked begins anew
+                return replace(call, begun=time.time())
+            self.recorded += 1
             return call
 
     def settle(self, call: Call, answer: Completion) -> Call:
         """Write an answer; when this returns, it is on disk."""
-        call = self._write(replace(call, ended=time.time(), answer=answer))
+        ended = max(time.time(), call.begun)  # a clock may go back
+        call = self._write(replace(call, ended=ended, answer=answer))
         with self._lock:
             self.paid.add(call)
         return call
@@ -374,8 +355,8 @@ def _is_whole(name: str, text: str, checksum: str) -> bool:
     return checksum == digest_of([name, text])
 
 
-def _is_busy(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _call(request: Request, model: str) -> Call:

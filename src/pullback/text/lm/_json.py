@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._extras import require
@@ -13,9 +14,11 @@ from pullback.tape._layout import below
 
 __all__ = [
     "canonical", "check_schema", "digest_of", "json_schema", "parse_json", "parse_object",
-    "read_answer",
+    "past_thoughts", "read_answer",
 ]  # fmt: skip
 
+
+T = TypeVar("T")
 
 SEARCHED = 20_000  # characters, for JSON among words
 NESTED = 100  # levels; Python's stack ends at some hundreds of them
@@ -29,6 +32,32 @@ def canonical(value: Any) -> str:
 def digest_of(value: Any) -> str:
     """SHA-256 of the one JSON text of a value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+_THOUGHT = re.compile(r"\s*<(think|thinking|thought|reasoning)>(?:.*?</\1>)?", re.DOTALL)
+
+
+def past_thoughts(read: Callable[[str], T], answer: str) -> T:
+    """What an answer says, read behind what its model has thought aloud before it.
+
+    A server that does not take that out leaves it there; some have put its first tag into the
+    prompt, so that the last stands alone. A draft in it is no answer. No answer, and so no quote in
+    one, begins with such a tag; one that has a last tag alone is read as it is, if it can be.
+    """
+    said = answer.removeprefix("\ufeff")
+    thought = _THOUGHT.match(said)
+    if thought is not None:
+        if not thought[0].endswith(f"</{thought[1]}>"):
+            raise ReplyError("The model was thinking when its answer ended.",
+                             given=repr(shortened(answer, 200)))  # fmt: skip
+        return read(said[thought.end() :])
+    try:
+        return read(said)
+    except ReplyError:
+        _, end, rest = said.partition("</think>")
+        if not end:
+            raise
+    return read(rest)
 
 
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
@@ -115,19 +144,29 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         place = text.find("{", end)
 
 
-def _jsonschema() -> Any:
-    return require("jsonschema", extra="text", purpose="Structured output by a JSON schema")
+def _needed(module: str) -> Any:
+    return require(module, extra="text", purpose="Structured output by a JSON schema")
 
 
 def _validator(schema: dict[str, Any]) -> Any:
-    return _jsonschema().validators.validator_for(schema)
+    """What reads by a schema, and by those of the standard; none is fetched from elsewhere."""
+    known = _needed("jsonschema_specifications").REGISTRY
+    return _needed("jsonschema").validators.validator_for(schema)(schema, registry=known)
+
+
+def _look_up(resource: Any, resolver: Any) -> None:
+    """Follow every reference of a schema."""
+    if isinstance(resource.contents, Mapping) and "$ref" in resource.contents:
+        resolver.lookup(resource.contents["$ref"])
+    for part in resource.subresources():
+        _look_up(part, resolver.in_subresource(part))
 
 
 def json_schema(schema: Any) -> dict[str, Any]:
     """The JSON schema of a pydantic model, or the schema itself; what is neither is refused."""
     if isinstance(schema, Mapping):
         return dict(schema)
-    if hasattr(schema, "model_json_schema"):
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return dict(schema.model_json_schema())
     raise ArgumentTypeError(
         "A schema is a JSON schema or a pydantic model.", given=repr(schema)[:200],
@@ -138,18 +177,25 @@ def json_schema(schema: Any) -> dict[str, Any]:
 def check_schema(schema: Any) -> None:
     """Refuse what is no valid JSON schema or pydantic model, before anything is paid for."""
     whole = json_schema(schema)
-    if isinstance(schema, Mapping):
-        try:
-            _validator(whole).check_schema(whole)
-        except _jsonschema().SchemaError as error:
-            raise ArgumentError("This is no JSON schema.", given=error.message) from None
+    if not isinstance(schema, Mapping):
+        return
+    referencing, validator = _needed("referencing"), _validator(whole)
+    try:
+        validator.check_schema(whole)
+        root = referencing.Resource.from_contents(
+            whole, default_specification=_needed("referencing.jsonschema").DRAFT202012
+        )
+        _look_up(root, _needed("jsonschema_specifications").REGISTRY.resolver_with_root(root))
+    except (_needed("jsonschema").SchemaError, referencing.exceptions.Unresolvable) as error:
+        why = getattr(error, "message", f"no schema is there at {getattr(error, 'ref', error)!r}")
+        raise ArgumentError("This is no JSON schema.", given=why) from None
 
 
 def read_answer(text: str, schema: Any) -> Any:
     """An answer that follows its schema: an instance of the pydantic model, or plain JSON."""
-    value = parse_json(text, "its answer")
+    value = past_thoughts(lambda said: parse_json(said, "its answer"), text)
     if isinstance(schema, Mapping):
-        errors = _validator(dict(schema))(dict(schema)).iter_errors(value)
+        errors = _validator(dict(schema)).iter_errors(value)
         error = next(iter(errors), None)
         if error is None:
             return value

@@ -1,6 +1,8 @@
 """`OpenAI`: any server that speaks OpenAI's chat completions, through OpenAI's own SDK."""
 
+import calendar
 import contextlib
+import copy
 import email.utils
 import inspect
 import json
@@ -107,22 +109,27 @@ class OpenAI(LM):
         self.base_url = url
         self.price = price if price is not None else price_of(model)
         self._is_table_price = price is None and self.price is not None
-        self._sdk = sdk
-        self._client = sdk.AsyncOpenAI(
+        self._sdk, sent = sdk, dict(headers or {})
+        limits = copy.copy(sdk.DEFAULT_CONNECTION_LIMITS)
+        limits.keepalive_expiry = self._kept
+        self._make_client = lambda: sdk.AsyncOpenAI(
             base_url=url, api_key=key or NO_KEY, timeout=timeout, max_retries=0,
-            default_headers=dict(headers or {}),
-            http_client=sdk.DefaultAsyncHttpxClient(limits=self._limits(sdk)),
+            default_headers=sent, http_client=sdk.DefaultAsyncHttpxClient(limits=limits),
         )  # fmt: skip
-        self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
-        self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
+        self._open()
         self._known = set(inspect.signature(self._client.chat.completions.create).parameters)
 
-    def _limits(self, sdk: Any) -> Any:
-        own = sdk.DEFAULT_CONNECTION_LIMITS
-        return type(own)(
-            max_connections=own.max_connections, keepalive_expiry=self._kept,
-            max_keepalive_connections=own.max_keepalive_connections,
-        )  # fmt: skip
+    def _open(self) -> None:
+        """Make the connections of this process."""
+        self._client, self._process = self._make_client(), os.getpid()
+        self._closing = weakref.finalize(self, _begin_at_home, self._client.close)
+        self._closing.atexit = False  # type: ignore[missing-attribute] - the process ends them
+
+    def _sent(self, body: dict[str, Any]) -> Any:
+        if self._process != os.getpid():  # a child of a fork would write into those of its parent
+            self._closing.detach()
+            self._open()
+        return self._guarded(self._client.chat.completions.create(**body))
 
     def __repr__(self) -> str:
         return scrub(f"OpenAI({self.model!r}, base_url={_plain(self.base_url)!r})")
@@ -133,8 +140,7 @@ class OpenAI(LM):
 
     async def answer(self, request: Request) -> Completion:
         """Ask the server."""
-        create = self._client.chat.completions.create
-        reply = await _at_home(self._guarded(create(**self._body(request))))
+        reply = await _at_home(self._sent(self._body(request)))
         with _reading(reply):
             pieces = Pieces(self.model, finish="stop")
             pieces.add(reply)
@@ -144,7 +150,7 @@ class OpenAI(LM):
         """Ask the server for a stream."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         pieces = Pieces(self.model)
-        stream = await _at_home(self._guarded(self._client.chat.completions.create(**body)))
+        stream = await _at_home(self._sent(body))
         try:
             while (event := await _at_home(self._guarded(anext(stream, None)))) is not None:
                 with _reading(event):
@@ -343,18 +349,23 @@ def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """What ``Retry-After`` asks for, in seconds: a number of them, or a date; else None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        text = headers.get(name)
-        if text is None:
-            continue
-        try:
+        text = headers.get(name, "")
+        with contextlib.suppress(ValueError):
             seconds = float(text) * unit
-        except ValueError:
-            try:
-                seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-            except (ValueError, TypeError):
-                continue
-        if math.isfinite(seconds):
-            return max(seconds, 0.0)
+            if math.isfinite(seconds):
+                return max(seconds, 0.0)
+        until = _seconds_of(text)
+        if until is not None:  # by the clock of who says so, which may not be ours
+            now = _seconds_of(headers.get("date", ""))
+            return max(until - (time.time() if now is None else now), 0.0)
+    return None
+
+
+def _seconds_of(date: str) -> float | None:
+    """Seconds since 1970 of a date in a header, which is of Greenwich where it names no zone."""
+    found = email.utils.parsedate_tz(date)
+    with contextlib.suppress(ValueError, OverflowError):
+        return None if found is None else calendar.timegm(found[:6]) - (found[9] or 0)
     return None
 
 

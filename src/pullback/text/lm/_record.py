@@ -96,7 +96,7 @@ class Replay(LM):
     def __init__(
         self, journal: Journal | str | os.PathLike[str], *, model: str | None = None
     ) -> None:
-        self.journal = journal if isinstance(journal, Journal) else Journal(journal, make=False)
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal, read_only=True)
         models = [model] if model else sorted({call.model for call in self.journal.calls()})
         if len(models) > 1:
             raise ArgumentError("The journal has answers of several models.",

@@ -218,7 +218,7 @@ class Run:
         self.watch = watch
         self._changed = threading.Condition()
         self._answers: set[Future[Completion]] = set()
-        self.journal = Journal(journal, make=not replay)
+        self.journal = Journal(journal, read_only=replay)
         calls = self.journal.calls()
         self.before = [call for call in calls if call.answer is not None]
         self.in_doubt = [call for call in calls if call.answer is None]

@@ -11,11 +11,10 @@ from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, Progr
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.internal._extras import require
 from pullback.tape import Variable, no_grad
-from pullback.tape._concurrency import within
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, tolerate, tolerating
-from pullback.text._measure import Scored, Trace, at_once, text_parameters, traced
+from pullback.text._measure import Scored, Trace, at_once, scoring, text_parameters, traced
 from pullback.text._module import Module
 from pullback.text.lm import Plan
 from pullback.text.lm._run import account_of, check_plan, remark
@@ -124,8 +123,11 @@ class GepaProgram:
     ) -> dict[str, list[dict[str, Any]]]:
         """What was said to each text that is to be rewritten."""
         traces = eval_batch.trajectories
+        # A sample may stand in a batch twice: its critics are asked once, and not by two threads.
+        asking = [partial(trace.said, self.parameters) for trace in dict.fromkeys(traces)]
         with self._as(candidate), tolerating():
-            told = at_once([partial(trace.said, self.parameters) for trace in traces], self.at_once)
+            at_once(asking, self.at_once)
+            told = [trace.said(self.parameters) for trace in traces]
         return {
             path: [
                 {
@@ -150,7 +152,7 @@ class GepaProgram:
         todo = [number for number in dict.fromkeys(batch) if (own, number) not in self._known]
 
         def evaluate(number: int) -> Trace:
-            with within(("search", number)):
+            with scoring("search", number):
                 return traced(partial(self.metric, self.module, self.samples[number]))
 
         try:

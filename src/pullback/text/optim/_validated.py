@@ -14,6 +14,7 @@ from pullback.internal._text import shown
 from pullback.tape import Variable
 from pullback.text._evaluation import finite
 from pullback.text._failure import tolerating
+from pullback.text._measure import searching
 from pullback.text.lm._json import digest_of
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._optimizer import Optimizer
@@ -220,7 +221,8 @@ class Validated(Optimizer):
         if self.final is None:
             return None
         now, kept = self.values(), self.confirm >= 1
-        with tolerating():
+        # Of the same texts and an equal sample the search has an answer: that was chosen by.
+        with tolerating(), searching("final"):
             try:
                 after = self.final.scores()
                 self.set_values(self._start)

@@ -19,8 +19,8 @@ from pullback.tape import Variable, at, no_grad
 from pullback.text._chat import count_calls
 from pullback.text._evaluation import Evaluation
 from pullback.text._failure import SHARE, Failures, forgiven, tolerate
-from pullback.text._measure import traced
-from pullback.text._module import Module, write_json
+from pullback.text._measure import searching, traced
+from pullback.text._module import Module, refuse_edited, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
 from pullback.text.optim._comparison import Comparison
@@ -138,7 +138,7 @@ class Trainer:
 
         Raises:
             ArgumentTypeError: the module lacks a step, or the validation is used up by one epoch.
-            ArgumentError: there is no data.
+            ArgumentError: there is no data, or the texts were edited since the checkpoint.
             BudgetError: the budget pays for no proposal; nothing was sent.
             ModelError: too many answers of models failed. The checkpoint and the journal are kept,
                 and a run that goes on from them asks again for what failed.
@@ -162,7 +162,7 @@ class Trainer:
         if resume is not None:
             run.load(Path(resume))
         held = within_budget(None if self.budget is None else account)
-        with held, tolerate(self.max_failures) as failures:
+        with held, searching(), tolerate(self.max_failures) as failures:
             run.result.failures = failures.causes
             run.epochs(train, validation)
         return run.result
@@ -292,6 +292,7 @@ class _Run:
             return
         state = {
             "epoch": self.epoch,
+            "start": self.start,
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best": None if self.best is None else list(self.best),
@@ -307,7 +308,8 @@ class _Run:
         before = self.module.state_dict()
         try:
             with reading("checkpoint", f"{path}"):
-                state = json.loads(path.read_text(encoding="utf-8"))
+                state = json.loads(path.read_text(encoding="utf-8-sig"))
+                self.start = dict(state.get("start", before))
                 best = state["best"]
                 self.best = None if best is None else (float(best[0]), dict(best[1]))
                 if self.best is not None:  # all of it must fit, for it is taken at the end
@@ -318,6 +320,7 @@ class _Run:
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
                 self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
+            refuse_edited(before, self.start, state["module"], best and best[1])
         except BaseException:
             self.module.load_state_dict(before)
             raise
