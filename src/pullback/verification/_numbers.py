@@ -111,15 +111,16 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
     outputs = enumerate(work.outputs(function, wide, tensors).values())
     roots = {k: output for k, output in outputs if output.requires_grad}
-    weights = [work.weights(root, k) for k, root in roots.items()]
+    # `once_differentiable` refuses where a cotangent is followed, and its refusal is reached, alone.
+    weights = [work.weights(root, k).requires_grad_() for k, root in roots.items()]
     first = torch.autograd.grad(
         list(roots.values()), points, weights, create_graph=True, allow_unused=True
     )
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]
-    drawn = [work.weights(g, 17 + k) for k, g in enumerate(found)]
-    return list(torch.autograd.grad(found, points, drawn, materialize_grads=True))
+    torch.autograd.backward(found, [work.weights(g, 17 + k) for k, g in enumerate(found)])
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in points]
 
 
 @promise("it is right at every size", "Mask the last block.")
