@@ -297,8 +297,9 @@ def concatenate(motions: Sequence[Motion]) -> Motion:
     """Motions one after another: each begins at the instant and place where the last one ends.
 
     The sample that two of them share is that of the later one. The start time is that of the first;
-    a later motion has none, or zero, or that at which the one before it ends. Positions alone are compared: a velocity or an acceleration that jumps there stays a jump, which
-    `Motion.violations` does not see.
+    a later motion has none, or zero, or that at which the one before it ends. Positions alone are
+    compared: a velocity or an acceleration that jumps there stays a jump, which `Motion.violations`
+    does not see.
 
     Arguments:
         motions: of one batch shape, dof, dtype and device.

@@ -111,7 +111,7 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
     outputs = enumerate(work.outputs(function, wide, tensors).values())
     roots = {k: output for k, output in outputs if output.requires_grad}
-    # `once_differentiable` refuses where a cotangent is followed, and its refusal is reached, alone.
+    # `once_differentiable` refuses where a cotangent is followed, and where backward reaches it.
     weights = [work.weights(root, k).requires_grad_() for k, root in roots.items()]
     first = torch.autograd.grad(
         list(roots.values()), points, weights, create_graph=True, allow_unused=True
