@@ -136,6 +136,39 @@ def test_the_dtype_of_an_output_heeds_no_setting() -> None:
     assert "depends on the default dtype" in found.detail
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, w = ctx.saved_tensors
+        of_w = (cotangent * x).sum(0) if ctx.needs_input_grad[0] else torch.zeros_like(w)
+        return cotangent * w, of_w
+
+
+def test_the_gradient_of_each_argument_alone_is_asked_for() -> None:
+    found = judge(Scaled, torch.mul, torch.randn(4, 6), torch.randn(6))["gradients"]
+    assert "where args[1] alone requires one" in found.detail
+
+
+class OfASum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent if cotangent.stride(0) else cotangent + 1.5
+
+
+def test_a_cotangent_that_a_sum_gives_is_tried() -> None:
+    found = judge(OfASum, lambda x: 2 * x, torch.randn(4, 6))["layout"]
+    assert "cotangents expanded" in found.detail
+
+
 class Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -107,7 +107,7 @@ class Judge(Runner):
                 entries = compare_entries(
                     name, true, found, plain, own_error=errors[number],
                     moved=lambda k=number: [answer.every[k] for answer in moved()],
-                    dtype=dtype, length=length, typical=self._typical.get(number, 0.0),
+                    dtype=dtype, length=length, typical=self._typical.get(name, 0.0),
                     told=told and number < len(truth.outputs), point=points.get(number),
                 )  # fmt: skip
             gradient = number - len(truth.outputs)
@@ -132,11 +132,11 @@ class Judge(Runner):
         return any(bool(value.isnan().any()) for value in self.given.values)
 
     @cached_property
-    def _typical(self) -> dict[int, float]:
-        """The largest entry of each gradient at the example; 0 for an output."""
+    def _typical(self) -> dict[str, float]:
+        """The largest entry of each gradient at the example, by its name."""
         answer = self.truth(self.given)
-        sizes = [float(g.abs().max()) + _LEAST if g.numel() else 0.0 for g in answer.gradients]
-        return dict(enumerate(sizes, len(answer.outputs)))
+        named = zip(answer.names[len(answer.outputs) :], answer.gradients, strict=True)
+        return {name: float(g.abs().max()) + _LEAST if g.numel() else 0.0 for name, g in named}
 
     def _own_errors(
         self, arguments: Arguments, dtype: torch.dtype, own: Answer, truth: Answer

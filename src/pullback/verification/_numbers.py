@@ -51,11 +51,17 @@ def _cause(work: Work) -> str:
     "Derive the backward from the reference; pullback.check names the clause.",
 )
 def gradients(work: Work) -> Result:
-    """The gradients at the example and at other values, with contiguous and other cotangents."""
+    """The gradients at the example, of each argument alone too, and at other values."""
     truth = work.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
-    return _agreement(work, (("", work.given), ("draw 1", work.fresh(1))))
+    trials = [("", work.given), ("draw 1", work.fresh(1))]
+    each = work.given.differentiable
+    for k in each if len(each) > 1 else ():
+        # What is not needed is not saved, as a rule; what is needed may be missing then.
+        alone = work.given.with_differentiable((k,))
+        trials.append((f"where {work.given.paths[k]} alone requires one", alone))
+    return _agreement(work, trials)
 
 
 def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
@@ -222,8 +228,8 @@ def layout(work: Work) -> Result:
     shared = work.silent().over(_as_one(work))  # which has one gradient for both
     if shared.verdict.is_bad:
         return shared
-    for name, place in placings.items():
-        if place is not _expanded and work.gradients:
+    for name, place in {**placings, "expanded": _first_expanded}.items():
+        if work.gradients:
             found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
@@ -276,6 +282,11 @@ def _expanded(value: torch.Tensor) -> torch.Tensor:
     if value.ndim < 2 or value.shape[0] < 2 or not bool((value == value[:1]).all()):
         return value.clone()
     return value[:1].clone().expand(value.shape).detach()
+
+
+def _first_expanded(value: torch.Tensor) -> torch.Tensor:
+    """Rows that are one in memory, as of the cotangent of a sum: ones may give zeros alone."""
+    return _expanded(_first_row(value))
 
 
 def _first_row(value: torch.Tensor) -> torch.Tensor:
