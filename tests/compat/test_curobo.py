@@ -127,6 +127,17 @@ def test_accelerations():
     check(got, [torch.stack(part, 1) for part in zip(*rows, strict=True)])
 
 
+@pytest.mark.parametrize("dt", [torch.tensor([0.2]), torch.tensor(0.2)])
+def test_one_action_leaves_the_start(dt):
+    u, starts = torch.randn(2, 1, 3, **F64), [torch.randn(2, 3, **F64) for _ in range(3)]
+    index, out = torch.tensor([1, 0]), buffers(1)
+    got = curobo.AccelerationTensorStepKernel.apply(u, *starts, *out, dt, None)
+    check(got, [*(start[:, None] for start in starts), ZERO[:, None]])
+    check(out, got)
+    got = curobo.AccelerationTensorStepIdxKernel.apply(u, *starts, index, *[None] * 4, dt, None)
+    check(got, [*(start[index, None] for start in starts), ZERO[:, None]])
+
+
 def test_indices_gather_starts():
     u, q = torch.randn(2, 6, 3, **F64), torch.randn(4, 3, **F64)
     index = torch.tensor([3, 1], dtype=torch.int32)

@@ -1,6 +1,7 @@
 """Motions cut, joined, moved, written and read; angles that turn without end."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,11 @@ def test_a_motion_is_cut_and_joined() -> None:
         motion[5:5]
     with pytest.raises(ArgumentError, match="begins elsewhere"):
         concatenate([last, first])
+    late = replace(last, start_time=last.start_time + 4)
+    with pytest.raises(ArgumentError, match="another instant"):
+        concatenate([first, late])
+    for clock in (None, torch.tensor(0.0)):  # of its own
+        same(concatenate([first, replace(last, start_time=clock)]), motion)
     with pytest.raises(ArgumentTypeError, match="no motion"):
         concatenate([])
     with pytest.raises(ArgumentError, match="different kinds"):

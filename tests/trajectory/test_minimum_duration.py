@@ -81,6 +81,15 @@ def test_no_times_nearby_are_shorter(seed):
     assert not keep_limits(plan, motions, limits, plan.step)[1].all(-1).any()
 
 
+def test_a_joint_that_stands_still_is_no_hindrance():
+    points, limits = drawn(0)
+    points = points[:, :1]
+    alone = minimum_duration(points, limits, samples=48)
+    beside = torch.cat([torch.full_like(points, 0.5), points], dim=-1)
+    motion = minimum_duration(beside, limits, samples=48)
+    torch.testing.assert_close(motion.position[:, 1:], alone.position)
+
+
 def test_a_need_that_grows_with_the_duration_does_not_end_the_search():
     # As that of a position may: the search ended there, at 6.644 s.
     generator = torch.Generator().manual_seed(20)

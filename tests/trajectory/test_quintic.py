@@ -182,3 +182,23 @@ def test_a_coarse_time_outside_of_the_curve_is_refused():
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         last = short.sample(torch.linspace(0, 0.7, 9, dtype=dtype)).position[-1]
         torch.testing.assert_close(last, torch.ones(1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("ends", [{}, {"start": free, "goal": free}])
+def test_points_so_near_in_time_that_rounding_decides_are_refused(ends):
+    # Beside the energy of the short segment that of its neighbours is rounded: 1e-9 s apart the
+    # curve was 25 beside itself.
+    for apart in (1e-6, 1e-9, 1e-12, 1e-15):
+        through = torch.tensor([0.0, 1.0, 1.0 + apart, 2.0], dtype=torch.float64)
+        with pytest.raises(ArgumentError, match="near in time"):
+            quintic(through.unsqueeze(-1), through, **ends)
+
+
+def test_points_near_in_time_that_others_hold_are_met():
+    at = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    for apart in (1e-4, 1e-6, 1e-9):
+        # At rest beside the start, and of three near one another: the curve goes on as they say.
+        times = torch.tensor([0.0, apart, 1.0, 3.0], dtype=torch.float64)
+        near = quintic(times.pow(3).unsqueeze(-1), times).sample(at).position
+        plain = quintic(times[[0, 2, 3]].pow(3).unsqueeze(-1), times[[0, 2, 3]]).sample(at).position
+        torch.testing.assert_close(near, plain, rtol=0, atol=20 * apart)

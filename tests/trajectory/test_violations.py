@@ -84,7 +84,11 @@ def test_limits_are_those_of_the_description(tmp_path) -> None:
     assert limits.velocity.tolist() == [0.5, 3.0]
     assert limits.position[1].tolist() == [0.4, 1e6]
     assert read_urdf_limits(path, ["turn", "slide"])[1].velocity.tolist() == [3.0, 0.5]
+    path.write_text(URDF.replace('<limit velocity="3" effort="1"/>', ""))  # as of most wheels
+    _, free = read_urdf_limits(path)
+    assert free.velocity.tolist() == [0.5, 1e6]
     points = torch.tensor([[0.1, 0.0], [0.3, 9.0]], **F64)
+    assert not plot(minimum_jerk(points, 4.0, samples=32), free).axes[1].get_ylim()[1] > 9
     motion = minimum_jerk(points, 4.0, limits=limits, samples=32)
     assert all(bool((excess <= 1e-12).all()) for excess in motion.violations(limits).values())
 

@@ -98,6 +98,77 @@ def test_a_kernel_that_refuses_what_requires_a_gradient_is_not_accused() -> None
     assert "refuses to be differentiated" in found.detail
 
 
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, cotangent):
+        return cotangent * ctx.saved_tensors[0].exp()
+
+
+def test_a_backward_that_is_declared_to_be_the_last_refuses_a_second() -> None:
+    report = judge(Once, torch.exp, torch.randn(3, 4))
+    assert report.ok, report
+    assert report["second"].verdict is Verdict.LACKING
+
+
+def test_bits_that_differ_each_time_are_not_those_past_the_end() -> None:
+    calls = iter(range(1000))
+
+    def kernel(x):  # as the sums of atomic additions
+        order = torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(next(calls)))
+        return x[..., order].sum(-1)
+
+    report = judge(kernel, lambda x: x.sum(-1), torch.randn(4, 3000))
+    assert report.ok, report
+    assert report["deterministic"].verdict is Verdict.UNTIDY
+
+
+def test_the_dtype_of_an_output_heeds_no_setting() -> None:
+    def kernel(x):
+        return x.sum() if x.requires_grad else torch.tensor(x.sum().item())
+
+    found = judge(kernel, torch.sum, torch.randn(3, 4))["settings"]
+    assert "depends on the default dtype" in found.detail
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, w = ctx.saved_tensors
+        of_w = (cotangent * x).sum(0) if ctx.needs_input_grad[0] else torch.zeros_like(w)
+        return cotangent * w, of_w
+
+
+def test_the_gradient_of_each_argument_alone_is_asked_for() -> None:
+    found = judge(Scaled, torch.mul, torch.randn(4, 6), torch.randn(6))["gradients"]
+    assert "where args[1] alone requires one" in found.detail
+
+
+class OfASum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent if cotangent.stride(0) else cotangent + 1.5
+
+
+def test_a_cotangent_that_a_sum_gives_is_tried() -> None:
+    found = judge(OfASum, lambda x: 2 * x, torch.randn(4, 6))["layout"]
+    assert "cotangents expanded" in found.detail
+
+
 class Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -132,6 +132,34 @@ def test_a_size_that_fits_by_broadcasting_alone_is_not_judged() -> None:
     assert verify(gates_otherwise, gates, given, isolate=False).ok
 
 
+def along(x, knots, heights):
+    """On straight lines between the points of a table, the first and the last one continued."""
+    right = torch.searchsorted(knots.detach(), x.detach()).clamp(1, len(knots) - 1)
+    part = (x - knots[right - 1]) / (knots[right] - knots[right - 1])
+    return heights[right - 1] + part * (heights[right] - heights[right - 1])
+
+
+def along_otherwise(x, knots, heights):
+    left = (x[:, None] > knots[1:-1]).sum(1)
+    part = (x - knots[left]) / (knots[left + 1] - knots[left])
+    return (1 - part) * heights[left] + part * heights[left + 1]
+
+
+def test_a_table_of_four_knots_stays_in_order() -> None:
+    given = 3 * torch.rand(20), torch.tensor([0.0, 1.0, 1.5, 3.0]), torch.randn(4)
+    report = verify(along_otherwise, along, given, isolate=False)
+    assert report.ok, report
+
+
+def test_rows_fewer_than_their_labels_are_tried_at_other_counts() -> None:
+    def kernel(x, labels):
+        return (x.logsumexp(-1) - x.gather(1, labels[:, None])[:, 0]).sum() / 9
+
+    given = torch.randn(9, 13), torch.tensor([12, 3, 0, 7, 12, 5, 1, 9, 4])
+    report = verify(kernel, torch.nn.functional.cross_entropy, given, isolate=False)
+    assert report["sizes"].verdict is Verdict.BROKEN
+
+
 def halves(x):
     one, other = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return torch.cat([one - other, one + other], -1)

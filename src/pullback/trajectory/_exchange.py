@@ -145,17 +145,22 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
             "jerk_0, ...",
         )
     table = _table("file", rows, len(head))
-    parts = [part.to(dtype) for part in table[:, 1:].split(dof, dim=1)]
+    parts = table[:, 1:].split(dof, dim=1)
     pairs = itertools.pairwise([Decimal(row[0]) for row in rows])
     steps = _seconds([_EXACT.subtract(after, before) for before, after in pairs])
     check_increasing("times of the file", table[:, 0], steps)
-    motion = Motion(*parts, dt=steps.to(wide_dtype(dtype)), start_time=table[0, 0])
-    check_finite(motion)
-    return motion
+    return _motion_of(parts, steps, table[0, 0], dtype)
 
 
 def _seconds(numbers: Iterable[Any]) -> Tensor:
     return torch.tensor(list(map(float, numbers)), dtype=torch.float64, device="cpu")
+
+
+def _motion_of(parts: Iterable[Tensor], steps: Tensor, start: Tensor, dtype: torch.dtype) -> Motion:
+    narrow = (part.to(dtype) for part in parts)
+    motion = Motion(*narrow, dt=steps.to(wide_dtype(dtype)), start_time=start)
+    check_finite(motion)
+    return motion
 
 
 def _table(what: str, rows: Sequence[Iterable[Any]], width: int) -> Tensor:
@@ -313,11 +318,4 @@ def from_joint_trajectory(message: Mapping[str, Any], dtype: torch.dtype = torch
     width = _length(message.get("joint_names")) or _length(points[0]["positions"])
     parts = [_table("message", [point[name] for point in points], width) for name in names]
     jerk = parts[2].diff(dim=0) / steps[:, None]
-    parts.append(torch.cat([jerk, jerk[-1:]]))
-    motion = Motion(
-        *(part.to(dtype) for part in parts),
-        dt=steps.to(wide_dtype(dtype)),
-        start_time=since[0] + begin,
-    )
-    check_finite(motion)
-    return motion
+    return _motion_of([*parts, torch.cat([jerk, jerk[-1:]])], steps, since[0] + begin, dtype)

@@ -296,15 +296,17 @@ def check_dtype(dtype: Any) -> None:
 def concatenate(motions: Sequence[Motion]) -> Motion:
     """Motions one after another: each begins at the instant and place where the last one ends.
 
-    The sample that two of them share is that of the later one. The start time is that of the first.
-    Positions alone are compared: a velocity or an acceleration that jumps there stays a jump, which
-    `Motion.violations` does not see.
+    The sample that two of them share is that of the later one. The start time is that of the first;
+    a later motion has none, or zero, or that at which the one before it ends. Positions alone are
+    compared: a velocity or an acceleration that jumps there stays a jump, which `Motion.violations`
+    does not see.
 
     Arguments:
         motions: of one batch shape, dof, dtype and device.
 
     Raises:
-        ArgumentError: none, or one that begins elsewhere than the one before it ends.
+        ArgumentError: none, or one that begins elsewhere, or at another instant, than the one
+            before it ends.
         ArgumentTypeError: something that is not a motion.
 
     Example:
@@ -349,6 +351,18 @@ def _check_meeting(before: Motion, after: Motion) -> None:
             "A motion begins elsewhere than the one before it ends.",
             given=f"up to {float(innermost(apart).max()):.3g} apart",
             mend="Plan the later motion from the last position of the earlier one.",
+        )
+    if after.start_time is None:
+        return
+    ends, begins = before.times[..., -1].detach(), after.start_time.detach()
+    # What sums of steps round, and a microsecond, which stamps may.
+    rounding = before.horizon * torch.finfo(before.dt.dtype).eps * ends.abs() + 1e-6
+    if somewhere((begins != 0) & ((begins - ends).abs() > rounding)):
+        raise ArgumentError(
+            "A motion begins at another instant than the one before it ends.",
+            given=f"{innermost(begins).tolist()} s after {innermost(ends).tolist()} s",
+            mend="Put a motion that waits between them, or leave out the time: "
+            "dataclasses.replace(motion, start_time=None).",
         )
 
 

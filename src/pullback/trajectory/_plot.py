@@ -52,8 +52,8 @@ def plot(
     What lies beyond a limit is shaded, with the size of the limit in the shade. Where joints have
     different limits, the shade begins at the widest one, and each narrower limit is a dashed line
     in the colour of its joint. Where a joint is at a limit, that is a thick line of its colour. The
-    million radians of a joint that turns without end are no limit to draw. The jerk is drawn in
-    steps, as `minimum_jerk` holds it, from each sample to the next.
+    million radians, or radians a second, of a joint that turns without end are no limit to draw.
+    The jerk is drawn in steps, as `minimum_jerk` holds it, from each sample to the next.
 
     Arguments:
         motion: ``[horizon, dof]``, one trajectory.
@@ -124,12 +124,12 @@ def _dress(axes: Any, kind: str, seconds: Tensor) -> None:
 
 
 def _ends(limits: Limits, kind: str, motion: Motion) -> tuple[Tensor, Tensor]:
-    """The ends of each joint, infinite where it turns without end."""
+    """The ends of each joint, infinite where it turns without end, or as fast as it likes."""
     lower, upper = (
         end.detach().cpu().double().expand(motion.dof)
         for end in range_of(limits, kind, motion.position)
     )
-    if kind != "position":
+    if kind not in ("position", "velocity"):
         return lower, upper
     return lower.where(lower > -ENDLESS, -torch.inf), upper.where(upper < ENDLESS, torch.inf)
 

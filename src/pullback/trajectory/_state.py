@@ -13,6 +13,7 @@ from pullback.trajectory._checks import (
     as_tensor,
     check_device,
     check_fit,
+    concrete,
     fits_within,
     is_number,
     plain,
@@ -23,6 +24,7 @@ __all__ = [
     "PARTS",
     "State",
     "check_is_state",
+    "check_rows",
     "check_state",
     "free",
     "hold",
@@ -186,6 +188,17 @@ def state_part(state: State, part: str, like: Tensor) -> Tensor:
     """A part of a state, which must be given, as float64 ``[..., 1, dof]`` beside the points."""
     value = as_tensor(part, getattr(state, part), torch.float64, like.device).to(torch.float64)
     return (value if value.dim() else value.unsqueeze(-1)).unsqueeze(-2)
+
+
+def check_rows(what: str, index: Tensor, rows: int) -> None:
+    """Refuse an index of rows that a table does not have."""
+    known = concrete(index)
+    if known is not None and bool(((known < 0) | (known >= rows)).any()):
+        raise ArgumentError(
+            f"{what} is out of range.",
+            given=f"indices from {int(known.min())} to {int(known.max())}",
+            expected=f"0 to {rows - 1}, for a table of {rows} states",
+        )
 
 
 def spread_part(what: str, part: Any, samples: Tensor, index: Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from os import PathLike
+from typing import Any
 from xml.etree import ElementTree
 
 import torch
@@ -14,7 +15,7 @@ from pullback.trajectory._limits import Limits
 
 __all__ = ["ENDLESS", "read_urdf_limits"]
 
-# Radians, more than a joint that turns without end ever turns: ranges are finite.
+# Radians, and radians a second, more than a joint without limits ever turns: ranges are finite.
 ENDLESS = 1e6
 _LIMITED = ("revolute", "prismatic", "continuous")
 _OTHERS = ("fixed", "floating", "planar")
@@ -28,7 +29,8 @@ def read_urdf_limits(
 
     A URDF says nothing of acceleration and jerk: add them with `dataclasses.replace`. Fixed joints,
     floating and planar ones, which have no range, and those that mimic another are left out; of a
-    continuous one the position may be within a million radians.
+    continuous one the position may be within a million radians, and where the file gives it no
+    limit, which URDF allows of no other, the velocity within a million a second.
 
     Arguments:
         path: the file.
@@ -99,10 +101,12 @@ def _joints_of(robot: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 def _limits_of(name: str, joint: ElementTree.Element) -> tuple[float, float, float]:
     limits, endless = joint.findall("limit"), joint.get("type") == "continuous"
-    given = dict(limits[0].attrib) if len(limits) == 1 else {}
-    ends = (-ENDLESS, ENDLESS) if endless else (given.get("lower", 0), given.get("upper", 0))
+    given: dict[str, Any] = dict(limits[0].attrib) if len(limits) == 1 else {}
+    if endless:
+        given |= {"lower": -ENDLESS, "upper": ENDLESS} | ({} if limits else {"velocity": ENDLESS})
     try:
-        lower, upper, velocity = float(ends[0]), float(ends[1]), float(given["velocity"])
+        lower, upper = float(given.get("lower", 0)), float(given.get("upper", 0))
+        velocity = float(given["velocity"])
     except (KeyError, ValueError):
         lower = upper = velocity = math.nan
     if not (-math.inf < lower < upper < math.inf and 0 < velocity < math.inf):

@@ -6,6 +6,7 @@ import itertools
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -189,13 +190,18 @@ class Runner:
 
         They are rounded to the coarsest dtype, so that the truth is told of the same.
         """
-        drawn = torch.Generator().manual_seed(self.seed + number)
-        numbers = torch.randn(output.shape, generator=drawn, dtype=torch.float64, device="cpu")
-        return self.cotangents(numbers.to(torch.bfloat16).to(output))
+        return self.cotangents(_drawn(output.shape, self.seed + number).to(output, copy=True))
 
     def silent(self) -> Self:
         """The same without gradients."""
         return replace(self, gradients=False)
+
+
+@lru_cache(maxsize=4)
+def _drawn(shape: torch.Size, seed: int) -> torch.Tensor:
+    drawn = torch.Generator().manual_seed(seed)
+    numbers = torch.randn(shape, generator=drawn, dtype=torch.float64, device="cpu")
+    return numbers.to(torch.bfloat16)
 
 
 def _held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -263,10 +269,10 @@ def _named_leaves(returned: Any) -> dict[str, torch.Tensor]:
 
 
 def same_bits(one: Answer, other: Answer) -> bool:
-    """Whether two answers are the same number for number, NaN included."""
+    """Whether two answers are the same number for number, NaN and dtypes included."""
     pairs = zip(one.every, other.every, strict=False)
     return len(one.outputs) == len(other.outputs) and all(
-        a.shape == b.shape and _are_equal(a, b) for a, b in pairs
+        a.shape == b.shape and a.dtype == b.dtype and _are_equal(a, b) for a, b in pairs
     )
 
 

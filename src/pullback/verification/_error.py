@@ -22,7 +22,7 @@ the cotangents where nothing of the gradient is left.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 
@@ -86,11 +86,16 @@ class Judge(Runner):
         """Compare tensor by tensor what is of the same kinds."""
         dtype = dtype_of(arguments)
         errors = self._own_errors(arguments, dtype, own, truth)
-        moved = [self._moved(arguments, number, dtype) for number in range(_SAMPLES)]
         length = self._length(arguments)
         kernel = reference = 0.0
         points = dict(enumerate(arguments.points(), len(truth.outputs)))
         told = self._is_told or arguments is self.given
+
+        @cache
+        def moved() -> list[Answer]:
+            answers = (self._moved(arguments, number, dtype) for number in range(_SAMPLES))
+            return [answer for answer in answers if not answer.fault]
+
         # Shorter where the kernel gives no gradients, which is said elsewhere.
         answers = zip(truth.named(), got.named(), own.named(), strict=False)
         for number, ((name, true), (_, found), (_, plain)) in enumerate(answers):
@@ -101,8 +106,8 @@ class Judge(Runner):
             else:
                 entries = compare_entries(
                     name, true, found, plain, own_error=errors[number],
-                    moved=[answer.every[number] for answer in moved if not answer.fault],
-                    dtype=dtype, length=length, typical=self._typical.get(number, 0.0),
+                    moved=lambda k=number: [answer.every[k] for answer in moved()],
+                    dtype=dtype, length=length, typical=self._typical.get(name, 0.0),
                     told=told and number < len(truth.outputs), point=points.get(number),
                 )  # fmt: skip
             gradient = number - len(truth.outputs)
@@ -127,11 +132,11 @@ class Judge(Runner):
         return any(bool(value.isnan().any()) for value in self.given.values)
 
     @cached_property
-    def _typical(self) -> dict[int, float]:
-        """The largest entry of each gradient at the example; 0 for an output."""
+    def _typical(self) -> dict[str, float]:
+        """The largest entry of each gradient at the example, by its name."""
         answer = self.truth(self.given)
-        sizes = [float(g.abs().max()) + _LEAST if g.numel() else 0.0 for g in answer.gradients]
-        return dict(enumerate(sizes, len(answer.outputs)))
+        named = zip(answer.names[len(answer.outputs) :], answer.gradients, strict=True)
+        return {name: float(g.abs().max()) + _LEAST if g.numel() else 0.0 for name, g in named}
 
     def _own_errors(
         self, arguments: Arguments, dtype: torch.dtype, own: Answer, truth: Answer

@@ -51,11 +51,17 @@ def _cause(work: Work) -> str:
     "Derive the backward from the reference; pullback.check names the clause.",
 )
 def gradients(work: Work) -> Result:
-    """The gradients at the example and at other values, with contiguous and other cotangents."""
+    """The gradients at the example, of each argument alone too, and at other values."""
     truth = work.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
-    return _agreement(work, (("", work.given), ("draw 1", work.fresh(1))))
+    trials = [("", work.given), ("draw 1", work.fresh(1))]
+    each = work.given.differentiable
+    for k in each if len(each) > 1 else ():
+        # What is not needed is not saved, as a rule; what is needed may be missing then.
+        alone = work.given.with_differentiable((k,))
+        trials.append((f"where {work.given.paths[k]} alone requires one", alone))
+    return _agreement(work, trials)
 
 
 def _agreement(work: Work, trials: Sequence[tuple[str, Arguments]]) -> Result:
@@ -111,15 +117,16 @@ def _second(work: Work, function: Callable[..., Any]) -> list[torch.Tensor]:
     points = [tensors[k].requires_grad_() for k in wide.differentiable]
     outputs = enumerate(work.outputs(function, wide, tensors).values())
     roots = {k: output for k, output in outputs if output.requires_grad}
-    weights = [work.weights(root, k) for k, root in roots.items()]
+    # `once_differentiable` refuses where a cotangent is followed, and where backward reaches it.
+    weights = [work.weights(root, k).requires_grad_() for k, root in roots.items()]
     first = torch.autograd.grad(
         list(roots.values()), points, weights, create_graph=True, allow_unused=True
     )
     found = [g for g in first if g is not None and g.requires_grad]
     if not found:
         return [torch.zeros_like(point) for point in points]
-    drawn = [work.weights(g, 17 + k) for k, g in enumerate(found)]
-    return list(torch.autograd.grad(found, points, drawn, materialize_grads=True))
+    torch.autograd.backward(found, [work.weights(g, 17 + k) for k, g in enumerate(found)])
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in points]
 
 
 @promise("it is right at every size", "Mask the last block.")
@@ -221,8 +228,8 @@ def layout(work: Work) -> Result:
     shared = work.silent().over(_as_one(work))  # which has one gradient for both
     if shared.verdict.is_bad:
         return shared
-    for name, place in placings.items():
-        if place is not _expanded and work.gradients:
+    for name, place in {**placings, "expanded": _first_expanded}.items():
+        if work.gradients:
             found = replace(work, cotangents=place).compare(work.given)
             if found.fault:
                 return wrong(f"cotangents {name}", found)
@@ -275,6 +282,11 @@ def _expanded(value: torch.Tensor) -> torch.Tensor:
     if value.ndim < 2 or value.shape[0] < 2 or not bool((value == value[:1]).all()):
         return value.clone()
     return value[:1].clone().expand(value.shape).detach()
+
+
+def _first_expanded(value: torch.Tensor) -> torch.Tensor:
+    """Rows that are one in memory, as of the cotangent of a sum: ones may give zeros alone."""
+    return _expanded(_first_row(value))
 
 
 def _first_row(value: torch.Tensor) -> torch.Tensor:

@@ -20,9 +20,9 @@ from pullback.compat.curobo._schemes import (
 )
 from pullback.compat.curobo._shapes import check_shapes, fill
 from pullback.compat.curobo._steps import jit_tensor_step_pos_clique
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentTypeError
 from pullback.tensor import Function
-from pullback.trajectory._checks import concrete
+from pullback.trajectory._state import check_rows
 
 __all__ = [
     "AccelerationTensorStepIdxKernel",
@@ -266,15 +266,8 @@ def _gather(start: Tensor, start_idx: Tensor) -> Tensor:
             given=str(start_idx.dtype),
             expected="int32 or int64",
         )
-    index = start_idx.long()
-    known = concrete(index)
-    if known is not None and bool(((known < 0) | (known >= start.shape[0])).any()):
-        raise ArgumentError(
-            "start_idx is out of range.",
-            given=f"indices from {int(known.min())} to {int(known.max())}",
-            expected=f"0 to {start.shape[0] - 1}",
-        )
-    return start.index_select(0, index)
+    check_rows("start_idx", start_idx, len(start))
+    return start.index_select(0, start_idx.long())
 
 
 class CliqueTensorStepIdxCentralDifferenceKernel(CliqueTensorStepIdxKernel):

@@ -44,7 +44,7 @@ class Differences:
 
     def move(self, u: Tensor, starts: Starts, traj_dt: Tensor) -> Four:
         """Return position, velocity, acceleration and jerk."""
-        _check(u, starts, traj_dt, 1)
+        _check(u, starts, traj_dt)
         rate = _read_rate(traj_dt, u.dtype)
         ago = _ago(u, rate)
         position, velocity, acceleration = (start[:, None] for start in starts)
@@ -102,14 +102,16 @@ class Held:
 
     def move(self, u: Tensor, starts: Starts, traj_dt: Tensor) -> Four:
         """Return position, velocity, acceleration and jerk."""
-        _check(u, starts, traj_dt, 2)
+        _check(u, starts, traj_dt)
         dt = _read_steps(u, traj_dt)
-        start = State(starts[0], starts[1])
-        motion = integrate(u[:, :-1], dt, start=start, method=self.method)
         acceleration = torch.cat([starts[2][:, None], u[:, :-1]], dim=1)
         # A tensor of steps would make jerk alone of their dtype.
-        jerk = acceleration.diff(dim=1) / dt[:, None].to(acceleration.dtype)
-        return motion.position, motion.velocity, acceleration, pad(jerk, (0, 0, 1, 0))
+        jerk = pad(acceleration.diff(dim=1) / dt[:, None].to(acceleration.dtype), (0, 0, 1, 0))
+        if not len(dt):  # of one action, which is not used
+            return starts[0][:, None].clone(), starts[1][:, None].clone(), acceleration, jerk
+        start = State(starts[0], starts[1])
+        motion = integrate(u[:, :-1], dt, start=start, method=self.method)
+        return motion.position, motion.velocity, acceleration, jerk
 
 
 EXACT = Held("exact")
@@ -140,7 +142,7 @@ def _read_rate(traj_dt: Tensor, dtype: torch.dtype) -> Tensor:
     return rate
 
 
-def _check(u: Tensor, starts: Starts, traj_dt: Tensor, least: int) -> None:
+def _check(u: Tensor, starts: Starts, traj_dt: Tensor) -> None:
     named = zip(("start_position", "start_velocity", "start_acceleration"), starts, strict=True)
     rows = {name: (start, "batch dof") for name, start in named}
     if isinstance(u, Tensor) and not u.is_floating_point():
@@ -149,9 +151,9 @@ def _check(u: Tensor, starts: Starts, traj_dt: Tensor, least: int) -> None:
             "The actions are no floating numbers.", given=f"{u.dtype}", mend=mend
         )
     check_shapes(u_act=(u, "batch horizon dof"), traj_dt=(traj_dt, "..."), **rows)
-    if u.shape[1] < least or not traj_dt.numel():
+    if not (u.shape[1] and traj_dt.numel()):
         raise ArgumentError(
-            "There are too few actions, or traj_dt is empty.",
+            "There is no action, or traj_dt is empty.",
             given=f"shapes {tuple(u.shape)} and {tuple(traj_dt.shape)}",
-            expected=f"{least} actions or more, and one value or more",
+            expected="one action or more, and one value or more",
         )

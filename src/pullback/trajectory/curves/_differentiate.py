@@ -15,12 +15,11 @@ from pullback.trajectory._checks import (
     check_floating,
     check_step,
     check_steps,
-    concrete,
     step_rows,
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
+from pullback.trajectory._state import PARTS, State, check_is_state, check_rows, free, spread_part
 from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
 from pullback.trajectory.kernels.stencil._weights import (
     SCHEMES,
@@ -204,7 +203,6 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
             given="start_index without start",
             expected="start=State(position=table, ...) beside it",
         )
-    values = concrete(index)
     for name in state.given:
         part = getattr(state, name)
         if isinstance(part, (int, float)):
@@ -216,12 +214,4 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
                 given=f"shape {tuple(table.shape)}",
                 expected="[states, dof]",
             )
-        if values is None or values.numel() == 0:
-            continue
-        least, most = map(int, values.aminmax())
-        if least < 0 or most >= table.shape[0]:
-            raise ArgumentError(
-                "start_index is out of range.",
-                given=f"indices from {least} to {most}",
-                expected=f"0 to {table.shape[0] - 1}, for a table of {table.shape[0]} states",
-            )
+        check_rows("start_index", index, len(table))

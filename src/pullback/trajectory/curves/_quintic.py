@@ -7,7 +7,13 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._shapes import broadcast_shapes
-from pullback.trajectory._checks import check_batch, check_points, normalise_times
+from pullback.internal.torch import innermost
+from pullback.trajectory._checks import (
+    check_batch,
+    check_points,
+    normalise_times,
+    somewhere,
+)
 from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
 
@@ -22,6 +28,8 @@ _HERMITE = (
     (15.0, 8.0, 1.5, -15.0, 7.0, -1.0),
     (-6.0, -3.0, -0.5, 6.0, -3.0, 0.5),
 )
+# Of the longest segment: with a shorter one a known solution is sought first, and found to so much.
+_SHORT, _FOUND = 1e-3, 1e-10
 # The integral of the squared jerk over s in [0, 1], for the coefficients of s^3, s^4, s^5.
 _JERK = ((36.0, 72.0, 120.0), (72.0, 192.0, 360.0), (120.0, 360.0, 720.0))
 
@@ -56,8 +64,9 @@ def quintic(
         a `Spline` with the times as knots, in the dtype of the points (computed in float64).
 
     Raises:
-        ArgumentError: shapes, batches or devices that do not fit, times that do not increase, a
-            position or jerk in ``start`` or ``goal``, too little to determine the curve.
+        ArgumentError: shapes, batches or devices that do not fit, times that do not increase, or
+            two so near one another that rounding decides between them, a position or jerk in
+            ``start`` or ``goal``, too little to determine the curve.
         ArgumentTypeError: arguments of a wrong type.
 
     Example:
@@ -188,7 +197,32 @@ def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]
     one = torch.eye(2, dtype=fixed.dtype, device=fixed.device)
     diagonal = diagonal * free * free.mT + fixed * one
     below = form[..., 2:, :2] * free[1:] * free[:-1].mT
+    shortest, longest = ratio.detach().aminmax(dim=-1)
+    if somewhere(shortest < _SHORT * longest):
+        _check_found(diagonal.detach(), below.detach())
     return _solve(diagonal, below, fixed * known - free * slope)
+
+
+def _check_found(diagonal: Tensor, below: Tensor) -> None:
+    """Refuse a system that rounding has left no curve: by a solution that is known beforehand.
+
+    Beside the energy of a short segment that of its neighbours is rounded, with the cube of their
+    ratio. Where nothing else holds the derivatives, such as a third point, they decide.
+    """
+    known = diagonal.diagonal(dim1=-2, dim2=-1).rsqrt().unsqueeze(-1)
+    before, after = below @ known[..., :-1, :, :], below.mT @ known[..., 1:, :, :]
+    force = diagonal @ known + _pad(before, 1, 0) + _pad(after, 0, 1)
+    try:
+        off = (_solve(diagonal, below, force) / known - 1).abs()
+    except torch.linalg.LinAlgError:
+        off = torch.full_like(known, torch.nan)
+    if somewhere(~(off <= _FOUND)):
+        raise ArgumentError(
+            "Two points are so near in time that rounding decides how the curve goes on.",
+            given=f"derivatives that are off by {float(innermost(off).max()):.2g} of themselves",
+            expected=f"{_FOUND:g} at most",
+            mend="Merge the two points, or give velocities and accelerations at every point.",
+        )
 
 
 def _pad(x: Tensor, before: int, after: int) -> Tensor:

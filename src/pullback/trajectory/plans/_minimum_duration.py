@@ -39,6 +39,8 @@ _LARGEST = 0.8
 _PRECISION = 1e-5
 # A need that asks for nothing.
 _FAR = 10.0
+# Slopes that are none.
+_FLAT = 1e-9
 # Of how many times as wide limits need to be, the logarithm: nearer, a stretch is known well.
 _NEAR = 0.02
 # Powers of the duration by which a motion may exceed limits, and steps of the dual program.
@@ -140,7 +142,8 @@ def _bundle(trials: list[tuple[Tensor, ...]], place: Tensor) -> tuple[Tensor, Te
         away = place - at
         near = away.abs().amax(-1, keepdim=True) <= _STRIDE
         needs.append(torch.where(near, need + (slopes @ away.unsqueeze(-1)).squeeze(-1), -_FAR))
-    return torch.cat(needs, dim=-1).clamp(max=0), torch.cat([part[1] for part in trials], dim=-2)
+    slopes = torch.cat([slopes for _, slopes, _ in trials], dim=-2)
+    return torch.cat(needs, dim=-1).clamp(-_FAR, 0), slopes
 
 
 def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Tensor:
@@ -151,7 +154,8 @@ def _shortening(share: Tensor, need: Tensor, slopes: Tensor, size: Tensor) -> Te
 
     Source: Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, 2009.
     """
-    powers, norm = -slopes.sum(-1).clamp(-_POWERS[1], -_POWERS[0]), slopes.norm(dim=-1)
+    powers = -slopes.sum(-1).clamp(-_POWERS[1], -_POWERS[0])
+    norm = slopes.norm(dim=-1).clamp(min=_FLAT)  # a joint that stands still has none
     slopes, need = slopes / norm.unsqueeze(-1), (need / norm)
     gram = size.unsqueeze(-1) * slopes @ slopes.mT
     pull = need - size * (slopes @ share.unsqueeze(-1)).squeeze(-1)

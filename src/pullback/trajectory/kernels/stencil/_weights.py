@@ -25,7 +25,7 @@ from pullback.internal.kernels._kernel import register_kernel
 __all__ = ["SCHEMES", "Layout", "Scheme", "nonuniform_table", "uniform_table"]
 
 Scheme = Literal["backward", "central"]
-Side = Literal["left", "inside", "right"]
+Side = Literal["left", "right"]
 Condition = tuple[int, int]
 """A sample relative to the row's anchor, and the order of the derivative that is known there."""
 
@@ -78,32 +78,28 @@ class Layout:
     def column(self, side: Side, sample: int, order: int) -> int:
         """Return the column of a row's weights that a condition belongs to.
 
-        Samples count from 0 on the left, from the last (0, -1, ...) on the right, and inside from
-        the row itself; the order is 0 for a position, else that of the boundary value.
+        Samples count from 0 on the left and from the last (0, -1, ...) on the right; the order is 0
+        for a position, else that of the boundary value.
         """
         if order == 0:
-            before, width = self.geometry[:2]
-            return sample + {"left": 0, "inside": before, "right": width - 1}[side]
+            return sample + (self.geometry.width - 1) * (side == "right")
         given = self.start.index(order) if side == "left" else self.goal.index(order)
         return self.geometry.width + given + len(self.start) * (side == "right")
 
 
 def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[Condition]:
-    """Return the conditions for the derivative of an order at a row.
+    """Return the conditions for the derivative of an order at a row at an end.
 
     Backward: the ``order + 1`` newest; velocity is exact on lines, acceleration on parabolas,
-    jerk on cubics. Central: symmetric inside; at an end as many as make velocity exact on
-    parabolas, acceleration on cubics and jerk on quartics, as they are inside. Samples are counted
-    from the side, as in `Layout.column`, and rows inwards from the end (0 inside).
+    jerk on cubics. Central: as many as make velocity exact on parabolas, acceleration on cubics and
+    jerk on quartics, as they are inside. Samples are counted from the side, as in `Layout.column`,
+    and rows inwards from the end.
     """
     given = layout.goal if side == "right" else layout.start
-    if side != "inside" and row == 0 and order in given:
+    if row == 0 and order in given:
         return [(0, order)]
     if layout.scheme == "backward":
         return _backward(given, side, row, order)
-    if side == "inside":
-        reach = 2 if order == 3 else 1
-        return [(sample, 0) for sample in range(-reach, reach + 1)]
     sign = -1 if side == "right" else 1
     # The samples around the row come first, then what is given, then samples further inside.
     near = [0] if row == 0 else [0, 1, 2]
@@ -115,7 +111,7 @@ def choose_conditions(layout: Layout, side: Side, row: int, order: int) -> list[
 
 
 def _backward(given: tuple[int, ...], side: Side, row: int, order: int) -> list[Condition]:
-    if side != "left":
+    if side == "right":
         return [(-sample, 0) for sample in range(order + 1)]
     past = [(sample, 0) for sample in range(row, -1, -1)]
     known = [(0, known) for known in given if 0 < known <= order]
