@@ -20,10 +20,8 @@ class _BitsAs(torch.autograd.Function):
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], values: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Any]:
-        return bits_as(values, dtype), in_dims[0]
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, Any]:
+        return bits_as(*inputs), in_dims[0]
 
 
 def bits_as(values: Tensor, dtype: torch.dtype) -> Tensor:
