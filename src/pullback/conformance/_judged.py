@@ -49,9 +49,12 @@ class Judge:
     rule: Rule
     only: int  # the position of the input whose gradient is looked at
 
-    def grade(self, function: Callable[..., Any]) -> Grade:
-        """How far the Function is right with another rule."""
+    def grade(self, function: Callable[..., Any], *, nearly: bool = False) -> Grade:
+        """How far the Function is right with another rule; of one that is nearly, if linear."""
         there = self.rule.with_rule(function)
+        if nearly:
+            linear = there is not None and (self.rule.does == "jvp" or self._is_linear(there))
+            return Grade.BESIDE if linear else Grade.NOWHERE
         if self.rule.does == "jvp" or there is None:
             return Grade.BESIDE if there is not None else Grade.NOWHERE
         if not (self._is_right(there) and self._is_linear(there)):

@@ -64,7 +64,7 @@ class _Repair:
                 near = search.gap(answers) <= max(gap, search.pair.difference.close)
                 if answers is None or not near:
                     continue
-                grade = Grade.BESIDE if gap else self.judge.grade(function)
+                grade = self.judge.grade(function, nearly=gap > 0)
                 if grade:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
