@@ -148,7 +148,7 @@ def _is(value: Any, point: torch.Tensor) -> bool:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """What is differentiated of it: of a sparse one the values that it has."""
-    return tensor._values() if is_sparse(tensor) else tensor
+    return tensor.coalesce().values() if is_sparse(tensor) else tensor
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
