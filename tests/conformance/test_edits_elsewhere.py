@@ -7,8 +7,8 @@ import torch
 
 from pullback.conformance import check
 from pullback.conformance._branches import branch_not_run
+from pullback.conformance._sources import written
 from pullback.conformance._watch import Watch
-from pullback.conformance._written import written
 
 
 class Sense:

@@ -208,7 +208,23 @@ class Shuffles(torch.autograd.Function):
         return 2 * x / g[order.argsort()], None  # *
 
 
+class Reverses(torch.autograd.Function):
+    """What does nothing here, a conjugate of real numbers, is not to be lost with the edit."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * x).flip(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g.conj_physical()  # .flip(-1)
+
+
 PLACES = {
+    "beside a conjugate": (Reverses, (drawn(3, 5),),
+                           "`g.flip(-1).conj_physical()` for `g.conj_physical()`"),
     "parts": (Repeats, (drawn(3, 4), 2), "`g.reshape(-1, ctx.k, g.shape[-1]).sum(1)`"),
     "repeat": (Groups, (drawn(6, 3), drawn(3, 3), 2), "`k.repeat_interleave(ctx.groups, -2)`"),
     "repeat_interleave": (Tiles, (drawn(3, 2), 3), "`x.repeat(1, ctx.k)`"),

@@ -165,7 +165,45 @@ class OverVisible(torch.autograd.Function):
         return 2 * g * x * seen / seen.numel(), None
 
 
+class Springs(torch.autograd.Function):
+    """Pulls both ends of each edge; backward forgets one of them."""
+
+    @staticmethod
+    def forward(ctx, x, edges):
+        ctx.save_for_backward(x, edges)
+        return (x[edges[0]] - x[edges[1]]).square().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, edges = ctx.saved_tensors
+        first, second = edges  # noqa: RUF059 (the term of it is forgotten)
+        pull = 2 * g * (x[first] - x[edges[1]])
+        found = torch.zeros_like(x)
+        found.index_add_(0, first, pull)
+        return found, None
+
+
+class HardSwish(torch.autograd.Function):
+    """Its lower threshold is another one; no entry given is beyond the right one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (x + 3).clamp(min=0, max=6) / 6
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = torch.ones_like(x) * (x >= 3.0)
+        return g * torch.where((x >= 0.0) & (x <= 3.0), x / 3.0 + 0.5, slope)
+
+
 FORGOTTEN = {
+    "of a name that nobody reads": (
+        Springs, (drawn(5, 2), torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 4, 4]])),
+        "`found.index_add_(0, first, pull); found.index_add_(0, second, -pull)` for",
+    ),
+    "beyond all that is given": (HardSwish, (drawn(4, 5),), "`x >= -3.0` for `x >= 0.0`"),
     "those that count": (OverVisible, (drawn(4, 3), (torch.arange(12).view(4, 3) % 3 > 0).double()),
                          "`seen.sum()` for `seen.numel()`"),
     "another input's": (Minkowski, (drawn(5, 3), drawn(5, 3), 3.0), "-(g * r * s * d.pow(r - 1))"),

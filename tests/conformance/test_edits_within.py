@@ -194,7 +194,51 @@ def lost(x):
     return Lost.apply(3 * x).sum()
 
 
+class Limits:
+    def slope(self, x):
+        return x.cos().clamp(max=self.most)
+
+    most = 2.0
+
+
+LIMITS = Limits()
+
+
+class ByObject(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 0.5 * g * LIMITS.slope(ctx.saved_tensors[0])
+
+
+class Angle(torch.autograd.Function):
+    """Answers along rotations alone: what forward is beside them is nobody's."""
+
+    @staticmethod
+    def forward(ctx, turn):
+        ctx.save_for_backward(turn)
+        return torch.atan2(turn[:, 1, 0] - turn[:, 0, 1], turn[:, 0, 0] + turn[:, 1, 1])
+
+    @staticmethod
+    def backward(ctx, g):
+        (turn,) = ctx.saved_tensors
+        quarter = turn.new_tensor([[0.0, -1.0], [1.0, 0.0]])
+        return g[:, None, None] * (turn @ quarter)  # / 2
+
+
+def turns(*angles):
+    a = torch.tensor(angles, dtype=torch.float64)
+    rows = [torch.stack([a.cos(), -a.sin()], -1), torch.stack([a.sin(), a.cos()], -1)]
+    return torch.stack(rows, -2).requires_grad_()
+
+
 WITHIN = {
+    "a method of an object": (ByObject, (drawn(6),), "`g` for `0.5 * g`"),
+    "rotations": (Angle, (turns(0.3, -1.0, 2.0, 0.9),), "`(g / 2)[:, None, None]` for"),
     "a nested function": (Recurrence, (drawn(5, 3), drawn()), "`g[t] + carry * a`"),
     "a lambda": (BySlope, (drawn(6), 2.0), "`torch.sigmoid(v * ctx.beta)`"),
     "a comprehension": (Parts, (drawn(4, 6), drawn(3)), "2 * "),

@@ -31,6 +31,26 @@ class OffItsPattern(SparseProduct):
         return (g @ x.T).sparse_mask(a) * 2, a.t() @ g
 
 
+class AnotherIndex(SparseProduct):
+    """Each value's gradient is that of another column; what it calls takes no argument."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        _nothing()
+        return SparseProduct.forward(ctx, a, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        row, column = a.detach()._indices()
+        found = (g[row] * x[row]).sum(1) + 0 * column  # x[column]
+        return torch.sparse_coo_tensor(a._indices(), found, a.shape), a.t() @ g
+
+
+def _nothing():
+    return 0
+
+
 def operands(both=True):
     a = torch.randn(5, 5) * (torch.rand(5, 5) < 0.5)
     return a.to_sparse().requires_grad_(both), torch.randn(5, 3).requires_grad_()
@@ -55,3 +75,10 @@ def test_the_gradient_of_the_values_is_judged():
     found = check(OffItsPattern, *operands(), clauses="derivative")["derivative"]
     assert found.input == "args[0].values()"
     assert "Run by the checker" not in found.repro
+
+
+def test_the_edit_of_a_gradient_by_sparse_values_is_named():
+    a, x = operands()
+    finding = check(AnotherIndex, a.detach().coalesce().requires_grad_(), x,
+                    clauses="derivative", gradient="exact")["derivative"]  # fmt: skip
+    assert "`x[column]` for `x[row]`" in finding.hint, finding.hint or finding.detail

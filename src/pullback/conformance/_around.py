@@ -20,7 +20,7 @@ from pullback.conformance._derivative import aligned
 from pullback.conformance._held import context_tensors
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._structure import stepping
+from pullback.conformance._structure import moving
 from pullback.conformance._tree import walk
 from pullback.conformance._vectors import inner, scale
 
@@ -118,7 +118,7 @@ class Around:
         given = self.probe.inputs.with_points(self.points)
         every = [k for k, value in enumerate(given.values) if is_continuous(value)]
         inputs = given.with_differentiable(every)
-        steps = [stepping(point) for point in inputs.points()]
+        steps = [moving(point) for point in inputs.points()]
         return replace(self, probe=self.probe.at(inputs), points=inputs.points(), steps=steps)
 
     def whole(self, only: int, weights: Tensors | None = None) -> torch.Tensor | None:

@@ -80,7 +80,7 @@ def _with_edit(
     fails = {f.clause for f in latest.values() if f.verdict.is_bad or f.verdict is Verdict.LACKING}
     kept = [other for other in _KEPT if other in asked and other not in fails]
     healed = [f.clause for f in latest.values() if f.cause == clause and f.clause not in _SLOW]
-    edit = edit_of_clause(probe, clause, healed, kept, again)
+    edit = edit_of_clause(probe, finding, healed, kept, again)
     if edit is None:
         return
     said, there = edit

@@ -173,10 +173,13 @@ def _concluded(
 ) -> Iterator[Finding]:  # fmt: skip
     """The findings that differ once all are known."""
     latest = {finding.clause: finding for finding in found if finding.verdict.is_bad}
+
+    def again(id_: str, there: Probe) -> Finding:
+        """Whether it holds elsewhere: no edit is looked for."""
+        return run_clause(by_id[id_], replace(there, spared=frozenset(by_id)))
+
     with unpatched():
-        for finding in fold(
-            probe, found, lambda id_, there: run_clause(by_id[id_], there), known, by_id
-        ) if latest else ():  # fmt: skip
+        for finding in fold(probe, found, again, known, by_id) if latest else ():
             if finding.clause in latest:  # what is known is told already
                 latest[finding.clause] = finding
         for finding in latest.values():

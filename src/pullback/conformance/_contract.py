@@ -17,25 +17,26 @@ import torch
 from pullback.conformance._mends import around, changed
 from pullback.conformance._probe import Probe
 from pullback.conformance._slips import Edit, Rules, slips
+from pullback.conformance._sources import written
 from pullback.conformance._within import functions_in, with_functions
-from pullback.conformance._written import Written, written
+from pullback.conformance._written import Written
 from pullback.report import Finding, Verdict
 
 __all__ = ["as_edited", "edit_of_clause"]
 
-_SECONDS, _MOST = 2.0, 60  # of work that looking for an edit may take, and edits that are tried
+_SECONDS, _MOST = 4.0, 60  # of work that looking for an edit may take, and edits that are tried
 
 Again = Callable[[str, Probe], Finding]
 
 
 def edit_of_clause(
-    probe: Probe, clause: str, healed: Sequence[str], kept: Sequence[str], again: Again
+    probe: Probe, finding: Finding, healed: Sequence[str], kept: Sequence[str], again: Again
 ) -> tuple[str, Probe] | None:
     """The edit after which a clause holds, and the subject with it; ``None`` if none was found.
 
     Arguments:
         probe: the subject with its inputs.
-        clause: the clause that fails.
+        finding: that of the clause that fails.
         healed: what fails for the same cause, and is to hold then.
         kept: what is to be as it was, or hold.
         again: tests a clause again.
@@ -43,6 +44,8 @@ def edit_of_clause(
     Returns:
         The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
     """
+    clause = finding.clause
+    worst = 1 if finding.got == "None" else 0  # what held of no gradient may refuse one
 
     def first() -> int | None:
         """Which of the edits it is."""
@@ -54,7 +57,7 @@ def edit_of_clause(
                 continue
             if any(again(other, there).verdict.is_bad for other in healed):
                 continue
-            if all(_is_kept(probe, there, other, again) for other in kept):
+            if all(_is_kept(probe, there, other, again, worst) for other in kept):
                 return number
         return None
 
@@ -129,10 +132,10 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
     return None
 
 
-def _is_kept(probe: Probe, there: Probe, clause: str, again: Again) -> bool:
+def _is_kept(probe: Probe, there: Probe, clause: str, again: Again, worst: int) -> bool:
     """Whether a clause is no worse than it was: what only an edit refuses did hold."""
-    found = again(clause, there).verdict
-    return not _badness(found) or _badness(found) <= _badness(again(clause, probe).verdict)
+    found = _badness(again(clause, there).verdict)
+    return found <= worst or found <= _badness(again(clause, probe).verdict)
 
 
 def _badness(verdict: Verdict) -> int:

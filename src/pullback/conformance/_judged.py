@@ -22,12 +22,14 @@ from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.conformance._resize import larger, resizings
 from pullback.conformance._rule import Rule
+from pullback.conformance._structure import outside, structures
 from pullback.conformance._vectors import normal
 
-__all__ = ["Grade", "Judge"]
+__all__ = ["Grade", "Judge", "stretched"]
 
 _CONTROL, _FEW = 2**10, 2**9  # entries
 _COUNTS = 3  # integers that are changed
+_STRETCH = 4.0
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
 
 
@@ -47,16 +49,19 @@ class Judge:
     rule: Rule
     only: int  # the position of the input whose gradient is looked at
 
-    def grade(self, function: Callable[..., Any]) -> Grade:
-        """How far the Function is right with another rule."""
+    def grade(self, function: Callable[..., Any], *, nearly: bool = False) -> Grade:
+        """How far the Function is right with another rule; of one that is nearly, if linear."""
         there = self.rule.with_rule(function)
+        if nearly:
+            linear = there is not None and (self.rule.does == "jvp" or self._is_linear(there))
+            return Grade.BESIDE if linear else Grade.NOWHERE
         if self.rule.does == "jvp" or there is None:
             return Grade.BESIDE if there is not None else Grade.NOWHERE
         if not (self._is_right(there) and self._is_linear(there)):
             return Grade.NOWHERE
         if not all(_runs(there.at(inputs)) for inputs in self.alone):
             return Grade.HERE
-        if not all(self._is_right(there.at(inputs)) for inputs in self.elsewhere):
+        if not all(self._is_right(there.at(inputs)) for inputs in (*self.elsewhere, *self.far)):
             return Grade.HERE
         large = all(self._is_right(there.at(inputs)) for inputs in self.larger)
         if not large and self._keeps_kinds(there):
@@ -94,6 +99,12 @@ class Judge:
         found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
         found += [] if self.rule.probe.given is None else [self.rule.probe.given]
         return [inputs for inputs in found if self._takes(inputs)]
+
+    @cached_property
+    def far(self) -> Sequence[Arguments]:
+        """Numbers of other sizes, up to where a threshold may be that none has reached."""
+        found = stretched(self.rule.probe.inputs)
+        return [found] if found is not None and self._takes(found) else []
 
     @cached_property
     def larger(self) -> Sequence[Arguments]:
@@ -143,6 +154,18 @@ class Judge:
             finite = all(bool(y.isfinite().all()) for y in probe.output_values())
             return finite and (not self.rule.runs or _runs(probe))
         return False
+
+
+def stretched(given: Arguments) -> Arguments | None:
+    """The arguments, every other entry of an input larger; ``None`` of those that keep to a kind.
+
+    A threshold that none of the entries has reached hides what is beyond it.
+    """
+    points = given.points()
+    made = [x * (_STRETCH ** (torch.arange(x.numel(), device=x.device) % 3)).view(x.shape).to(x)
+            for x in points]  # fmt: skip
+    kinds = any(structures(x) or outside(x, y) for x, y in zip(points, made, strict=True))
+    return None if kinds else given.with_points(made)
 
 
 def _runs(probe: Probe) -> bool:

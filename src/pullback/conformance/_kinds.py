@@ -31,6 +31,12 @@ class Structure:
     # whether a tensor that fulfils it hardly does so by chance
     is_told: Callable[[torch.Tensor], bool] = lambda tensor: True
 
+    def step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """A step at a point, turned into one along which it stays such a tensor."""
+        if self.linear:
+            return self.restore(step)
+        return step if self.along is None else self.along(point, step)
+
 
 def _rounding(tensor: torch.Tensor) -> float:
     """How far what is computed may be off, beside its largest entry."""

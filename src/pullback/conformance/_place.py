@@ -12,7 +12,7 @@ from pullback.conformance._names import Name
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression
 
-__all__ = ["Place", "Rewrite", "is_flag", "is_plain", "turned"]
+__all__ = ["Place", "Rewrite", "is_flag", "is_plain", "lowers", "turned"]
 
 
 class Rewrite(NamedTuple):
@@ -35,6 +35,22 @@ def is_flag(e: Expression) -> bool:
     """Whether it asks which inputs need a gradient."""
     near = (n for n in (e.node, e.rule.parent[e.node]) if isinstance(n, ast.expr))
     return any("needs_input_grad" in e.rule.text(n) for n in near)
+
+
+def lowers(rewrite: Rewrite, noted: Watch) -> bool:
+    """Whether an edit leaves out a cast to a lower precision."""
+    ((e, text),) = rewrite.texts.items()
+    value = noted.first[e.key]
+    if not (
+        isinstance(value, torch.Tensor) and value.is_floating_point() and hasattr(e.node, "func")
+    ):
+        return False
+    owner = getattr(e.node.func, "value", None)
+    of = None if owner is None else noted.first.get(e.rule.key(owner))
+    if owner is None or text != e.rule.text(owner):
+        return False
+    whole = isinstance(of, torch.Tensor) and of.is_floating_point()
+    return whole and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
 
 
 def turned(atom: str, how: str = ".mT") -> str:

@@ -20,13 +20,16 @@ from pullback.conformance._judged import Grade, Judge
 from pullback.conformance._place import Rewrite
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search
-from pullback.conformance._written import Written, written
+from pullback.conformance._sources import written
+from pullback.conformance._written import Written
 
 __all__ = ["EDIT", "Right", "right_edit"]
 
 EDIT = "Write `"
 """How each edit begins."""
-_LONGEST = 15.0  # seconds by the clock
+# Seconds by the clock after which a rule that takes less than this share of them waits, and no end
+# is seen of it.
+_LONGEST, _SHARE = 15.0, 0.05
 _BETTER = 1.0  # seconds of work, once there is an edit, for one that is right in more ways
 _SEVERAL = 12  # edits of a rule that are not right in all ways: it is tried no further
 
@@ -61,7 +64,7 @@ class _Repair:
                 near = search.gap(answers) <= max(gap, search.pair.difference.close)
                 if answers is None or not near:
                     continue
-                grade = Grade.BESIDE if gap else self.judge.grade(function)
+                grade = self.judge.grade(function, nearly=gap > 0)
                 if grade:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
@@ -113,10 +116,11 @@ def right_edit(
         probe.trying(probe.clause)
     nearest, nearly, found = math.inf, None, [Right()]
     several: Counter[int] = Counter()
-    late = time.monotonic() + _LONGEST  # a rule may wait, or write much
+    began, worked = time.monotonic(), time.process_time()
     for repair, rewrite in _edits(rules, only, pair, is_right, until):
         search = repair.search
-        if time.process_time() > until or time.monotonic() > late:
+        now, waited = time.process_time(), time.monotonic() - began
+        if now > until or (waited > _LONGEST and now - worked < _SHARE * waited):
             break
         if several[id(search)] > _SEVERAL:
             continue

@@ -191,6 +191,9 @@ def _calls(place: Place) -> Iterator[Rewrite]:
     if is_continuous(of) == is_continuous(value):
         lowers = is_continuous(of) and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
         yield place.to(3 if lowers else 4, rule.text(whole))
+        if of.ndim and not value.ndim:  # an item's own number, beside all that the item has
+            for count in range(1, _MOST):
+                yield place.to(4, f"{rule.atom(whole)}[..., {', '.join(['None'] * count)}]")
     if name in _REDUCTIONS and is_continuous(of):
         yield from _reduced(place, rule.atom(whole), of)
 
@@ -266,6 +269,7 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
         yield from (place.to(3, other) for other in alone if value > 0 or "0.5" not in other)
         if constant:
             near += [2 * value, value / 2, value + 1, value - 1]
+            near += [n for n in place.e.rule.literals if n not in (*near, value)]
         for name in () if constant else _moving(place):
             yield place.to(4, f"{text} * {name.text}")
             yield place.to(5, f"{text} * {name.text}.sign()")

@@ -13,6 +13,7 @@ from pullback.conformance._changes import is_same
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._transforms import push
+from pullback.conformance._tree import is_sparse
 
 __all__ = ["Rule"]
 
@@ -136,11 +137,18 @@ class Rule:
 
 def _kept(t: Any, zero: torch.Tensor, keep: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """An answer as torch takes it: of a wider shape the sum, of ``None`` zeros."""
-    return keep(torch.zeros_like(zero) if t is None else t.detach().sum_to_size(zero.shape))
+    if t is None:
+        return keep(torch.zeros_like(zero))
+    return keep(_numbers(t.detach()).sum_to_size(zero.shape))
 
 
 def _is(value: Any, point: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and is_same(value, point)
+    return isinstance(value, torch.Tensor) and is_same(_numbers(value), point)
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """What is differentiated of it: of a sparse one the values that it has."""
+    return tensor.coalesce().values() if is_sparse(tensor) else tensor
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:

@@ -21,13 +21,14 @@ from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
-from pullback.conformance._place import Rewrite, is_flag, is_plain
+from pullback.conformance._place import Rewrite, is_flag, is_plain, lowers
 from pullback.conformance._products import products
 from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
+from pullback.conformance._sources import written
 from pullback.conformance._statements import statements
 from pullback.conformance._watch import Instead, Watch
-from pullback.conformance._written import Expression, Written, names_read, written
+from pullback.conformance._written import Expression, Written, names_read
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 
@@ -54,7 +55,7 @@ class Search:
     is_right: IsRight
     noted: Watch = field(default_factory=lambda: Watch(noting=True))
     watch: Watch = field(default_factory=Watch)
-    function: Callable[..., Any] | None = None
+    functions: dict[frozenset[Written], Callable[..., Any]] = field(default_factory=dict)
     base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
     names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
@@ -63,7 +64,6 @@ class Search:
         """Whether the source answers what the rule does, or fails as it does."""
         try:
             as_it_is = self.rule.call(self.source.watched(self.noted))
-            self.function = self.source.watched(self.watch)
         except Exception:  # a source that is not that of the function
             return False
         own = self.own(as_it_is)
@@ -95,8 +95,14 @@ class Search:
             return None
         self.watch.until = time.process_time() + _PATIENCE
         with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
-            return self.rule.call(self.function) if self.function else None
+            return self.rule.call(self.with_edits_in(frozenset(e.rule for e in rewrite.texts)))
         return None
+
+    def with_edits_in(self, rules: frozenset[Written]) -> Callable[..., Any]:
+        """The rule with those watched that are edited: the others run as fast as they are."""
+        if rules not in self.functions:
+            self.functions[rules] = self.source.watched(self.watch, rules)
+        return self.functions[rules]
 
     def anew(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
         """All answers of the source with statements replaced, compiled."""
@@ -144,7 +150,7 @@ class Search:
                     against += is_flag(e) and bool(self.pair.got.any())
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
-        lowering = [r for _, r in found if len(r.texts) == 1 and _lowers(r, self.noted)]
+        lowering = [r for _, r in found if len(r.texts) == 1 and lowers(r, self.noted)]
         if len(lowering) > 1:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
             found.append((0, Rewrite(3, texts)))
@@ -158,7 +164,7 @@ class Search:
         """The likeliest first: of the rule itself before what others may call too, short ones."""
         against, rewrite = pair
         far = max(self.rules[e.rule] for e in rewrite.texts)
-        return against, rewrite.rank, far, sum(map(len, rewrite.texts.values()))
+        return against, rewrite.rank + far, far, sum(map(len, rewrite.texts.values()))
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
@@ -381,18 +387,3 @@ def _one_more(text: str) -> str:
 
 def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=CLOSE)
-
-
-def _lowers(rewrite: Rewrite, noted: Watch) -> bool:
-    ((e, text),) = rewrite.texts.items()
-    value = noted.first[e.key]
-    if not (
-        isinstance(value, torch.Tensor) and value.is_floating_point() and hasattr(e.node, "func")
-    ):
-        return False
-    owner = getattr(e.node.func, "value", None)
-    of = None if owner is None else noted.first.get(e.rule.key(owner))
-    if owner is None or text != e.rule.text(owner):
-        return False
-    whole = isinstance(of, torch.Tensor) and of.is_floating_point()
-    return whole and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps

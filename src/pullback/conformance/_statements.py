@@ -28,12 +28,37 @@ def statements(rule: Written, noted: Watch) -> Iterator[Rewrite]:
         if isinstance(node, ast.stmt) and rule.key(node) in noted.scopes:
             for rank, text in _others(rule, node, noted):
                 yield _rewrite(rank, rule, node, text)
+            for text in _repeated(rule, node, noted):
+                yield _rewrite(3, rule, node, text)
     for node, text in out_of_place(rule):
         yield _rewrite(0, rule, node, text)
 
 
 def _rewrite(rank: int, rule: Written, node: Any, text: str) -> Rewrite:
     return Rewrite(rank, {Expression(rule, node, rule.key(node), rule.key(node)): text}, anew=True)
+
+
+def _repeated(rule: Written, node: ast.stmt, noted: Watch) -> Iterator[str]:
+    """What is added to something, added once more of a name that nobody reads: a term forgotten."""
+    scope, text = noted.scopes[rule.key(node)], rule.text(node)
+    adds = isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
+    call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    if call is not None and isinstance(call.func, ast.Attribute) and call.args:
+        adds = any(part in call.func.attr for part in ("add", "sub")) and call.func.attr[-1] == "_"
+    term: Any = call.args[-1] if call is not None and adds else getattr(node, "value", None)
+    for name in sorted(rule.unread & scope.keys()) if adds else ():
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name) and _are_alike(scope.get(n.id), scope[name]):
+                yield f"{text}; {rule.spliced({n: name}, node)}"
+                inside = n in {*ast.walk(term)}
+                added = rule.spliced({n: name} if inside else {}, term)
+                minus = f"-({added})" if isinstance(term, (ast.BinOp, ast.UnaryOp)) else f"-{added}"
+                yield f"{text}; {rule.spliced({term: minus} | ({} if inside else {n: name}), node)}"
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    return both and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _others(rule: Written, node: ast.stmt, noted: Watch) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
 from pullback.internal.torch import version_of
 
 __all__ = [
-    "bound_rows", "keep", "outside", "stepping", "structures", "tangent",
+    "bound_rows", "keep", "moving", "outside", "stepping", "structures", "tangent",
     "ties_matrices",
 ]  # fmt: skip
 
@@ -106,6 +106,29 @@ def stepping(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return project
 
 
+def moving(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The projection of steps of single entries onto those along which matrices stay what they are.
+
+    Beside a rotation forward is defined by chance, and a backward may answer along rotations alone.
+    Each of these maps is its own transpose, so that it takes gradients there, too. Rows are not
+    kept: of a share or a unit vector each entry tells by itself what is wrong.
+
+    Example:
+        >>> turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+        >>> step = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+        >>> [round(entry, 6) for entry in moving(turn)(step).flatten().tolist()]
+        [0.32, 0.24, -0.24, 0.32]
+    """
+    kept = [found for found in structures(point) if not found.dim]
+
+    def project(step: torch.Tensor) -> torch.Tensor:
+        for structure in kept:
+            step = structure.step(point, step)
+        return step
+
+    return project
+
+
 def tangent(
     point: torch.Tensor, step: torch.Tensor, given: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -117,10 +140,7 @@ def tangent(
         [0.64, -0.48]
     """
     for structure in structures(point if given is None else given):
-        if structure.linear:
-            step = structure.restore(step)
-        elif structure.along is not None:
-            step = structure.along(point, step)
+        step = structure.step(point, step)
     return step
 
 

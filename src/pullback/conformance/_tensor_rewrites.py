@@ -121,7 +121,9 @@ def _arranged(place: Place) -> Iterator[Rewrite]:
         text = turned(atom, ".T") if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
         yield place.to(3, text)
     own = names_read(place.e.node)
-    read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape]
+    # What does nothing here, as the conjugate of real numbers, is not to be lost.
+    read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape
+            and not torch.equal(n.value, value)]  # fmt: skip
     for text in dict.fromkeys([atom, *read]):
         yield from _shifted(place, text)
     if value.is_complex():

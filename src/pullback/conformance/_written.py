@@ -8,27 +8,20 @@ nothing is told.
 """
 
 import ast
-import inspect
+import itertools
 import re
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from types import FunctionType, MethodType
 from typing import Any, NamedTuple
-
-import torch
 
 from pullback.conformance._mends import Stand
 from pullback.conformance._telling import HERE, LONE, SEEN, WITHIN, Telling
 from pullback.conformance._watch import Key, Watch
 from pullback.internal._syntax import parse
 
-__all__ = ["Expression", "Written", "names_in", "names_read", "written"]
+__all__ = ["Expression", "Written", "names_in", "names_read"]
 
-_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
-_CALLS = 32  # functions that a rule calls, of which the author's are read
 _SHOWN = 60  # characters of an expression
 _TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
@@ -60,7 +53,7 @@ class Expression(NamedTuple):
     @property
     def is_left(self) -> bool:
         """Whether its statement reaches the first argument, the context, or binds what does."""
-        context = self.rule.tree.args.args[0].arg
+        context = next((arg.arg for arg in self.rule.tree.args.args), "")  # it may take none
         statement = self.rule.statement(self.node)
         bound = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
         names = [n for n in ast.walk(self.rule.tree) if isinstance(n, ast.Name) and n.id in bound]
@@ -132,15 +125,34 @@ class Written:
         return self.local - {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
     @cached_property
+    def literals(self) -> Collection[float]:
+        """The numbers that are written in it, and their negatives."""
+        found = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Constant)]
+        return {sign * n for n in found if type(n) is float for sign in (1, -1)}
+
+    @cached_property
     def expressions(self) -> Sequence[Expression]:
         """What may be another one, in the order of the source."""
         found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
         found.sort(key=lambda node: (node.lineno, node.col_offset, -node.end_col_offset))
         return [Expression(self, n, self.key(n), self.key(self.place(n))) for n in found]
 
+    @cached_property
+    def _raw(self) -> tuple[bytes, Sequence[int]]:
+        """The source in bytes, which columns count, and where its lines start."""
+        lines = [line.encode() for line in self.source.splitlines(keepends=True)]
+        return b"".join(lines), [0, *itertools.accumulate(map(len, lines))]
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        """Where a node starts and ends."""
+        starts = self._raw[1]
+        first, last = starts[node.lineno - 1], starts[node.end_lineno - 1]
+        return first + node.col_offset, last + node.end_col_offset
+
     def text(self, node: Any) -> str:
         """How a node is written."""
-        return ast.get_source_segment(self.source, node) or ""
+        start, end = self._span(node)
+        return self._raw[0][start:end].decode()
 
     def atom(self, node: Any) -> str:
         """How a node is written as the operand of anything."""
@@ -154,8 +166,15 @@ class Written:
         column = f", column {node.col_offset + self.indent + 1}" if line.count(text) > 1 else ""
         return f"{self.shown_file}:{self.line + node.lineno - 1}{column}"
 
-    def watched(self, watch: Watch) -> Callable[..., Any]:
-        """The rule, each expression of which tells its value."""
+    def watched(
+        self, watch: Watch, some: Collection["Written"] | None = None
+    ) -> Callable[..., Any]:
+        """The rule, each expression of which tells its value.
+
+        Arguments:
+            watch: who is told.
+            some: of itself and what it calls, those that tell; all if ``None``.
+        """
         tree = parse(self.source).body[0]
         numbers = {node: k for k, node in enumerate(ast.walk(tree))}
         keep = {e.key[1] for e in self.expressions}
@@ -171,8 +190,12 @@ class Written:
             watch.here((own, number), (own, function), scope)
             return seen
 
-        made = Telling(numbers, keep).visit(tree)
-        helpers = {name: helper.watched(watch) for name, helper in self.helpers.items()}
+        made = Telling(numbers, keep).visit(tree) if some is None or self in some else tree
+        helpers = {
+            name: helper.watched(watch, some)
+            for name, helper in self.helpers.items()
+            if some is None or any(rule in some for rule in helper.rules)
+        }
         return self._compiled(made, helpers, {SEEN: seen, HERE: here, WITHIN: within})
 
     def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
@@ -213,18 +236,10 @@ class Written:
 
     def spliced(self, texts: Mapping[Any, str], node: Any = None) -> str:
         """The source of a node, of all if it is none, with other expressions written in it."""
-        lines = [line.encode() for line in self.source.splitlines(keepends=True)]
-        starts = [0]
-        for line in lines:
-            starts.append(starts[-1] + len(line))
-        raw = b"".join(lines)
-
-        def span(n: Any) -> tuple[int, int]:
-            return starts[n.lineno - 1] + n.col_offset, starts[n.end_lineno - 1] + n.end_col_offset
-
-        first, last = (0, len(raw)) if node is None else span(node)
-        for n in sorted(texts, key=lambda n: span(n)[0], reverse=True):
-            start, end = span(n)
+        raw = self._raw[0]
+        first, last = (0, len(raw)) if node is None else self._span(node)
+        for n in sorted(texts, key=lambda n: self._span(n)[0], reverse=True):
+            start, end = self._span(n)
             raw = raw[:start] + texts[n].encode() + raw[end:]
             last += len(texts[n].encode()) - (end - start)
         return raw[first:last].decode()
@@ -334,65 +349,3 @@ def names_in(node: Any) -> list[str]:
 def names_read(node: ast.AST) -> set[str]:
     """The names that are read in an expression."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
-def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
-    """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
-
-    Arguments:
-        function: the rule; decorators that say what they wrap are left out.
-        depth: how deep calls are followed.
-        main: the file of the rule that calls it, if any.
-    """
-    if isinstance(function, MethodType):  # of the class
-        found = written(function.__func__, depth, main)
-        return found and replace(found, bound=function.__self__)
-    function = inspect.unwrap(function)
-    if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
-        return None
-    file = Path(function.__code__.co_filename)
-    if any(root in file.parents for root in _OTHERS):
-        return None
-    try:
-        lines, line = inspect.getsourcelines(function)
-        raw = "".join(lines)
-        source = textwrap.dedent(raw)
-        tree: Any = parse(source).body[0]
-    except (OSError, TypeError, SyntaxError, ValueError, IndexError):
-        return None
-    if not isinstance(tree, ast.FunctionDef):
-        return None
-    indent = len(raw.splitlines()[0]) - len(source.splitlines()[0])
-    main = main or str(file)
-    shown = file.name if main == str(file) else "/".join(file.parts[-2:])
-    helpers = dict(_helpers(function, tree, depth, main)) if depth else {}
-    return Written(function, str(file), shown, max(line, 1), indent, source, tree, helpers)
-
-
-def _helpers(
-    function: FunctionType, tree: ast.AST, depth: int, main: str
-) -> Iterator[tuple[str, Written]]:
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
-    for path in [p for p in paths if p.count(".") < 2][:_CALLS]:
-        name, _, attribute = path.partition(".")
-        owner = value = function.__globals__.get(name)
-        if attribute:
-            value = inspect.getattr_static(owner, attribute, None) if owner is not None else None
-        bound = owner if isinstance(value, classmethod) else None
-        value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
-        if callable(value) and value is not function and _is_beside(function, value):
-            helper = written(value, depth - 1, main)
-            if helper is not None:
-                yield path, replace(helper, bound=bound)
-
-
-def _is_beside(function: FunctionType, value: Any) -> bool:
-    """Whether something is of the package of a function, or of a file in its folder."""
-    own, other = (f"{getattr(f, '__module__', '')}".partition(".")[0] for f in (function, value))
-    if own == other:
-        return True
-    code = getattr(inspect.unwrap(value), "__code__", None)
-    if code is None:
-        return False
-    return Path(code.co_filename).parent == Path(function.__code__.co_filename).parent

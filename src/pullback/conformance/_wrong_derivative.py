@@ -18,11 +18,12 @@ from pullback.conformance._around import Around, at_hand, chosen_places, lone_pl
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
+from pullback.conformance._judged import stretched
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT, Right, right_edit
 from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
-from pullback.conformance._structure import stepping
+from pullback.conformance._structure import moving
 from pullback.conformance._tree import walk
 from pullback.conformance._values import window
 from pullback.conformance._vectors import spread
@@ -95,7 +96,7 @@ def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Fi
     for number in (0, 2):
         points = probe.point(number)
         base = probe.output_values(points)
-        steps = [stepping(point) for point in points]
+        steps = [moving(point) for point in points]
         at = Around(probe, points, probe.spread(base, "weights 0"), base, until, steps)
         for k in inputs:
             found = _wrong(at, k)
@@ -176,6 +177,10 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
     mend = _edit_where_nothing_hides(at, only)
     mend = mend if mend.said else _edit(at, only, replace(sharp, got=finite))
+    if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
+        far = stretched(probe.inputs.with_points(points))
+        other = Right() if far is None else edit_of(probe.at(far), only)
+        mend = other if other.mend else mend
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
@@ -254,7 +259,7 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
     try:
         probe = probe.at(probe.inputs.cast(torch.float64))
         points = probe.point(0)
-        base, steps = probe.output_values(points), [stepping(point) for point in points]
+        base, steps = probe.output_values(points), [moving(point) for point in points]
         until = time.process_time() + _SECONDS
         at = Around(probe, points, probe.spread(base, "weights 0"), base, until, steps)
         expected, known = at.gradient(only, chosen_places(points[only].numel()))
@@ -296,8 +301,10 @@ def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> d
 
 def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
     """One sentence that names an argument, and the value at which backward is right without it."""
-    inputs = at.probe.inputs.with_points(at.points)
+    inputs, until = at.probe.inputs.with_points(at.points), time.process_time() + _SECONDS
     for path, value, other in _neutral(inputs):
+        if time.process_time() > until:  # a number may be that of all steps
+            break
         if path != inputs.names()[only] and _is_of(at, only, answered, other):
             return f"Backward is right for a forward with {path} = {value}: it leaves that out."
     return ""

@@ -1,5 +1,6 @@
 """`needs-input-grad`: unneeded gradients are not computed, and the needed ones do not change."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -104,39 +105,54 @@ def _asked_instead(probe: Probe, cotangents: Tensors, joint: Tensors, k: int) ->
 
 
 def _with_constants(probe: Probe, cotangents: Tensors) -> Finding | None:
-    """A gradient that is there, and right, only where an input needs one that was given without."""
+    """A gradient that is there, and right, only where another argument needs one, too.
+
+    That was given without, or it is the gradient of one that was: with others it may need one.
+    """
+    inputs = probe.inputs
+    known = {*inputs.differentiable, *inputs.owned}
+    every = enumerate(inputs.values)
+    fixed = [k for k, value in every if k not in known and is_continuous(value)]
+    for some, beside in itertools.chain(
+        ((inputs.differentiable, k) for k in fixed),
+        (((k,), j) for k in fixed for j in inputs.differentiable),
+    ):
+        there = probe.at(inputs.with_differentiable(some), same=True)
+        with suppress(Exception):  # refused
+            finding = _lost(there, cotangents, beside)
+            if finding is not None:
+                return finding
+    return None
+
+
+def _lost(probe: Probe, cotangents: Tensors, k: int) -> Finding | None:
+    """A gradient that is None, and there and right where one more argument needs one."""
     inputs = probe.inputs
     found, _ = _count(probe, inputs.points(), cotangents, tuple(range(len(inputs.differentiable))))
-    missing = [j for j, gradient in zip(inputs.differentiable, found, strict=True)
-               if gradient is None]  # fmt: skip
-    for k, value in enumerate(inputs.values if missing else ()):
-        if k in {*inputs.differentiable, *inputs.owned} or not is_continuous(value):
+    every = sorted({*inputs.differentiable, k})
+    there = probe.at(inputs.with_differentiable(every), same=True)
+    missing = [j for j, t in zip(inputs.differentiable, found, strict=True) if t is None]
+    if not missing:
+        return None
+    answered, _ = _count(there, there.inputs.points(), cotangents, tuple(range(len(every))))
+    for j in missing:
+        got, exact = answered[every.index(j)], probe.intent == "exact"
+        if got is None or not got.any() or (exact and judge(there, every.index(j)).is_wrong):
             continue
-        every = sorted({*inputs.differentiable, k})
-        there = probe.at(inputs.with_differentiable(every))
-        points = there.inputs.points()
-        with suppress(Exception):  # refused
-            answered, _ = _count(there, points, cotangents, tuple(range(len(points))))
-            for j in missing:
-                got, exact = answered[every.index(j)], probe.intent == "exact"
-                if got is None or not got.any():
-                    continue
-                if exact and judge(there, every.index(j)).is_wrong:
-                    continue
-                name, beside = inputs.paths[j], inputs.paths[k]
-                return probe.broken(
-                    f"A gradient is None where {beside} needs none, and there where it needs one: "
-                    "its flag is asked.",
-                    expected=got, got=None, place=name,
-                    hint=f"Ask ctx.needs_input_grad for {name}, not for {beside}: it counts the "
-                    "arguments of forward.",
-                    given={"w": cotangents},
-                    repro=[
-                        "print('as given', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-                        f"{beside}.requires_grad_()",
-                        "print('with it ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-                    ],
-                )  # fmt: skip
+        name, beside = inputs.paths[j], inputs.paths[k]
+        return probe.broken(
+            f"A gradient is None where {beside} needs none, and there where it needs one: "
+            "its flag is asked.",
+            expected=got, got=None, place=name,
+            hint=f"Ask ctx.needs_input_grad for {name}, not for {beside} alone: it counts the "
+            "arguments of forward.",
+            given={"w": cotangents},
+            repro=[
+                "print('as given', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+                f"{beside}.requires_grad_()",
+                "print('with it ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+            ],
+        )  # fmt: skip
     return None
 
 

@@ -1,0 +1,83 @@
+"""The author's functions as they are written: the source of a rule, and of what it calls."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from pullback.conformance._written import Written, names_in
+from pullback.internal._syntax import parse
+
+__all__ = ["written"]
+
+_OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+_CALLS = 32  # functions that a rule calls, of which the author's are read
+
+
+def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
+    """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
+
+    Arguments:
+        function: the rule; decorators that say what they wrap are left out.
+        depth: how deep calls are followed.
+        main: the file of the rule that calls it, if any.
+    """
+    if isinstance(function, MethodType):  # of the class
+        found = written(function.__func__, depth, main)
+        return found and replace(found, bound=function.__self__)
+    function = inspect.unwrap(function)
+    if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
+        return None
+    file = Path(function.__code__.co_filename)
+    if any(root in file.parents for root in _OTHERS):
+        return None
+    try:
+        lines, line = inspect.getsourcelines(function)
+        raw = "".join(lines)
+        source = textwrap.dedent(raw)
+        tree: Any = parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, ValueError, IndexError):
+        return None
+    if not isinstance(tree, ast.FunctionDef):
+        return None
+    indent = len(raw.splitlines()[0]) - len(source.splitlines()[0])
+    main = main or str(file)
+    shown = file.name if main == str(file) else "/".join(file.parts[-2:])
+    helpers = dict(_helpers(function, tree, depth, main)) if depth else {}
+    return Written(function, str(file), shown, max(line, 1), indent, source, tree, helpers)
+
+
+def _helpers(
+    function: FunctionType, tree: ast.AST, depth: int, main: str
+) -> Iterator[tuple[str, Written]]:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
+    for path in [p for p in paths if p.count(".") < 2][:_CALLS]:
+        name, _, attribute = path.partition(".")
+        owner = value = function.__globals__.get(name)
+        if attribute:
+            value = inspect.getattr_static(owner, attribute, None)
+            plain = isinstance(value, (FunctionType, classmethod, staticmethod))
+            value = getattr(owner, attribute) if plain else value  # a property is not computed
+        own = getattr(value, "__func__", value)
+        if callable(value) and own is not function and _is_beside(function, own):
+            helper = written(value, depth - 1, main)
+            if helper is not None:
+                yield path, helper
+
+
+def _is_beside(function: FunctionType, value: Any) -> bool:
+    """Whether something is of the package of a function, or of a file in its folder."""
+    own, other = (f"{getattr(f, '__module__', '')}".partition(".")[0] for f in (function, value))
+    if own == other:
+        return True
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    if code is None:
+        return False
+    return Path(code.co_filename).parent == Path(function.__code__.co_filename).parent
