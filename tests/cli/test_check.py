@@ -260,7 +260,7 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     # The repro loads the lambda from the recording and the Function from the script.
     (finding,) = [item for item in mine["findings"] if item["verdict"] == "broken"]
     assert "load_call" in finding["repro"]
-    assert "runpy.run_path" in finding["repro"]
+    assert "run_path(" in finding["repro"]
     Path("repro.py").write_text(finding["repro"])
     done = run_python("repro.py")
     assert done.returncode == 0, done.stderr

@@ -309,9 +309,8 @@ def check_steps(
     """Refuse time steps that are not positive seconds of the right shape.
 
     The arithmetic must hold the ``power`` of them that is computed with. Values elsewhere than on
-    the CPU are read only where that may ``wait`` for a device.
-
-    Returns them: a number, as one of Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
+    the CPU are read only where that may ``wait`` for a device. Returns them: a number, as one of
+    Python's, or a tensor ``[]``, ``[steps]`` or ``[..., steps]``.
     """
     dt = plain(dt)
     if not is_number(dt):
