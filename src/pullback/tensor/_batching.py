@@ -331,7 +331,10 @@ def gradients_by_item(
         cotangents: for each output, or None.
         level: of the batch that is taken apart; by default the innermost.
     """
-    if not any(c is not None and is_legacy_batchedtensor(c) for c in cotangents):
+    for cotangent in cotangents:  # a generator costs as much again, at each second derivative
+        if cotangent is not None and is_legacy_batchedtensor(cotangent):
+            break
+    else:
         return list(compute(cotangents))
     level = legacy_batch_level() if level is None else level
     # One that is no batch of this level is a batch of one.

@@ -107,6 +107,8 @@ class Call:
         is another one now.
         """
         given, self.given = self.given, None
+        if self.template[1] is None:  # no container is among them
+            return unflatten(self.template, tensors), False
         if given is not None and all(map(operator.is_, flatten(given)[1], tensors)):
             return given, False
         return unflatten(self.template, tensors), given is not None

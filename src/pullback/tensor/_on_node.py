@@ -1,8 +1,7 @@
 """An application whose context is torch's own node."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +28,11 @@ _thread = _Thread()
 
 def running_on(node: Any) -> "OnNode | None":
     """The application on a node whose rules this thread runs to differentiate them again."""
-    for application in reversed(_thread.running):
-        if application.node is node:
-            return application
+    running = _thread.running
+    if running:  # as it seldom is, and each backward asks
+        for application in reversed(running):
+            if application.node is node:
+                return application
     return None
 
 
@@ -105,14 +106,12 @@ class OnNode(Application):
         self._cotangents = cotangents
         self.given = [last[i] for i in self._places]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Let rules that run on the node in this thread read what was read here."""
-        before, _thread.running = _thread.running, (*_thread.running, self)
-        try:
-            yield
-        finally:
-            _thread.running = before
+        _thread.running = (*_thread.running, self)
+
+    def __exit__(self, *_: object) -> None:
+        _thread.running = _thread.running[:-1]
 
     def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""

@@ -217,7 +217,7 @@ def _finish(
     outputs = call.read(output, marked or ())
     beside = _beside(call, ctx, tensors, outputs)
     call.plain = all(map(is_mask, beside))
-    call.seen = all(isinstance(each, torch.Tensor) for each in beside)
+    call.seen = call.plain or all(isinstance(each, torch.Tensor) for each in beside)
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before
@@ -285,5 +285,5 @@ def _beyond(ctx: Any, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
     call = ctx.__pullback__
     call.needs = _needs(ctx)
     application = OnNode(call, ctx, cotangents, _saved_of_torch.__get__(ctx))
-    with application.running():
+    with application:
         return differentiable_gradient(application, application.given, call.needs)

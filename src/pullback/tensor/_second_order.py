@@ -160,24 +160,32 @@ def _values(application: Application, cotangents: Tensors) -> list[torch.Tensor 
         return apart(application.pull(apart(cotangents)))
 
 
-@contextmanager
-def _named(call: Call, watch: Watch | None = None) -> Iterator[list[UnsupportedError]]:
+class _named:  # noqa: N801 - a context, as those of contextlib, at a third of their cost
     """Collect a refusal, or what rules raise where autograd sees them, as one by name."""
-    failed: list[UnsupportedError] = []
-    try:
-        yield failed
-    except UnsupportedError as error:
-        failed.append(error)
-    except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:
-        if is_raised_by_tracing(error) or call.tentative:
-            raise
+
+    def __init__(self, call: Call, watch: Watch | None = None) -> None:
+        self._call, self._watch = call, watch
+        self._failed: list[UnsupportedError] = []
+
+    def __enter__(self) -> list[UnsupportedError]:
+        return self._failed
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if isinstance(error, UnsupportedError):
+            self._failed.append(error)
+            return True
+        others = PullbackError, Warning, torch.OutOfMemoryError, MemoryError
+        if not isinstance(error, Exception) or isinstance(error, others):
+            return False
+        if is_raised_by_tracing(error) or self._call.tentative:
+            return False
         first = str(error).strip().split("\n")[0][:200]
         why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"
-        why = why if watch is None or watch.left is None else watch.left
-        failed.append(refusal(_PURPOSE, call.definition.name, why))
-        failed[0].__cause__ = error
+        if self._watch is not None and self._watch.left is not None:
+            why = self._watch.left
+        self._failed.append(refusal(_PURPOSE, self._call.definition.name, why))
+        self._failed[0].__cause__ = error
+        return True
 
 
 def _declared(call: Call) -> UnsupportedError | None:

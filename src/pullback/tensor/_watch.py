@@ -224,6 +224,8 @@ class Watch(FunctionMode):
         Where nobody has read it before, autograd has saved none of its earlier values, unless as
         the result of a function: then it gets other memory, and what is saved stays as it is.
         """
+        if not self._unwritten:  # as a rule: to switch gradients off takes longer than to ask
+            return
         with torch.no_grad():
             for tensor in self._unwritten:
                 value = self.current(tensor).reshape(tensor.shape)
