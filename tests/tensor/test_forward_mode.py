@@ -6,6 +6,7 @@ from tests.tensor.helpers import SEED, agree, every_row
 from torch.autograd import forward_ad
 
 import pullback
+from pullback.errors import UnsupportedError
 
 
 def tangents(args):
@@ -201,3 +202,33 @@ def test_a_gradient_that_autograd_sums_is_transposed():
         torch.func.jvp(pullback.complete(Unsummed).apply, (x, y), (x, 2 * y))[1],
         torch.full((2, 3), 3.0, dtype=torch.float64),
     )
+
+
+class PrivateLeaf(torch.autograd.Function):
+    """The reciprocal, whose slope is a derivative of its own in forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = 1 / x
+        with torch.enable_grad():
+            leaf = (y * y).detach().requires_grad_()
+            (slope,) = torch.autograd.grad((leaf * leaf / 2).sum(), leaf)
+        ctx.save_for_backward(slope.detach())
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (slope,) = ctx.saved_tensors
+        return -slope * cotangent
+
+
+def test_what_rules_raise_when_a_tangent_is_looked_at_again_is_told_by_name():
+    x = torch.tensor([1.125, 0.75, 0.5], dtype=torch.bfloat16)
+    call = pullback.complete(PrivateLeaf).apply
+
+    def loss(x):
+        y = call(x)
+        return (y + y * y / 2).sum()
+
+    with pytest.raises(UnsupportedError, match="PrivateLeaf"):
+        torch.func.jacrev(torch.func.jacfwd(loss))(x)

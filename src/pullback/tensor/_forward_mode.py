@@ -153,7 +153,8 @@ def _push_again(
         found = _compute(application, context, tangents, watch)
     refuse_remembered(watch, call.definition.name, _BEYOND)
     if watch.doubtful:
-        cotangents, needs, values = _pulled(application, tangents)
+        with named(f"{_BEYOND} of {call.definition.name} cannot be derived", _MEND):
+            cotangents, needs, values = _pulled(application, tangents)
         confirm_forward(
             application, inputs, cotangents, needs=needs, values=values, met=watch.dtypes
         )
