@@ -42,6 +42,7 @@ from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
 from pullback.tensor._places import refuse_values
+from pullback.tensor._refusals import Refusals
 from pullback.tensor._refused import refused
 from pullback.tensor._structure import flatten, replaced, unflatten
 from pullback.tensor._watch import MEND, Outside, Watch, refusal
@@ -100,7 +101,7 @@ def _differentiable(
         watch = Watch(given, detaches=call.definition.detaches, cuts_unknown=not call.plain)
         watch.answers = application.answers()
         try:
-            with _named(call, watch) as failed:
+            with Refusals(_PURPOSE, call, watch) as failed:
                 try:
                     with complete_inner(), watch:
                         values = application.pull(cotangents)
@@ -123,7 +124,7 @@ def _differentiable(
             if not call.transformed or is_raised_by_tracing(raised):
                 raise
     if error is None:
-        with _named(call) as failed:
+        with Refusals(_PURPOSE, call) as failed:
             return _again(application, cotangents, needs, values)
         error = failed[0]
     return _refused(application, error, cotangents, values)
@@ -158,34 +159,6 @@ def _values(application: Application, cotangents: Tensors) -> list[torch.Tensor 
     """The gradients without a history."""
     with torch.no_grad(), Retaining():  # it runs again if the derivative is asked for
         return apart(application.pull(apart(cotangents)))
-
-
-class _named:  # noqa: N801 - a context, as those of contextlib, at a third of their cost
-    """Collect a refusal, or what rules raise where autograd sees them, as one by name."""
-
-    def __init__(self, call: Call, watch: Watch | None = None) -> None:
-        self._call, self._watch = call, watch
-        self._failed: list[UnsupportedError] = []
-
-    def __enter__(self) -> list[UnsupportedError]:
-        return self._failed
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if isinstance(error, UnsupportedError):
-            self._failed.append(error)
-            return True
-        others = PullbackError, Warning, torch.OutOfMemoryError, MemoryError
-        if not isinstance(error, Exception) or isinstance(error, others):
-            return False
-        if is_raised_by_tracing(error) or self._call.tentative:
-            return False
-        first = str(error).strip().split("\n")[0][:200]
-        why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"
-        if self._watch is not None and self._watch.left is not None:
-            why = self._watch.left
-        self._failed.append(refusal(_PURPOSE, self._call.definition.name, why))
-        self._failed[0].__cause__ = error
-        return True
 
 
 def _declared(call: Call) -> UnsupportedError | None:
