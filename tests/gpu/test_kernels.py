@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.gpu.helpers import waiting_is_an_error
 from tests.trajectory.test_kernels import same_accumulate, same_stencil
+from tests.trajectory.test_transforms import parts
 
 from pullback.tracking import Statistics
 from pullback.tracking.measure._reference import measure_reference
@@ -72,10 +73,6 @@ def test_statistics_of_any_tensor_are_those_of_the_cpu(layout):
     )
     for name in ("mean", "std", "mean_abs", "max_abs"):
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=1e-6, atol=0)
-
-
-def parts(motion):
-    return motion.position, motion.velocity, motion.acceleration, motion.jerk
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -15,7 +15,6 @@ from pullback.internal.torch import (
     add_legacy_batch_dim,
     get_interpreter_stack,
     is_batchedtensor,
-    is_legacy_batchedtensor,
     is_raised_by_tracing,
     legacy_batch_level,
     maybe_get_level,
@@ -31,6 +30,7 @@ from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._errors import Raised, named
 from pullback.tensor._fresh import Fresh
+from pullback.tensor._levels import are_batched
 from pullback.tensor._operations import tensors_in
 from pullback.tensor._structure import flatten, unflatten, without_values
 
@@ -331,10 +331,7 @@ def gradients_by_item(
         cotangents: for each output, or None.
         level: of the batch that is taken apart; by default the innermost.
     """
-    for cotangent in cotangents:  # a generator costs as much again, at each second derivative
-        if cotangent is not None and is_legacy_batchedtensor(cotangent):
-            break
-    else:
+    if not are_batched(cotangents):
         return list(compute(cotangents))
     level = legacy_batch_level() if level is None else level
     # One that is no batch of this level is a batch of one.

@@ -9,7 +9,7 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import is_raised_by_tracing
 
-__all__ = ["Raised", "named", "without_frames"]
+__all__ = ["Raised", "in_short", "is_of_rules", "named", "without_frames"]
 
 
 class Raised(UnsupportedError):
@@ -29,17 +29,25 @@ def without_frames(error: PullbackError) -> PullbackError:
     return found
 
 
+def is_of_rules(error: BaseException) -> bool:
+    """Whether it is an error of what rules do, which is refused: no refusal, end or warning."""
+    others = (PullbackError, Warning, torch.OutOfMemoryError, MemoryError)
+    known = isinstance(error, Exception) and not isinstance(error, others)
+    return known and not is_raised_by_tracing(error)
+
+
+def in_short(error: BaseException) -> str:
+    """The type of an error, and the first line of what it says."""
+    first = str(error).strip().split("\n")[0][:200]
+    return f"{type(error).__name__}: {first}"
+
+
 @contextlib.contextmanager
 def named(what: str, mend: str) -> Iterator[None]:
     """Turn what torch raises in a rule into a refusal by name."""
     try:
         yield
-    except (PullbackError, Warning, torch.OutOfMemoryError, MemoryError):
-        raise
     except Exception as error:
-        if is_raised_by_tracing(error):
+        if not is_of_rules(error):
             raise
-        first = str(error).strip().split("\n")[0][:200]
-        raise Raised(
-            f"{what}: its rules raise {type(error).__name__}: {first}", mend=mend
-        ) from error
+        raise Raised(f"{what}: its rules raise {in_short(error)}", mend=mend) from error

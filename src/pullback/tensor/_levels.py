@@ -29,6 +29,7 @@ from pullback.internal.torch import (
 __all__ = [
     "alive",
     "apart",
+    "are_batched",
     "are_differentiated_below",
     "concrete",
     "indexed",
@@ -76,6 +77,17 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_meta or is_legacy_batchedtensor(tensor) or is_traced():
         return None
     return tensor.detach()
+
+
+def are_batched(cotangents: Iterable[torch.Tensor | None]) -> bool:
+    """Whether a batch of `is_grads_batched` is among cotangents.
+
+    Each backward asks: a generator would cost as much again.
+    """
+    for cotangent in cotangents:
+        if cotangent is not None and is_legacy_batchedtensor(cotangent):
+            return True
+    return False
 
 
 def is_freed(tensor: torch.Tensor) -> bool:

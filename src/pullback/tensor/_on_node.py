@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.internal.torch import graph_is_kept, is_legacy_batchedtensor, version_of
+from pullback.internal.torch import graph_is_kept, version_of
 from pullback.tensor import _random
 from pullback.tensor._application import Application
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
 from pullback.tensor._kept import reclaim
 from pullback.tensor._leniency import leniency
+from pullback.tensor._levels import are_batched
 from pullback.tensor._structure import Template, flatten, is_hole, unflatten, without_values
 
 __all__ = ["Nested", "OnNode", "run", "run_in_batch", "running_on"]
@@ -58,10 +59,7 @@ def run_in_batch(
     run: Callable[[Definition, Any, Sequence[Any]], Any],
 ) -> Any:
     """Run a backward on cotangents that may be a batch of `is_grads_batched`."""
-    for cotangent in cotangents:
-        if cotangent is not None and is_legacy_batchedtensor(cotangent):
-            break
-    else:
+    if not are_batched(cotangents):
         return run(definition, ctx, cotangents)
     try:
         with leniency({}, name=definition.name):

@@ -35,13 +35,13 @@ from pullback.internal.torch import (
     are_functorch_transforms_active,
     forward_level,
     graph_is_kept,
-    is_legacy_batchedtensor,
     is_symbolic,
     never_compile,
     pytree,
     versions_of,
 )
 from pullback.tensor._autocast import forward_state, scope
+from pullback.tensor._levels import are_batched
 from pullback.tensor._random import changed, states
 from pullback.tensor._site import HOLE, apart
 from pullback.tensor._watch import watching
@@ -230,8 +230,7 @@ class _Node(torch.autograd.Function):
         given = [u for u in cotangents if u is not None]
         if not given:
             return (None,) * (1 + len(needs))
-        batched = any(map(is_legacy_batchedtensor, given))  # by ``is_grads_batched``
-        beyond = torch.is_grad_enabled() or _is_transformed() or batched
+        beyond = torch.is_grad_enabled() or _is_transformed() or are_batched(given)
         if beyond or not any(call.edges):
             found = call.pull_reference(ctx.saved_tensors, cotangents)
         else:

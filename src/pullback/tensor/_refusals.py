@@ -1,15 +1,11 @@
 """What rules raise where autograd sees them, as a refusal by name."""
 
-import torch
-
-from pullback.errors import PullbackError, UnsupportedError
-from pullback.internal.torch import is_raised_by_tracing
+from pullback.errors import UnsupportedError
 from pullback.tensor._call import Call
+from pullback.tensor._errors import in_short, is_of_rules
 from pullback.tensor._watch import Watch, refusal
 
 __all__ = ["Refusals"]
-
-_OTHERS = (PullbackError, Warning, torch.OutOfMemoryError, MemoryError)
 
 
 class Refusals:
@@ -32,12 +28,9 @@ class Refusals:
         if isinstance(error, UnsupportedError):
             self._found.append(error)
             return True
-        if not isinstance(error, Exception) or isinstance(error, _OTHERS):
+        if error is None or self._call.tentative or not is_of_rules(error):
             return False
-        if is_raised_by_tracing(error) or self._call.tentative:
-            return False
-        first = str(error).strip().split("\n")[0][:200]
-        why = f"its rules, run where autograd sees them, raise {type(error).__name__}: {first}"
+        why = f"its rules, run where autograd sees them, raise {in_short(error)}"
         if self._watch is not None and self._watch.left is not None:
             why = self._watch.left
         self._found.append(refusal(self._purpose, self._call.definition.name, why))
