@@ -156,8 +156,8 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
                     f"{_name_of(function)} was given {name} twice.",
                     given="by its place and by its name", expected="once",
                 )  # fmt: skip
-        names = placed + many * (len(args) - len(placed))
-        for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+        names = placed[: len(args)] + many * (len(args) - len(placed))
+        for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more)
             if kind is None:
                 _refuse_name(function, name, kinds)
@@ -198,7 +198,7 @@ class _Kind(NamedTuple):
     takes: Callable[[Any], bool]
     words: str  # what it takes
     # types of which it takes every value: most calls look no further
-    known: frozenset[type] = frozenset()
+    known: tuple[type, ...] = ()  # no set: Dynamo (2.7) looks into none
     # whether a value that it does not take is of the right type
     is_form: Callable[[Any], bool] = lambda value: False
 
@@ -225,12 +225,12 @@ _ANYTHING = _Kind(lambda value: True, "anything")
 _KINDS: dict[Any, _Kind] = {
     Any: _ANYTHING,
     object: _ANYTHING,
-    bool: _Kind(_instance_of(bool), "True or False", frozenset({bool})),
-    int: _Kind(is_whole, "a whole number", frozenset({int})),
-    float: _Kind(_is_number, "a number", frozenset({int})),
-    str: _Kind(_instance_of(str), "a text", frozenset({str})),
+    bool: _Kind(_instance_of(bool), "True or False", (bool,)),
+    int: _Kind(is_whole, "a whole number", (int,)),
+    float: _Kind(_is_number, "a number", (int,)),
+    str: _Kind(_instance_of(str), "a text", (str,)),
     bytes: _Kind(_instance_of(bytes, bytearray, memoryview), "bytes"),
-    type(None): _Kind(lambda value: value is None, "None", frozenset({type(None)})),
+    type(None): _Kind(lambda value: value is None, "None", (type(None),)),
 }
 _FORMS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     Callable: (callable, "a function"),
@@ -256,7 +256,7 @@ def _kind(hint: Any) -> _Kind:
     if origin in (typing.Union, types.UnionType):
         kinds = [_kind(each) for each in inner]
         words = " or ".join(kind.words for kind in kinds)
-        known = frozenset().union(*(kind.known for kind in kinds))
+        known = tuple(one for kind in kinds for one in kind.known)
         return _Kind(
             lambda value: any(kind.takes(value) for kind in kinds), words, known,
             lambda value: any(kind.is_form(value) for kind in kinds),
@@ -277,7 +277,7 @@ def _kind(hint: Any) -> _Kind:
     return _Kind(
         lambda value: isinstance(value, whole) and not isinstance(value, type),
         f"an instance of {whole.__name__}{claim}",
-        frozenset({whole}),
+        (whole,),
     )
 
 
@@ -290,7 +290,7 @@ def _container(whole: Any, inner: tuple[Any, ...]) -> _Kind:
     kinds = [_kind(each) for each in inner]
     if all(kind is _ANYTHING for kind in kinds):
         plain = (list, tuple, dict, set)
-        return _Kind(has_form, words, frozenset(each for each in plain if has_form(each())))
+        return _Kind(has_form, words, tuple(each for each in plain if has_form(each())))
     several = whole is tuple and len(kinds) > 1  # a kind for each place
 
     def takes(value: Any) -> bool:

@@ -72,9 +72,11 @@ def _parts(output: Any, path: str) -> list[tuple[Any, str, Any]]:
     """The key, path and value of each part of a container, in which ``1`` and ``"1"`` differ."""
     if isinstance(output, Mapping):
         texts = [str(key) for key in output]
+        alone = [sum(text == each for each in texts) == 1 for text in texts]
+        names = [str(key) if own else repr(key) for key, own in zip(output, alone, strict=True)]
         return [
-            (key, f"{path}[{text if texts.count(text) == 1 else repr(key)}]", value)
-            for text, (key, value) in zip(texts, output.items(), strict=True)
+            (key, f"{path}[{name}]", value)
+            for name, (key, value) in zip(names, output.items(), strict=True)
         ]
     if isinstance(output, (tuple, list)):
         return [(index, f"{path}[{index}]", value) for index, value in enumerate(output)]

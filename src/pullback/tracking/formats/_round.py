@@ -11,7 +11,7 @@ from pullback.gradients._module import ShapeFunction
 from pullback.internal._arguments import checked
 from pullback.tensor import Function
 from pullback.tracking.formats._scaled import Format, ScaledFormat
-from pullback.tracking.formats._table import Overflow
+from pullback.tracking.formats._table import NumberFormat, Overflow
 
 __all__ = [
     "RoundGradientFunction",
@@ -105,7 +105,7 @@ def round_values(
         >>> round_values(torch.tensor([0.3, 17.0, 1000.0]), E4M3).tolist()
         [0.3125, 16.0, 448.0]
     """
-    if not isinstance(number_format, Format):
+    if not isinstance(number_format, (NumberFormat, ScaledFormat)):
         raise ArgumentTypeError(
             "round_values takes a format.",
             given=repr(number_format),
