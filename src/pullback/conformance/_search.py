@@ -27,6 +27,7 @@ from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._sources import written
 from pullback.conformance._statements import statements
+from pullback.conformance._twins import twins
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -157,6 +158,7 @@ class Search:
         found += [(0, rewrite) for rewrite in self.turned_round()]
         for source in self.rules if self.rule.does != "fill" else ():
             found += [(0, rewrite) for rewrite in statements(source, self.noted)]
+            found += [(0, rewrite) for rewrite in twins(source, self.noted)]
         found.sort(key=self._order)
         return [rewrite for _, rewrite in found]
 
