@@ -332,3 +332,31 @@ def test_a_second_fault_is_a_finding_of_its_own():
     assert report["derivative"].hint.startswith("Write `")
     assert report["double"].verdict == "broken"
     assert report["double"].cause == ""
+
+
+class Coded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codes = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+        self.bias = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def product(self, x, turned):
+        return x @ (self.codes.mT if turned else self.codes)
+
+
+class ProductOfCodes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, product, bias):
+        ctx.product = product
+        return product(x, True) + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.product(g, False), None, g.sum(0) if ctx.needs_input_grad[1] else None
+
+
+def test_a_parameter_that_gets_no_gradient_is_seen_where_its_module_is_given_too():
+    layer = Coded()
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    found = check(ProductOfCodes, x, layer.product, layer.bias, clauses="derivative")["derivative"]
+    assert "`ctx.needs_input_grad[2]` for `ctx.needs_input_grad[1]`" in found.hint

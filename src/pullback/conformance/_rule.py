@@ -89,7 +89,7 @@ class Rule:
         return method(ctx, *given)
 
     @cached_property
-    def _places(self) -> Sequence[int]:
+    def places(self) -> Sequence[int]:
         """Which of what the rule returns are the answers."""
         if self.does == "jvp":
             return self.probe.outputs
@@ -118,7 +118,7 @@ class Rule:
                     Stand(self._ctx, **own, saved_tensors=saved), *_copies(self._given)
                 )
             found = found if isinstance(found, (tuple, list)) else (found,)
-            answers = [found[k] for k in self._places]
+            answers = [found[k] for k in self.places]
             zeros = self.points if self.does == "back" else answers
             pairs = zip(answers, zeros, self.within, strict=True)
             return [_kept(t, zero, keep) for t, zero, keep in pairs]

@@ -6,7 +6,6 @@ lost a term: the slip of whoever copies a line.
 
 import ast
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -49,9 +48,15 @@ def _as_the_other(rule: Written, one: Any, other: Any, mark: str, instead: str) 
 
 def _marks(one: str, other: str) -> tuple[str, str]:
     """How two names differ: the part that each has between what both begin and end with."""
-    start = len(os.path.commonprefix([one, other]))
-    end = len(os.path.commonprefix([one[start:][::-1], other[start:][::-1]]))
+    start = _alike(one, other)
+    end = _alike(one[start:][::-1], other[start:][::-1])
     return one[start : len(one) - end], other[start : len(other) - end]
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return len([*pairs])
 
 
 def _form(node: ast.AST) -> str:
