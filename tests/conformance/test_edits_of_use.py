@@ -360,3 +360,22 @@ def test_a_parameter_that_gets_no_gradient_is_seen_where_its_module_is_given_too
     x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     found = check(ProductOfCodes, x, layer.product, layer.bias, clauses="derivative")["derivative"]
     assert "`ctx.needs_input_grad[2]` for `ctx.needs_input_grad[1]`" in found.hint
+
+
+class AsksWhatIsSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x**2 * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        gx = g * x * y if x.requires_grad else None  # twice that
+        return gx, g * x**2 if y.requires_grad else None
+
+
+def test_a_rule_that_asks_whether_what_is_saved_requires_a_gradient_is_called_again():
+    x, y = (torch.randn(5, dtype=torch.float64).requires_grad_() for _ in range(2))
+    found = check(AsksWhatIsSaved, x, y, clauses="derivative", gradient="exact")["derivative"]
+    assert "`2 * g * x * y`" in found.hint, found.hint or found.detail

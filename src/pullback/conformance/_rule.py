@@ -152,4 +152,8 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
-    return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values]
+    """Copies without history, of which a rule may ask whether they require a gradient."""
+    return [
+        v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
+        for v in values
+    ]
