@@ -22,7 +22,7 @@ _MOST = 24  # assignments of a rule that are compared
 def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
     """Assignments as others of the same rule are written, whose targets differ by a mark."""
     known = {e.node: e for e in rule.expressions if e.key in noted.first}
-    simple = [
+    simple: list[Any] = [
         s for s in ast.walk(rule.tree)
         if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.value in known
     ][:_MOST]  # fmt: skip
