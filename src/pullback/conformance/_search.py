@@ -151,7 +151,8 @@ class Search:
                     against += is_flag(e) and bool(self.pair.got.any())
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
-                    if is_flag(e) and type(self.noted.first[e.key]) is int:
+                    lost = is_flag(e) and not self.pair.got.any()
+                    if lost and type(self.noted.first[e.key]) is int:
                         found.append((0, Rewrite(0, {e: f"{self.rule.places[self.only]}"})))
         lowering = [r for _, r in found if len(r.texts) == 1 and lowers(r, self.noted)]
         if len(lowering) > 1:
