@@ -8,6 +8,7 @@ import torch
 from pullback.conformance import check
 from pullback.conformance._branches import branch_not_run
 from pullback.conformance._sources import written
+from pullback.conformance._twins import twins
 from pullback.conformance._watch import Watch
 
 
@@ -241,3 +242,21 @@ def test_what_forward_calls_is_not_edited():
     z = torch.randn(6, dtype=torch.complex128, requires_grad=True)
     found = check(Turns, z, torch.randn(6), clauses="derivative", gradient="exact")["derivative"]
     assert "`_phase(x).conj()` for `_phase(x)`" in found.hint
+
+
+def _halves(x1, x2, g1, g2):
+    dx1 = g1 + x1.grad
+    dx2 = x2.grad
+    slope1 = x1.cos() * g1
+    slope2 = x2.cos() * g1
+    return dx1, dx2, slope1, slope2
+
+
+@pytest.mark.parametrize("text", ["g2 + x2.grad", "x2.cos() * g2"])
+def test_an_assignment_is_tried_as_its_twin_is_written(text):
+    source, noted = written(_halves), Watch(noting=True)
+    given = [torch.ones(2, requires_grad=True) for _ in range(4)]
+    for x in given:
+        x.grad = torch.ones(2)
+    source.watched(noted)(*given)
+    assert text in [each for r in twins(source, noted) for each in r.texts.values()]

@@ -332,3 +332,50 @@ def test_a_second_fault_is_a_finding_of_its_own():
     assert report["derivative"].hint.startswith("Write `")
     assert report["double"].verdict == "broken"
     assert report["double"].cause == ""
+
+
+class Coded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codes = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+        self.bias = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def product(self, x, turned):
+        return x @ (self.codes.mT if turned else self.codes)
+
+
+class ProductOfCodes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, product, bias):
+        ctx.product = product
+        return product(x, True) + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.product(g, False), None, g.sum(0) if ctx.needs_input_grad[1] else None
+
+
+def test_a_parameter_that_gets_no_gradient_is_seen_where_its_module_is_given_too():
+    layer = Coded()
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    found = check(ProductOfCodes, x, layer.product, layer.bias, clauses="derivative")["derivative"]
+    assert "`ctx.needs_input_grad[2]` for `ctx.needs_input_grad[1]`" in found.hint
+
+
+class AsksWhatIsSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x**2 * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        gx = g * x * y if x.requires_grad else None  # twice that
+        return gx, g * x**2 if y.requires_grad else None
+
+
+def test_a_rule_that_asks_whether_what_is_saved_requires_a_gradient_is_called_again():
+    x, y = (torch.randn(5, dtype=torch.float64).requires_grad_() for _ in range(2))
+    found = check(AsksWhatIsSaved, x, y, clauses="derivative", gradient="exact")["derivative"]
+    assert "`2 * g * x * y`" in found.hint, found.hint or found.detail

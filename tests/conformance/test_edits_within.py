@@ -215,6 +215,31 @@ class ByObject(torch.autograd.Function):
         return 0.5 * g * LIMITS.slope(ctx.saved_tensors[0])
 
 
+class Layer:
+    def undone(self, y, g):
+        x = torch.asinh(y)
+        return x, g * self.cosine(y)  # of x
+
+    def cosine(self, x):
+        return x.cosh()
+
+
+class ByItsLayers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, layers):
+        for _ in layers:
+            x = x.sinh()
+        ctx.y, ctx.layers = x.detach(), layers
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        y = ctx.y
+        for layer in reversed(ctx.layers):
+            y, g = layer.undone(y, g)
+        return g, None
+
+
 class Angle(torch.autograd.Function):
     """Answers along rotations alone: what forward is beside them is nobody's."""
 
@@ -247,6 +272,7 @@ WITHIN = {
     "three calls deep": (Deep, (drawn(6), 1.7), "`u.cos()`"),
     "a callable": (gated, (drawn(4, 3), drawn(3, 3), drawn(3, 3)), "x * ctx.beta"),
     "a callable of two": (near, (drawn(4, 2),), "`2 * g * x` for `g * x`"),
+    "a method of what is held": (ByItsLayers, (drawn(6), [Layer(), Layer()]), "self.cosine(x)"),
 }
 
 

@@ -273,7 +273,7 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
         for name in () if constant else _moving(place):
             yield place.to(4, f"{text} * {name.text}")
             yield place.to(5, f"{text} * {name.text}.sign()")
-    yield from (place.to(2 if n == -1 else 3, f"{n}") for n in near)
+    yield from (place.to(2 if n == -1 or n < 0 > value else 3, f"{n}") for n in near)
 
 
 def _moving(place: Place) -> Iterator[Name]:

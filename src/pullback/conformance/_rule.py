@@ -89,7 +89,7 @@ class Rule:
         return method(ctx, *given)
 
     @cached_property
-    def _places(self) -> Sequence[int]:
+    def places(self) -> Sequence[int]:
         """Which of what the rule returns are the answers."""
         if self.does == "jvp":
             return self.probe.outputs
@@ -118,7 +118,7 @@ class Rule:
                     Stand(self._ctx, **own, saved_tensors=saved), *_copies(self._given)
                 )
             found = found if isinstance(found, (tuple, list)) else (found,)
-            answers = [found[k] for k in self._places]
+            answers = [found[k] for k in self.places]
             zeros = self.points if self.does == "back" else answers
             pairs = zip(answers, zeros, self.within, strict=True)
             return [_kept(t, zero, keep) for t, zero, keep in pairs]
@@ -152,4 +152,8 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
-    return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values]
+    """Copies without history, of which a rule may ask whether they require a gradient."""
+    return [
+        v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
+        for v in values
+    ]

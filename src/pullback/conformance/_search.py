@@ -27,6 +27,7 @@ from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._sources import written
 from pullback.conformance._statements import statements
+from pullback.conformance._twins import twins
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -150,6 +151,9 @@ class Search:
                     against += is_flag(e) and bool(self.pair.got.any())
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
+                    lost = is_flag(e) and not self.pair.got.any()
+                    if lost and type(self.noted.first[e.key]) is int:
+                        found.append((0, Rewrite(0, {e: f"{self.rule.places[self.only]}"})))
         lowering = [r for _, r in found if len(r.texts) == 1 and lowers(r, self.noted)]
         if len(lowering) > 1:
             texts = {e: text for r in lowering for e, text in r.texts.items()}
@@ -157,6 +161,7 @@ class Search:
         found += [(0, rewrite) for rewrite in self.turned_round()]
         for source in self.rules if self.rule.does != "fill" else ():
             found += [(0, rewrite) for rewrite in statements(source, self.noted)]
+            found += [(0, rewrite) for rewrite in twins(source, self.noted)]
         found.sort(key=self._order)
         return [rewrite for _, rewrite in found]
 

@@ -70,6 +70,24 @@ def _helpers(
             helper = written(value, depth - 1, main)
             if helper is not None:
                 yield path, helper
+    yield from _methods(function, tree, depth, main)
+
+
+def _methods(
+    function: FunctionType, tree: ast.AST, depth: int, main: str
+) -> Iterator[tuple[str, Written]]:
+    """The methods that a call of an object's may be, of the classes that its module names."""
+    names, calls = function.__globals__, (n.func for n in ast.walk(tree) if isinstance(n, ast.Call))
+    methods = [f for f in calls if isinstance(f, ast.Attribute)]
+    called = {f.attr for f in methods if not (names_in(f) and names_in(f)[0] in names)}
+    for name, kind in names.items():
+        if isinstance(kind, type) and _is_beside(function, kind):
+            for attribute in sorted(called & vars(kind).keys()):
+                method = vars(kind)[attribute]
+                if isinstance(method, FunctionType) and method is not function:
+                    helper = written(method, depth - 1, main)
+                    if helper is not None:
+                        yield f".{name}.{attribute}", helper
 
 
 def _is_beside(function: FunctionType, value: Any) -> bool:

@@ -89,7 +89,8 @@ class Written:
     indent: int  # characters that each line has lost
     source: str
     tree: Any
-    helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them
+    helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them:
+    # ".Class.method" where a call of an object's may be one
     bound: Any = None  # the class that it is called with first, as a method of it
 
     @property
@@ -279,9 +280,15 @@ class Written:
         around = parse(f"def __around__({', '.join(names)}):\n    return {tree.name}")
         around.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
         scope = {**self.function.__globals__, **extra}
+        methods = {}
         for path, helper in helpers.items():
             name, _, attribute = path.partition(".")
-            scope[name] = Stand(scope[name], **{attribute: helper}) if attribute else helper
+            if name:
+                scope[name] = Stand(scope[name], **{attribute: helper}) if attribute else helper
+            else:
+                methods[self.helpers[path].function] = helper
+        if methods:
+            _call_methods_by(scope, around, methods)
         code = compile(ast.fix_missing_locations(around), self.file, "exec")
         exec(code, scope)  # noqa: S102 (the author's own source)
         made = scope["__around__"](*cells)
@@ -330,6 +337,22 @@ class Written:
         if isinstance(node, ast.Attribute):
             return names_in(node)[:1] != [] and names_in(node)[0] in self.local
         return True
+
+
+def _call_methods_by(
+    scope: dict[str, Any], tree: ast.AST, methods: Mapping[Any, Callable[..., Any]]
+) -> None:
+    """Call some methods of objects by others: which class an object has is known as it runs."""
+
+    def method(bound: Any) -> Any:
+        other = methods.get(getattr(bound, "__func__", None))
+        return bound if other is None else partial(other, bound.__self__)
+
+    scope["__method__"] = method
+    names = {function.__name__ for function in methods}
+    for node in [n for n in ast.walk(tree) if isinstance(n, ast.Call)]:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            node.func = ast.Call(ast.Name("__method__", ast.Load()), [node.func], [])
 
 
 def _line(text: str) -> str:

@@ -37,14 +37,20 @@ def copy_call(args: tuple[Any, ...], keywords: dict[str, Any], limit: int) -> Ca
     """
     if are_functorch_transforms_active():
         raise RuntimeError("applied under a torch.func transform only")
-    tensors = [v for v in pytree.tree_leaves((args, keywords)) if isinstance(v, torch.Tensor)]
+    given = pytree.tree_leaves((args, keywords))
+    tensors = [v for v in given if isinstance(v, torch.Tensor)]
     if any(isinstance(v, (FakeTensor, FunctionalTensor)) or v.is_meta for v in tensors):
         return None
     size = sum(value.numel() * value.element_size() for value in tensors)
     if size > limit:
         raise RuntimeError(f"its tensors hold more than {limit / 2**20:.3g} MiB")
 
+    # A module reaches its parameters by itself: a copy of one would be another tensor to it.
+    reached = {id(p) for v in given if isinstance(v, torch.nn.Module) for p in v.parameters()}
+
     def copied(value: Any) -> Any:
+        if id(value) in reached:
+            return value
         if type(value) in TENSORS:
             return value.detach().clone().requires_grad_(value.requires_grad)
         if isinstance(value, torch.Tensor):

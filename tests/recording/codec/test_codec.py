@@ -178,6 +178,20 @@ def test_a_closure_over_a_module_is_remade() -> None:
     assert torch.equal(again(x), layer(x) + 0.5)
 
 
+def test_what_a_decorator_makes_is_remade_from_the_module_of_its_code() -> None:
+    def halved(x):
+        return x / 2
+
+    @functools.wraps(torch.nn.functional.relu)
+    def wrapped(x):
+        return halved(x)
+
+    (again,) = round_trip(wrapped)
+    assert again(torch.ones(())) == 0.5
+    with pytest.raises(NotPlain, match="is made by torch"):  # it is kept in the process then
+        Encoder(2**20).encode(torch.vmap(halved))
+
+
 def test_cycles_are_kept() -> None:
     holder = Holder(None)
     holder.value = holder

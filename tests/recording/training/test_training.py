@@ -211,3 +211,17 @@ def test_what_the_watch_itself_computes_is_no_part_of_the_program():
     assert {(item.name, item.kind) for item in found} == {
         ("Linear#2.weight", "unused"), ("Linear#2.bias", "unused"),
     }  # fmt: skip
+
+
+class Sequence(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def __hash__(self):
+        return hash(tuple(self.layers))
+
+
+def test_a_module_whose_hash_reads_what_it_does_not_have_yet_is_made() -> None:
+    with watch_training():
+        assert len(Sequence([torch.nn.Linear(2, 2)]).layers) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._arguments import is_uniform
+from pullback.conformance._arguments import Arguments, is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
@@ -91,13 +91,22 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
         there = replace(probe, inputs=given.with_differentiable([k]))
         points = there.point(0)
         weights = there.cotangents(there.output_values(points))
-        # Not one that is answered with ``None``: backward may add to its ``.grad`` by itself.
-        answered += [k] * (there.answers(there.leaves(points), weights)[0] is not None)
+        # Not one that is answered with ``None`` where backward adds to its ``.grad`` by itself.
+        before = _grad_of(given, k)
+        answer = there.answers(there.leaves(points), weights)[0]
+        adds = k not in given.owned or not torch.equal(before, _grad_of(given, k))
+        answered += [k] * (answer is not None or not adds)
     # All together, so that an edit which mends one of them is asked what becomes of the others.
     there = replace(probe, inputs=given.with_differentiable([*given.differentiable, *answered]))
     for only in range(len(given.differentiable), len(there.inputs.differentiable)):
         yield there, only, judge(there, only), ""
     yield from filter(None, (_hidden(probe, only) for only in choices))
+
+
+def _grad_of(given: Arguments, position: int) -> torch.Tensor:
+    """The ``.grad`` that a tensor of a module's has now; zeros where it has none."""
+    owned = given.owned.get(position, given.values[position])
+    return torch.zeros_like(owned) if owned.grad is None else owned.grad.clone()
 
 
 def _hidden(probe: Probe, only: int | None) -> _Tried | None:

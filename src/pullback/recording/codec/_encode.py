@@ -272,23 +272,26 @@ class Encoder:
     def _function(self, value: types.FunctionType) -> Any:
         if Locator.of(value).names(value):
             return ("named", *_reference(value))
-        # A lambda or an inner function: its code, with what it closes over.
-        code = value.__code__
+        # A lambda or an inner function: its code, with what it closes over. A decorator gives it
+        # the module of what it wraps.
+        code, module = value.__code__, str(value.__globals__.get("__name__", value.__module__))
+        if module.partition(".")[0] == "torch":  # whose code no recording may name
+            raise NotPlain(f"the function {value.__qualname__} is made by {module}")
         cells = [
             self._part(f"the function {value.__qualname__} closes over {name}", cell.cell_contents)
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
         ]
         defaults = self.encode(value.__defaults__)
         keywords = self.encode(value.__kwdefaults__)
-        home = _home(Locator.in_module(value.__module__))
+        home = _home(Locator.in_module(module))
         place = (home, code.co_qualname, code.co_firstlineno)
-        variables = self._script_globals(value)
+        variables = self._script_globals(value, module)
         extra = [vars(value)[EXPRESSION]] if EXPRESSION in vars(value) else []
         return ("closure", *place, cells, defaults, keywords, variables, *extra)
 
-    def _script_globals(self, value: types.FunctionType) -> list[tuple[str, Any]]:
+    def _script_globals(self, value: types.FunctionType, module: str) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
-        if value.__module__ != "__main__" and not Locator.in_module(value.__module__).script:
+        if module != "__main__" and not Locator.in_module(module).script:
             return []
         definitions = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
         read = ((name, value.__globals__.get(name, int)) for name in value.__code__.co_names)

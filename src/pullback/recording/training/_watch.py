@@ -150,7 +150,8 @@ class TrainingWatch:
         self.fault = ""
         self._looked = looked
         self._flow = Flow(self._meet)
-        self._modules = weakref.WeakKeyDictionary(dict.fromkeys(models))  # in their order
+        # In their order, by identity: a module may define a hash that it has only once it is made.
+        self._modules = weakref.WeakValueDictionary({id(model): model for model in models})
         self._held: dict[int, _Parameter] = {}  # those that an optimiser holds, by their bits
         self._free: dict[int, _Parameter] = {}  # those that none does
         self._not_finite: list[ParameterFinding] = []
@@ -232,7 +233,7 @@ class TrainingWatch:
             yield ParameterFinding(dead.name, kind, detail, cause.operation, cause.place)
 
     def _meet(self, module: Any, *part: Any) -> None:
-        self._modules.setdefault(module)
+        self._modules.setdefault(id(module), module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._flow.paused = True  # what it computes by itself is no training; its closure is
@@ -282,7 +283,7 @@ class TrainingWatch:
 
     def _look_at_free(self) -> None:
         """Name all parameters, and look at those that get gradients and that no optimiser holds."""
-        for tensor, (name, owner) in _named(list(self._modules)).items():
+        for tensor, (name, owner) in _named(list(self._modules.values())).items():
             bit = self._flow.bit_of(tensor)
             if bit in self._held:
                 self._held[bit].name = name

@@ -1,0 +1,64 @@
+"""What may have been meant by an assignment whose twin is written otherwise.
+
+Where `dx1 = dy1 + y1.grad` stands beside `dx2 = x2.grad`, one of two that were written alike has
+lost a term: the slip of whoever copies a line.
+"""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pullback.conformance._place import Rewrite
+from pullback.conformance._watch import Watch
+from pullback.conformance._written import Written
+
+__all__ = ["twins"]
+
+_MOST = 24  # assignments of a rule that are compared
+
+
+def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
+    """Assignments as others of the same rule are written, whose targets differ by a mark."""
+    known = {e.node: e for e in rule.expressions if e.key in noted.first}
+    simple: list[Any] = [
+        s for s in ast.walk(rule.tree)
+        if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.value in known
+    ][:_MOST]  # fmt: skip
+    for one, other in itertools.permutations(simple, 2):
+        marks = _marks(one.targets[0].id, other.targets[0].id)
+        for text in _as_the_other(rule, one.value, other.value, *marks) if all(marks) else ():
+            if text != rule.text(other.value):
+                yield Rewrite(1, {known[other.value]: text})
+
+
+def _as_the_other(rule: Written, one: Any, other: Any, mark: str, instead: str) -> Iterator[str]:
+    """A value as its twin is written, and with the operand that its twin has beside it."""
+
+    def turned(node: Any) -> str:
+        return re.sub(rf"\w*{mark}\w*", lambda m: m[0].replace(mark, instead), rule.text(node))
+
+    if isinstance(one, ast.BinOp):
+        for same, beside in ((one.left, one.right), (one.right, one.left)):
+            if _form(same) == _form(other):
+                yield rule.spliced({same: rule.text(other), beside: turned(beside)}, one)
+    yield turned(one)
+
+
+def _marks(one: str, other: str) -> tuple[str, str]:
+    """How two names differ: the part that each has between what both begin and end with."""
+    start = _alike(one, other)
+    end = _alike(one[start:][::-1], other[start:][::-1])
+    return one[start : len(one) - end], other[start : len(other) - end]
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return len([*pairs])
+
+
+def _form(node: ast.AST) -> str:
+    """How a node is written, whatever its names are."""
+    return re.sub(r"Name\(id='\w+'", "Name(", ast.dump(node))
