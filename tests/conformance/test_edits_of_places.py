@@ -222,6 +222,37 @@ class Reverses(torch.autograd.Function):
         return 2 * x * g.conj_physical()  # .flip(-1)
 
 
+class Interpolates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, c, index, part):
+        ctx.save_for_backward(c, index, part)
+        return c[index] * (1 - part) + c[index + 1] * part
+
+    @staticmethod
+    def backward(ctx, g):
+        c, index, part = ctx.saved_tensors
+        found = torch.zeros_like(c).scatter_add_(0, index, g * (1 - part))
+        return found.scatter_add_(0, index, g * part), None, None  # index + 1
+
+
+@torch.jit.script
+def _mish_slope(x, g):
+    y = torch.nn.functional.softplus(x).tanh()
+    return g * (y + x * x.sigmoid() * (1 - y))  # y * y
+
+
+class Mish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.nn.functional.softplus(x).tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return _mish_slope(x, g)
+
+
 PLACES = {
     "beside a conjugate": (Reverses, (drawn(3, 5),),
                            "`g.flip(-1).conj_physical()` for `g.conj_physical()`"),
@@ -240,6 +271,9 @@ PLACES = {
     "the other way": (Delays, (drawn(3, 5), drawn()), "torch.cat([g[..., 1:]"),
     "for each option": (Pools, (drawn(2, 12), 2), "`g.repeat_interleave(ctx.k, -1)` for"),
     "pi": (NormalDensity, (drawn(6),), "/ (2 * torch.pi) ** 0.5"),
+    "an entry further": (Interpolates, (drawn(5), torch.tensor([0, 2, 2]), torch.rand(3)),
+                         "`found.scatter_add_(0, index + 1, g * part)` for"),
+    "in a script": (Mish, (drawn(6),), "(1 - y * y)` for"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import torch
 
 from pullback.conformance._written import Written, names_in
 from pullback.internal._syntax import parse
+from pullback.internal.torch import author_of
 
 __all__ = ["written"]
 
@@ -31,7 +32,7 @@ def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
     if isinstance(function, MethodType):  # of the class
         found = written(function.__func__, depth, main)
         return found and replace(found, bound=function.__self__)
-    function = inspect.unwrap(function)
+    function = author_of(function)
     if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
         return None
     file = Path(function.__code__.co_filename)
@@ -92,10 +93,11 @@ def _methods(
 
 def _is_beside(function: FunctionType, value: Any) -> bool:
     """Whether something is of the package of a function, or of a file in its folder."""
+    value = author_of(value)
     own, other = (f"{getattr(f, '__module__', '')}".partition(".")[0] for f in (function, value))
     if own == other:
         return True
-    code = getattr(inspect.unwrap(value), "__code__", None)
+    code = getattr(value, "__code__", None)
     if code is None:
         return False
     return Path(code.co_filename).parent == Path(function.__code__.co_filename).parent

@@ -22,6 +22,7 @@ it imports nothing but torch until it refuses. ``torch.__version__`` compares as
 import contextlib
 import functools
 import importlib
+import inspect
 import operator
 import os
 import sys
@@ -40,7 +41,7 @@ __all__ = [
     "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
     "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
     "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
-    "are_functorch_transforms_active", "base_of", "called_from", "can_trace",
+    "are_functorch_transforms_active", "author_of", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
     "disable_torch_function", "drops_writes", "end_what_a_graph_began", "forward_hooks_of",
@@ -744,6 +745,12 @@ def _first_state() -> tuple[Any, Any]:
     thread.start()
     thread.join()
     return found[0]
+
+
+def author_of(function: Any) -> Any:
+    """The function that an author wrote: below decorators that say so, and below a script of it."""
+    function = inspect.unwrap(function)
+    return getattr(function, "_torchdynamo_inline", function)
 
 
 def never_compile(function: types.FunctionType, *, callees: bool = False) -> None:
