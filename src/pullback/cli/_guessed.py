@@ -5,6 +5,7 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -29,20 +30,20 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
     if report.ok or any(_is_anywhere(finding) for finding in report.causes):
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
-    how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
-    once: dict[str, Any] = {"clauses": [item.clause for item in report.problems]}
+    how: dict[str, Any] = {**options, "gradient": report.gradient}
+    first: dict[str, Any] = {"clauses": [report.causes[0].clause], "on_finding": _refuse}
+    best = replace(report, guessed=describe_arguments(args))
     for name, made in forms(args):
-        for more in (once, {}):
-            try:
-                whole = check(function, *made, **{**how, **more})
-            except (_Wrong, PullbackError):  # an error: not accepted
-                break
-            if whole.unchecked:
-                break
-        else:
-            said = f"{describe_arguments(made)}, {name}"
-            return replace(whole, guessed=said, inferred=report.inferred)
-    return replace(report, guessed=describe_arguments(args))
+        with suppress(_Wrong, PullbackError):  # an error: not accepted
+            check(function, *made, **{**how, **first})
+            whole = check(function, *made, **how)
+            # One that is wrong elsewhere, too, is told with what is as it should be.
+            if not whole.unchecked and len(whole.problems) < len(best.problems):
+                said = f"{describe_arguments(made)}, {name}"
+                best = replace(whole, guessed=said, inferred=report.inferred)
+        if best.ok:
+            break
+    return best
 
 
 def _is_anywhere(finding: Finding) -> bool:

@@ -15,7 +15,13 @@ import torch
 from pullback.internal._generators import PutBack, rewinds
 from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["ContextTensor", "context_tensors", "own_generators", "tensors_within"]
+__all__ = [
+    "ContextTensor",
+    "containers_within",
+    "context_tensors",
+    "own_generators",
+    "tensors_within",
+]
 
 _DEPTH = 7
 _MOST = 20_000  # whatever holds more is no place for a generator or a tensor of the call
@@ -131,6 +137,13 @@ def tensors_within(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
     """
     every = (found.value for value in given for found in _held(value, whole=True))
     return [(value, version_of(value)) for value in every if isinstance(value, torch.Tensor)]
+
+
+def containers_within(value: Any) -> Iterator[tuple[str, Any]]:
+    """What something may keep from call to call, by name: dictionaries, lists and sets."""
+    for found in _held(value, whole=True):
+        if type(found.value) in (dict, list, set) and found.value:
+            yield found.path.replace(".", " ").split(" ")[-1], found.value
 
 
 def context_tensors(

@@ -19,7 +19,10 @@ _REPRO = [
     "show('first')",
     "given = args",
     "def larger(a): return torch.cat([3 * a.detach()] * 5, -1) if a.ndim else 3 * a.detach()",
-    "for change in (lambda a: 3 * a.detach(), larger, lambda a: a.detach().float()):",
+    "import itertools",
+    "def other(a): return next(factors) * a.detach()",
+    "for change in (other, larger, lambda a: a.detach().float()):",
+    "    factors = itertools.cycle((3.0, 0.5, 2.0))",
     "    args = tree_map(lambda a: change(a).requires_grad_(a.requires_grad) if "
     "isinstance(a, torch.Tensor) and a.is_floating_point() else a, given)",
     "    try: print('others', outs())",
@@ -55,14 +58,14 @@ def first_call(probe: Probe) -> Iterator[Finding | None]:
         (GIVEN, fresh.first, later[GIVEN]),
         *((name, answer, later[name]) for name, answer in apart.items() if name in later),
     ]:
-        yield _compare(probe, name, expected, got)
+        yield _compare(probe, fresh, name, expected, got)
     if not apart:
         yield probe.holds("The first call answers as it does after others.")
     yield probe.holds("Calls answer as they do in a process that has made none before.")
 
 
 def _compare(
-    probe: Probe, name: str, first: Tensors | None, later: Tensors | None
+    probe: Probe, fresh: Fresh, name: str, first: Tensors | None, later: Tensors | None
 ) -> Finding | None:
     if first is None:  # loud, so not silently wrong
         return None
@@ -75,8 +78,10 @@ def _compare(
     place = next((k for k, (a, b) in enumerate(pairs) if a.dtype != b.dtype), place)
     if place is None:
         return None
+    kept = fresh.kept_in(name, place, first[place])
+    said = f"What `{kept}` keeps of one call is read by another: it is right once that is empty. "
     return probe.broken(
-        f"A call with {name} answers otherwise after other calls than first.",
+        f"{said * bool(kept)}A call with {name} answers otherwise after other calls than first.",
         expected=first[place], got=later[place],
         place=f"answer {place} (outputs, then gradients)", repro=_REPRO,
     )  # fmt: skip
