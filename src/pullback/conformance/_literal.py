@@ -3,7 +3,7 @@
 import base64
 import textwrap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -69,10 +69,10 @@ class Literals:
         return [*unpack, *recorded, *(_DRAW[name] for name in sorted(self._drawn))]
 
     def of(self, value: torch.Tensor, source: str = "") -> str:
-        """An expression for a tensor: numbers, packed, or how else it is had where it is large.
+        """An expression for a tensor: its numbers, or how else they are had where it is large.
 
-        From a recording by its ``source``, or drawn as it was drawn in the check (`drawn_by`); else
-        random entries in the same range.
+        Drawn as they were drawn in the check (`drawn_by`), packed, or from a recording by its
+        ``source``; else random entries in the same range.
 
         Raises:
             ValueError: it is too large, and random entries would be of another kind.
@@ -82,6 +82,9 @@ class Literals:
         self._entries += value.numel()
         if value.numel() <= _WRITTEN:
             return _written(value)
+        if how:
+            self._drawn.add(how.partition("(")[0])
+            return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         if value.numel() <= self._left:
             self._left -= value.numel()
             name = f"DATA_{len(self._data)}"
@@ -92,9 +95,6 @@ class Literals:
             self._recorded, _, rest = source.rpartition("['tensors']")
             self._recorded += "['tensors']"
             return f"{_RECORDED}{rest}"
-        if how:
-            self._drawn.add(how.partition("(")[0])
-            return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         self._exact = False
         return _alike(value)
 
@@ -107,14 +107,28 @@ class Literals:
 
 
 def drawn_by(
-    name: str, seed: int, like: Sequence[torch.Tensor], found: list[torch.Tensor]
+    name: str,
+    seed: int,
+    like: Sequence[torch.Tensor],
+    found: list[torch.Tensor],
+    scaled: Mapping[int, str] | None = None,
 ) -> list[torch.Tensor]:
-    """Note on each tensor how a script draws it: after those before it, by one generator."""
+    """Note on each tensor how a script draws it: after those before it, by one generator.
+
+    Arguments:
+        name: the function of the script that draws.
+        seed: what it is seeded with.
+        like: what has their shapes, one after the other.
+        found: the tensors.
+        scaled: by what each is multiplied then, of those that are; all others are not noted.
+    """
     if not any(tensor.is_complex() for tensor in like):
         shapes = [tuple(tensor.shape) for tensor in like]
         for k, tensor in enumerate(found):
             before = ", ".join(map(repr, shapes[: k + 1]))
-            setattr(tensor, EXPRESSION, f"{name}({seed}, {before})")
+            if scaled is None or k in scaled:
+                by = scaled[k] if scaled is not None else ""
+                setattr(tensor, EXPRESSION, f"{name}({seed}, {before}){by}")
     return found
 
 

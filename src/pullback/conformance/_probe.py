@@ -20,7 +20,16 @@ from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, largest
-from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
+from pullback.conformance._vectors import (
+    KINDS,
+    Tensors,
+    filled,
+    flatten,
+    least_move,
+    normal,
+    scale,
+    spread,
+)
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 
@@ -159,12 +168,18 @@ class Probe(Teller):
 
         Another one for each label, and of one input alone where that is asked for.
         """
-        generator = self.generator(f"direction {label}")
+        points, generator = self.inputs.points(), self.generator(f"direction {label}")
+        drawn = [spread(point, generator) for point in points]
         found = []
-        for k, point in enumerate(self.inputs.points()):
-            step = KINDS[self.kin](point, spread(point, generator) * scale(point))
+        for k, (point, numbers) in enumerate(zip(points, drawn, strict=True)):
+            step = KINDS[self.kin](point, numbers * scale(point))
             found.append(self.kept_step(point, step) if only in (None, k) else step * 0)
-        return found
+        scaled = {
+            k: f" * (xs[{k}].detach().abs() + {least_move(x)!r})"
+            for k, x in enumerate(points)
+            if x.dtype == torch.float64 and torch.equal(found[k], drawn[k] * scale(x))
+        }
+        return drawn_by("spread", generator.initial_seed(), points, found, scaled)
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""

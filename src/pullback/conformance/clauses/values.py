@@ -15,6 +15,7 @@ from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._special import REPRO, at_an_end, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
@@ -29,6 +30,18 @@ _RELATIVE = agreement()
 _ENTRIES = 3  # looked at one by one, in each input
 # So many points are looked at before an accusation, so close; differences are as much closer.
 _BESIDE, _NEAR = 32, 2.0**-10
+_ALONG = [
+    "def along(t):",
+    "    for x, step in zip(xs, v): x.data += t * step",
+    "    ys = outs()",
+    "    for x, step in zip(xs, v): x.data -= t * step",
+    "    return sum((c * y).sum().item() for c, y in zip(w, ys))",
+    "h, here = 1e-6, along(0)",
+    "print('inputs     ', xs)",
+    "print('differences', (along(h) - here) / h, (here - along(-h)) / h)",
+    "g = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
+    "print('backward   ', sum((x * step).sum().item() for x, step in zip(g, v) if x is not None))",
+]
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
 
@@ -125,7 +138,9 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
             return None
         hull = slopes.beside(probe, step)
         if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
-            return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
+            said = f"{slopes} (differences, one-sided)"
+            given = {"w": slopes.weights, "v": step}
+            return _broken(probe, name, said, wrong, k, repro=_ALONG, given=given)
     return None
 
 
@@ -375,10 +390,14 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
 
 
-def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = None) -> Finding:
+def _broken(
+    probe: Probe, name: str, expected: str, got: float, k: int | None = None,
+    *, repro: Sequence[str] = REPRO, given: Given | None = None,
+) -> Finding:  # fmt: skip
     return probe.broken(
         f"The gradient is wrong at {name}." if math.isfinite(got)
         else f"The gradient is not finite at {name}, where the slope is.",
         expected=expected, got=f"{got:.8g} (backward)",
-        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=REPRO,
+        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=repro,
+        given=given,
     )  # fmt: skip
