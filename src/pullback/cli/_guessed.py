@@ -6,7 +6,7 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,19 +31,21 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
     how: dict[str, Any] = {**options, "gradient": report.gradient}
-    first: dict[str, Any] = {"clauses": [report.causes[0].clause], "on_finding": _refuse}
-    best = replace(report, guessed=describe_arguments(args))
+    clauses = [finding.clause for finding in report.problems]
+    least, best = len(clauses), (describe_arguments(args), args)
     for name, made in forms(args):
+        watch = _Better(least, report.causes[0].clause)
         with suppress(_Wrong, PullbackError):  # an error: not accepted
-            check(function, *made, **{**how, **first})
-            whole = check(function, *made, **how)
-            # One that is wrong elsewhere, too, is told with what is as it should be.
-            if not whole.unchecked and len(whole.problems) < len(best.problems):
-                said = f"{describe_arguments(made)}, {name}"
-                best = replace(whole, guessed=said, inferred=report.inferred)
-        if best.ok:
+            found = check(function, *made, **{**how, "clauses": clauses, "on_finding": watch.see})
+            if not found.unchecked:
+                least, best = len(found.problems), (f"{describe_arguments(made)}, {name}", made)
+        if not least:
             break
-    return best
+    # One that is wrong elsewhere, too, is told with what is as it should be.
+    whole = check(function, *best[1], **how) if least < len(clauses) else report
+    if whole.unchecked or len(whole.problems) >= len(clauses):
+        return replace(report, guessed=describe_arguments(args))
+    return replace(whole, guessed=best[0], inferred=report.inferred)
 
 
 def _is_anywhere(finding: Finding) -> bool:
@@ -52,12 +54,22 @@ def _is_anywhere(finding: Finding) -> bool:
 
 
 class _Wrong(Exception):
-    """The Function is wrong with this form too, and why need not be found out."""
+    """The Function is as wrong with this form, and why need not be found out."""
 
 
-def _refuse(finding: Finding) -> None:
-    if finding.verdict.is_bad:
-        raise _Wrong
+@dataclass
+class _Better:
+    """Ends a check that finds no fewer faults than another, or the first of them."""
+
+    least: int  # faults of the other
+    first: str
+    bad: set[str] = field(default_factory=set)
+
+    def see(self, finding: Finding) -> None:
+        """Take in a finding."""
+        self.bad |= {finding.clause} if finding.verdict.is_bad else set()
+        if len(self.bad) >= self.least or self.first in self.bad:
+            raise _Wrong
 
 
 def describe_arguments(args: Sequence[Any]) -> str:
