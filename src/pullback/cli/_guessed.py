@@ -35,8 +35,9 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
     least, best = len(clauses), (describe_arguments(args), args)
     for name, made in forms(args):
         watch = _Better(least, report.causes[0].clause)
+        once: dict[str, Any] = {**how, "clauses": clauses, "on_finding": watch.see}
         with suppress(_Wrong, PullbackError):  # an error: not accepted
-            found = check(function, *made, **{**how, "clauses": clauses, "on_finding": watch.see})
+            found = check(function, *made, **once)
             if not found.unchecked:
                 least, best = len(found.problems), (f"{describe_arguments(made)}, {name}", made)
         if not least:

@@ -3,13 +3,14 @@
 import base64
 import textwrap
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from pullback.conformance._vectors import least_move, scale
 from pullback.recording.codec import EXPRESSION
 
-__all__ = ["Literals", "drawn_by"]
+__all__ = ["Literals", "drawn_by", "steps_drawn_by"]
 
 # Entries written as numbers; and entries of all together that are packed.
 _WRITTEN = 64
@@ -107,28 +108,33 @@ class Literals:
 
 
 def drawn_by(
-    name: str,
-    seed: int,
-    like: Sequence[torch.Tensor],
-    found: list[torch.Tensor],
-    scaled: Mapping[int, str] | None = None,
+    name: str, seed: int, like: Sequence[torch.Tensor], found: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Note on each tensor how a script draws it: after those before it, by one generator.
-
-    Arguments:
-        name: the function of the script that draws.
-        seed: what it is seeded with.
-        like: what has their shapes, one after the other.
-        found: the tensors.
-        scaled: by what each is multiplied then, of those that are; all others are not noted.
-    """
+    """Note on each tensor how a script draws it: after those before it, by one generator."""
     if not any(tensor.is_complex() for tensor in like):
         shapes = [tuple(tensor.shape) for tensor in like]
         for k, tensor in enumerate(found):
             before = ", ".join(map(repr, shapes[: k + 1]))
-            if scaled is None or k in scaled:
-                by = scaled[k] if scaled is not None else ""
-                setattr(tensor, EXPRESSION, f"{name}({seed}, {before}){by}")
+            setattr(tensor, EXPRESSION, f"{name}({seed}, {before})")
+    return found
+
+
+def steps_drawn_by(
+    seed: int,
+    points: Sequence[torch.Tensor],
+    drawn: list[torch.Tensor],
+    found: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Note on steps how a script has them, of the numbers that were drawn: those without structure.
+
+    In a script ``xs`` are the points.
+    """
+    drawn_by("spread", seed, points, drawn)
+    for k, (x, numbers, step) in enumerate(zip(points, drawn, found, strict=True)):
+        how = getattr(numbers, EXPRESSION, "")
+        if how and x.dtype == torch.float64 and torch.equal(step, numbers * scale(x)):
+            moves = f"(xs[{k}].detach().abs() + {least_move(x)!r})"
+            setattr(step, EXPRESSION, f"{how} * {moves}")
     return found
 
 

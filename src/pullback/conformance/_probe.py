@@ -14,22 +14,13 @@ from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._forked import alone, unharmed
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
-from pullback.conformance._literal import drawn_by
+from pullback.conformance._literal import drawn_by, steps_drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, largest
-from pullback.conformance._vectors import (
-    KINDS,
-    Tensors,
-    filled,
-    flatten,
-    least_move,
-    normal,
-    scale,
-    spread,
-)
+from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
 
@@ -174,12 +165,7 @@ class Probe(Teller):
         for k, (point, numbers) in enumerate(zip(points, drawn, strict=True)):
             step = KINDS[self.kin](point, numbers * scale(point))
             found.append(self.kept_step(point, step) if only in (None, k) else step * 0)
-        scaled = {
-            k: f" * (xs[{k}].detach().abs() + {least_move(x)!r})"
-            for k, x in enumerate(points)
-            if x.dtype == torch.float64 and torch.equal(found[k], drawn[k] * scale(x))
-        }
-        return drawn_by("spread", generator.initial_seed(), points, found, scaled)
+        return steps_drawn_by(generator.initial_seed(), points, drawn, found)
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""

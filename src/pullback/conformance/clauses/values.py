@@ -17,7 +17,7 @@ from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._special import REPRO, at_an_end, at_the_ends, specials
+from pullback.conformance._special import ALONG, REPRO, at_an_end, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
@@ -30,18 +30,6 @@ _RELATIVE = agreement()
 _ENTRIES = 3  # looked at one by one, in each input
 # So many points are looked at before an accusation, so close; differences are as much closer.
 _BESIDE, _NEAR = 32, 2.0**-10
-_ALONG = [
-    "def along(t):",
-    "    for x, step in zip(xs, v): x.data += t * step",
-    "    ys = outs()",
-    "    for x, step in zip(xs, v): x.data -= t * step",
-    "    return sum((c * y).sum().item() for c, y in zip(w, ys))",
-    "h, here = 1e-6, along(0)",
-    "print('inputs     ', xs)",
-    "print('differences', (along(h) - here) / h, (here - along(-h)) / h)",
-    "g = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
-    "print('backward   ', sum((x * step).sum().item() for x, step in zip(g, v) if x is not None))",
-]
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
 
 
@@ -140,7 +128,7 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
         if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
             said = f"{slopes} (differences, one-sided)"
             given = {"w": slopes.weights, "v": step}
-            return _broken(probe, name, said, wrong, k, repro=_ALONG, given=given)
+            return _broken(probe, name, said, wrong, k, repro=ALONG, given=given)
     return None
 
 
