@@ -325,6 +325,8 @@ def test_what_is_kept_between_calls_is_named_and_found_of_a_ratio_too():
     finding = check(KeepsMasks, *args, clauses="first-call", gradient="surrogate")["first-call"]
     assert finding.verdict == "broken"
     assert "What `MASKS` keeps of one call is read by another" in finding.detail
+    assert "F.forward.__globals__['MASKS'].clear()" in finding.repro
+    assert not finding.repro.startswith("#")  # which says what it does not show
 
 
 class Both(torch.autograd.Function):

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -21,13 +22,21 @@ from pullback.conformance._resize import resizings, together
 from pullback.conformance._structure import keep
 from pullback.conformance._unwritten import filled
 
-__all__ = ["GIVEN", "Answers", "Fresh"]
+__all__ = ["GIVEN", "Answers", "Fresh", "Kept"]
 
 GIVEN = "the arguments that were given"
 
 Answers = dict[str, Tensors | None]
 
 _LARGER, _ENTRIES = 64, 2**12
+
+
+class Kept(NamedTuple):
+    """What is kept between calls, and two calls of which it makes the first change the second."""
+
+    path: str  # how a script reaches it
+    arguments: Arguments
+    like: Arguments  # those of the call before
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Fresh:
                 found[name] = now._answer(arguments)
         return found
 
-    def kept_in(self, name: str, place: int, first: torch.Tensor) -> str:
+    def kept_in(self, name: str, place: int, first: torch.Tensor) -> Kept | None:
         """What is kept between calls that makes an answer another one than in the first call.
 
         Arguments:
@@ -85,10 +94,9 @@ class Fresh:
             first: what that is in the first call.
 
         Returns:
-            Its name: once it is empty, the answer is that of the first call. Empty where there is
-            none.
+            Once it is empty, the answer is that of the first call. ``None`` where there is none.
         """
-        arguments = next(given for found, given, _ in self._calls() if found == name)
+        arguments, like = next(given for found, *given in self._calls() if found == name)
         for path, kept in containers_within(self.probe.subject.target):
             before = kept.copy()
             kept.clear()
@@ -97,8 +105,8 @@ class Fresh:
             kept.extend(before) if isinstance(kept, list) else kept.update(before)
             found = [] if answers is None else answers[place : place + 1]
             if found and self.probe.differ(found, [first], looser=1e3) is None:
-                return path
-        return ""
+                return Kept(path, arguments, like)
+        return None
 
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
         """Arguments, and those that they are like: the sooner, the less like the given ones.

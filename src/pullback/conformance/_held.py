@@ -139,11 +139,16 @@ def tensors_within(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
     return [(value, version_of(value)) for value in every if isinstance(value, torch.Tensor)]
 
 
-def containers_within(value: Any) -> Iterator[tuple[str, Any]]:
-    """What something may keep from call to call, by name: dictionaries, lists and sets."""
-    for found in _held(value, whole=True):
+def containers_within(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a Function may keep from call to call: dictionaries, lists and sets.
+
+    Yields:
+        How a script reaches it, in which ``F`` is the Function, and the container.
+    """
+    for found in _held(function, whole=True):
         if type(found.value) in (dict, list, set) and found.value:
-            yield found.path.replace(".", " ").split(" ")[-1], found.value
+            owner, _, name = found.path.partition(" global ")
+            yield f"F{owner}" + (f".__globals__[{name!r}]" if name else ""), found.value
 
 
 def context_tensors(

@@ -1,5 +1,6 @@
 """`first-call`: the first call answers as every later one."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -29,6 +30,16 @@ _REPRO = [
     "    except Exception as error: print('others', error)",
     "args = given",
     "show('again')",
+]
+_KEPT = [
+    "own = args",
+    "args = tree_map(lambda a: next((o for x, o in zip(xs, others) if x is a), a), args)",
+    "outs()",
+    "args = own",
+    "for name in ('after another call', 'first'):",
+    "    ys = outs()",
+    "    print(name, ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
+    "    {}.clear()",
 ]
 
 
@@ -78,10 +89,16 @@ def _compare(
     place = next((k for k, (a, b) in enumerate(pairs) if a.dtype != b.dtype), place)
     if place is None:
         return None
+    said, there, repro, given = "", probe, _REPRO, {}
     kept = fresh.kept_in(name, place, first[place])
-    said = f"What `{kept}` keeps of one call is read by another: it is right once that is empty. "
-    return probe.broken(
-        f"{said * bool(kept)}A call with {name} answers otherwise after other calls than first.",
+    if kept is not None:
+        what = re.findall(r"\w+", kept.path)[-1]
+        said = f"What `{what}` keeps of one call is read by another: once empty, it is right. "
+        there, repro = probe.at(kept.arguments), [line.format(kept.path) for line in _KEPT]
+        cotangents = there.cotangents(there.output_values())
+        given = {"w": cotangents, "others": kept.like.points()}
+    return there.broken(
+        f"{said}A call with {name} answers otherwise after other calls than first.",
         expected=first[place], got=later[place],
-        place=f"answer {place} (outputs, then gradients)", repro=_REPRO,
+        place=f"answer {place} (outputs, then gradients)", repro=repro, given=given,
     )  # fmt: skip
