@@ -65,10 +65,6 @@ class Pattern:
     kept: set[Any] = field(default_factory=set)  # the signatures of which a call is kept
     due: set[Any] = field(default_factory=set)  # those of them of which a later one is to be kept
 
-    @property
-    def is_full(self) -> bool:
-        return not self.due and len(self.kept) >= self.most
-
 
 @dataclass
 class Record:
@@ -159,10 +155,12 @@ class Recorder:
                     count = self.tally[pattern.slot] = self.tally[pattern.slot] + 1
                     if not count & (count - 1) and count >= _EARLY:  # a power of two
                         pattern.due = {*pattern.kept}
-                    if pattern.is_full or (record.full and not pattern.due):
+                    full = record.full or len(pattern.kept) >= pattern.most
+                    if full and not pattern.due:
                         return call(cls, *args, **kwargs)
                     signature = signature_of(args, kwargs)
-                    if signature in record.signatures and signature not in pattern.due:
+                    seen = full or signature in record.signatures
+                    if seen and signature not in pattern.due:
                         return call(cls, *args, **kwargs)
             pending = see(cls, args, kwargs)
             output = call(cls, *args, **kwargs)
@@ -196,7 +194,7 @@ class Recorder:
                 return None
             name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
-            if pattern is None or pattern.is_full:
+            if pattern is None:
                 return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
