@@ -59,6 +59,15 @@ def test_a_wrong_function_stays_wrong_and_is_said_to_be_guessed():
     assert found.guessed == "(float64 (3, 3))"
 
 
+def test_what_is_wrong_in_a_form_is_told_with_it():
+    matrix = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = {"clauses": ["derivative", "double"], "gradient": "exact"}
+    report = check(Largest, matrix, **options)
+    found = guessed_report(task_of(Largest, matrix), report, options)
+    assert [finding.clause for finding in found.problems] == ["double"]
+    assert found.guessed == "(float64 (4, 4)), symmetric"
+
+
 def test_forms_are_of_their_kind():
     x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     made = {name: args[0] for name, args in forms((x,))}

@@ -119,12 +119,12 @@ def end_at_terminal(pid: int, terminal: int) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(status), b"".join(parts).decode(errors="replace")
 
 
-def interrupt(words) -> tuple[int, str]:
+def interrupt(words, kinds="Own, Square") -> tuple[int, str]:
     """Run a program that knows nothing of Ctrl-C, and press it while it works."""
     Path("train.py").write_text(
         "import time, torch\nfrom functions import Square\n"
         "class Own(Square):\n    pass\n"
-        "for kind in (Own, Square):\n    kind.apply(torch.ones(2, requires_grad=True))\n"
+        f"for kind in ({kinds}):\n    kind.apply(torch.ones(2, requires_grad=True))\n"
         'open("running", "w").close()\ntime.sleep(600)\n'
     )
     pid, terminal = at_a_terminal(lambda: main(words))
@@ -142,6 +142,14 @@ def test_ctrl_c_ends_the_program_and_what_it_applied_until_then_is_checked(folde
     found = json.loads(Path("found.json").read_text())
     assert [item["function"].rpartition(":")[2] for item in found["functions"]] == ["Own", "Square"]
     assert "interrupted" in found["partial"]
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_ctrl_c_before_a_function_is_applied_is_no_fault_of_the_program(folder) -> None:
+    status, text = interrupt(["check", "--", "python", "train.py"], kinds="")
+    assert status == 130, text
+    assert "The program was interrupted" in text
+    assert "mend" not in text
 
 
 @pytest.mark.usefixtures("copied_programs")

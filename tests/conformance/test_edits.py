@@ -404,6 +404,24 @@ class LowPass(torch.autograd.Function):
         return torch.stack(found).flip(0), None
 
 
+class Steps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, count):
+        states = [x]
+        for _ in range(count):
+            states.append((w @ states[-1]).sin())
+        ctx.save_for_backward(w, torch.stack(states))
+        ctx.count = count
+        return states[-1]
+
+    @staticmethod
+    def backward(ctx, g):
+        w, states = ctx.saved_tensors
+        for step in range(ctx.count):
+            g = w.mT @ (g * (w @ states[step]).cos())
+        return g, None, None
+
+
 class Standardises(torch.autograd.Function):
     @staticmethod
     def forward(ctx, w):
@@ -775,6 +793,11 @@ NAMED = {
         Loop,
         (torch.randn(3, 8, generator=generator),),
         "`ctx.place == k` for `ctx.place >= k` at test_edits.py",
+    ),
+    "steps from the last": (
+        Steps,
+        (X[0], torch.randn(len(X[0]), len(X[0]), dtype=X.dtype, generator=generator), 3),
+        "`reversed(range(ctx.count))` for `range(ctx.count)` at test_edits.py",
     ),
     "turned round": (
         Leaky,

@@ -239,6 +239,18 @@ class DetachedInBackward(torch.autograd.Function):
         return slope * w, slope * x
 
 
+class DrawsAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, level):
+        draws = torch.Generator().manual_seed(7)
+        return x + level * torch.randn(x.shape, generator=draws, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        draws = torch.Generator().manual_seed(7)  # noqa: F841 - the fault: nothing draws from it
+        return g, g * torch.randn(g.shape, dtype=g.dtype)
+
+
 def behind(x):
     return Helped.apply(2 * x).sum()
 
@@ -269,6 +281,8 @@ USES = {
                            "`x = x.clamp(min=1.0)` for `x.data.clamp_(min=1.0)`"),
     "for batches": (FromTheFront, (X.reshape(2, 3),), "rank",
                     "`g.flip(-1).cumsum(-1).flip(-1)` for `g.flip(1).cumsum(1).flip(1)`"),
+    "drawn": (DrawsAgain, (X, X), "retain",
+              "`torch.randn(g.shape, dtype=g.dtype, generator=draws)` for"),
     "a dtype": (Untyped, (X,), "dtype", "`torch.zeros(y.shape, dtype=g.dtype)` for"),
 }  # fmt: skip
 
@@ -282,6 +296,37 @@ def test_the_line_and_what_is_meant_there_are_named(name):
     assert finding.hint.startswith("Write `")
     assert said in finding.hint
     assert re.search(r"It holds with `.*` for `.*` at test_edits_of_use.py:\d+", finding.detail)
+
+
+def test_a_gradient_of_random_numbers_is_told_by_where_they_are_drawn():
+    args = [x.clone().requires_grad_() for x in (X, X)]
+    report = check(DrawsAgain, *args, clauses=["derivative", "retain"])
+    assert [finding.clause for finding in report.causes] == ["retain"]
+
+
+MASKS = {}
+
+
+class KeepsMasks(torch.autograd.Function):
+    """Where the ratio of two is small; the mask of the first call with a shape is for all."""
+
+    @staticmethod
+    def forward(ctx, x, step):
+        ctx.mask = MASKS.setdefault(x.shape, (x / step).abs() < 3)
+        return x * ctx.mask + 0 * step
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.mask, torch.zeros_like(g)
+
+
+def test_what_is_kept_between_calls_is_named_and_found_of_a_ratio_too():
+    args = [x.clone().requires_grad_() for x in (X, torch.full_like(X, 0.6))]
+    finding = check(KeepsMasks, *args, clauses="first-call", gradient="surrogate")["first-call"]
+    assert finding.verdict == "broken"
+    assert "What `MASKS` keeps of one call is read by another" in finding.detail
+    assert "F.forward.__globals__['MASKS'].clear()" in finding.repro
+    assert not finding.repro.startswith("#")  # which says what it does not show
 
 
 class Both(torch.autograd.Function):

@@ -90,7 +90,7 @@ def _outcomes(
     started = time.perf_counter()
     there = sum(item.report.seconds for item in known if item.report is not None)
     outcomes = known
-    if not STOP.is_set() and (tasks or not known):
+    if not STOP.is_set() and (tasks or not (known or ended_by())):
         outcomes = [*known, *_run(tasks, problems, options, console)]
     # By the clock: two may be checked at a time.
     return outcomes, problems, there + time.perf_counter() - started
@@ -212,9 +212,9 @@ def _program_tasks(
         return [], checked_inside(options, ran)
     path = options.output or KEPT
     recording, failure = ran
-    interrupted = failure is not None and failure.interrupted and len(recording) > 0
+    interrupted = failure is not None and failure.interrupted
     known = training_outcome(recording.training, options.program or [], options.run_again)
-    if len(recording) or failure is not None or not known:
+    if len(recording) or not (interrupted or (known and failure is None)):
         keep(recording, path, None if interrupted else failure)
     if interrupted:
         note(signal.SIGINT)

@@ -5,7 +5,8 @@ with symmetric, positive definite, sorted and normalised ones before it is told.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,20 +30,23 @@ def guessed_report(task: Task, report: Report, options: Mapping[str, Any]) -> Re
     if report.ok or any(_is_anywhere(finding) for finding in report.causes):
         return replace(report, guessed=describe_arguments(args))
     # What was inferred goes for every form: to infer it takes longer than all that follows.
-    how: dict[str, Any] = {**options, "gradient": report.gradient, "on_finding": _refuse}
-    once: dict[str, Any] = {"clauses": [item.clause for item in report.problems]}
+    how: dict[str, Any] = {**options, "gradient": report.gradient}
+    clauses = [finding.clause for finding in report.problems]
+    least, best = len(clauses), (describe_arguments(args), args)
     for name, made in forms(args):
-        for more in (once, {}):
-            try:
-                whole = check(function, *made, **{**how, **more})
-            except (_Wrong, PullbackError):  # an error: not accepted
-                break
-            if whole.unchecked:
-                break
-        else:
-            said = f"{describe_arguments(made)}, {name}"
-            return replace(whole, guessed=said, inferred=report.inferred)
-    return replace(report, guessed=describe_arguments(args))
+        watch = _Better(least, report.causes[0].clause)
+        once: dict[str, Any] = {**how, "clauses": clauses, "on_finding": watch.see}
+        with suppress(_Wrong, PullbackError):  # an error: not accepted
+            found = check(function, *made, **once)
+            if not found.unchecked:
+                least, best = len(found.problems), (f"{describe_arguments(made)}, {name}", made)
+        if not least:
+            break
+    # One that is wrong elsewhere, too, is told with what is as it should be.
+    whole = check(function, *best[1], **how) if least < len(clauses) else report
+    if whole.unchecked or len(whole.problems) >= len(clauses):
+        return replace(report, guessed=describe_arguments(args))
+    return replace(whole, guessed=best[0], inferred=report.inferred)
 
 
 def _is_anywhere(finding: Finding) -> bool:
@@ -51,12 +55,22 @@ def _is_anywhere(finding: Finding) -> bool:
 
 
 class _Wrong(Exception):
-    """The Function is wrong with this form too, and why need not be found out."""
+    """The Function is as wrong with this form, and why need not be found out."""
 
 
-def _refuse(finding: Finding) -> None:
-    if finding.verdict.is_bad:
-        raise _Wrong
+@dataclass
+class _Better:
+    """Ends a check that finds no fewer faults than another, or the first of them."""
+
+    least: int  # faults of the other
+    first: str
+    bad: set[str] = field(default_factory=set)
+
+    def see(self, finding: Finding) -> None:
+        """Take in a finding."""
+        self.bad |= {finding.clause} if finding.verdict.is_bad else set()
+        if len(self.bad) >= self.least or self.first in self.bad:
+            raise _Wrong
 
 
 def describe_arguments(args: Sequence[Any]) -> str:

@@ -107,7 +107,8 @@ def _print_summary(
     bad += [f"[bold yellow]{doubtful} doubtful, with guessed inputs[/]"] if doubtful else []
     state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
     accepted = sum(len(report.accepted) for report in reports)
-    missing = sum(bool(outcome.unchecked) for outcome in outcomes)
+    partly = sum(bool(outcome.unchecked) and outcome.report in reports for outcome in outcomes)
+    missing = sum(bool(outcome.unchecked) for outcome in outcomes) - partly
     training = sum(item.training and item.report in reports for item in outcomes)
     count = len(reports) - training
     trained = " and the training" if training else ""
@@ -116,6 +117,8 @@ def _print_summary(
         parts.append(f"{accepted} accepted")
     if missing:
         parts.append(f"[yellow]{missing} not checked[/]")
+    if partly:
+        parts.append(f"[yellow]{partly} not wholly[/]")
     inferred = sum(report.inferred for report in reports)
     if inferred:
         parts.append(f"gradient intent inferred for {inferred}")

@@ -5,27 +5,38 @@ call is the first one. Such a process is a copy of this one, made before anythin
 waits until it is asked. What was called before that, by whoever asks for a check, nobody knows.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._forked import Copy, can_copy
+from pullback.conformance._held import containers_within
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings, together
 from pullback.conformance._structure import keep
 from pullback.conformance._unwritten import filled
 
-__all__ = ["GIVEN", "Answers", "Fresh"]
+__all__ = ["GIVEN", "Answers", "Fresh", "Kept"]
 
 GIVEN = "the arguments that were given"
 
 Answers = dict[str, Tensors | None]
 
 _LARGER, _ENTRIES = 64, 2**12
+
+
+class Kept(NamedTuple):
+    """What is kept between calls, and two calls of which it makes the first change the second."""
+
+    path: str  # how a script reaches it
+    arguments: Arguments
+    like: Arguments  # those of the call before
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,29 @@ class Fresh:
                 found[name] = now._answer(arguments)
         return found
 
+    def kept_in(self, name: str, place: int, first: torch.Tensor) -> Kept | None:
+        """What is kept between calls that makes an answer another one than in the first call.
+
+        Arguments:
+            name: that of the call.
+            place: which of its answers is another one.
+            first: what that is in the first call.
+
+        Returns:
+            Once it is empty, the answer is that of the first call. ``None`` where there is none.
+        """
+        arguments, like = next(given for found, *given in self._calls() if found == name)
+        for path, kept in containers_within(self.probe.subject.target):
+            before = kept.copy()
+            kept.clear()
+            answers = self._answer(arguments)
+            kept.clear()
+            kept.extend(before) if isinstance(kept, list) else kept.update(before)
+            found = [] if answers is None else answers[place : place + 1]
+            if found and self.probe.differ(found, [first], looser=1e3) is None:
+                return Kept(path, arguments, like)
+        return None
+
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
         """Arguments, and those that they are like: the sooner, the less like the given ones.
 
@@ -113,7 +147,11 @@ class Fresh:
 
 
 def _with_others(given: Arguments) -> Arguments:
-    """Three times the numbers, where they stay of their kind, and other options."""
-    pairs = [(x, keep(x, 3 * x)) for x in given.points()]
+    """Larger or smaller numbers, where they stay of their kind, and other options.
+
+    Each tensor by another factor: a ratio of two may be all that counts.
+    """
+    factors = itertools.cycle((3.0, 0.5, 2.0))
+    pairs = [(x, keep(x, next(factors) * x)) for x in given.points()]
     points = [x if made is None else made for x, made in pairs]
     return given.with_numbers(lambda number: 1.5 * number).with_points(points)

@@ -15,7 +15,13 @@ import torch
 from pullback.internal._generators import PutBack, rewinds
 from pullback.internal.torch import MODULE_STATE, function_of, version_of
 
-__all__ = ["ContextTensor", "context_tensors", "own_generators", "tensors_within"]
+__all__ = [
+    "ContextTensor",
+    "containers_within",
+    "context_tensors",
+    "own_generators",
+    "tensors_within",
+]
 
 _DEPTH = 7
 _MOST = 20_000  # whatever holds more is no place for a generator or a tensor of the call
@@ -131,6 +137,18 @@ def tensors_within(given: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
     """
     every = (found.value for value in given for found in _held(value, whole=True))
     return [(value, version_of(value)) for value in every if isinstance(value, torch.Tensor)]
+
+
+def containers_within(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a Function may keep from call to call: dictionaries, lists and sets.
+
+    Yields:
+        How a script reaches it, in which ``F`` is the Function, and the container.
+    """
+    for found in _held(function, whole=True):
+        if type(found.value) in (dict, list, set) and found.value:
+            owner, _, name = found.path.partition(" global ")
+            yield f"F{owner}" + (f".__globals__[{name!r}]" if name else ""), found.value
 
 
 def context_tensors(

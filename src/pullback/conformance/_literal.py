@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from pullback.conformance._vectors import least_move, scale
 from pullback.recording.codec import EXPRESSION
 
-__all__ = ["Literals", "drawn_by"]
+__all__ = ["Literals", "drawn_by", "steps_drawn_by"]
 
 # Entries written as numbers; and entries of all together that are packed.
 _WRITTEN = 64
@@ -69,10 +70,10 @@ class Literals:
         return [*unpack, *recorded, *(_DRAW[name] for name in sorted(self._drawn))]
 
     def of(self, value: torch.Tensor, source: str = "") -> str:
-        """An expression for a tensor: numbers, packed, or how else it is had where it is large.
+        """An expression for a tensor: its numbers, or how else they are had where it is large.
 
-        From a recording by its ``source``, or drawn as it was drawn in the check (`drawn_by`); else
-        random entries in the same range.
+        Drawn as they were drawn in the check (`drawn_by`), packed, or from a recording by its
+        ``source``; else random entries in the same range.
 
         Raises:
             ValueError: it is too large, and random entries would be of another kind.
@@ -82,6 +83,9 @@ class Literals:
         self._entries += value.numel()
         if value.numel() <= _WRITTEN:
             return _written(value)
+        if how:
+            self._drawn.add(how.partition("(")[0])
+            return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         if value.numel() <= self._left:
             self._left -= value.numel()
             name = f"DATA_{len(self._data)}"
@@ -92,9 +96,6 @@ class Literals:
             self._recorded, _, rest = source.rpartition("['tensors']")
             self._recorded += "['tensors']"
             return f"{_RECORDED}{rest}"
-        if how:
-            self._drawn.add(how.partition("(")[0])
-            return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         self._exact = False
         return _alike(value)
 
@@ -115,6 +116,25 @@ def drawn_by(
         for k, tensor in enumerate(found):
             before = ", ".join(map(repr, shapes[: k + 1]))
             setattr(tensor, EXPRESSION, f"{name}({seed}, {before})")
+    return found
+
+
+def steps_drawn_by(
+    seed: int,
+    points: Sequence[torch.Tensor],
+    drawn: list[torch.Tensor],
+    found: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Note on steps how a script has them, of the numbers that were drawn: those without structure.
+
+    In a script ``xs`` are the points.
+    """
+    drawn_by("spread", seed, points, drawn)
+    for k, (x, numbers, step) in enumerate(zip(points, drawn, found, strict=True)):
+        how = getattr(numbers, EXPRESSION, "")
+        if how and x.dtype == torch.float64 and torch.equal(step, numbers * scale(x)):
+            moves = f"(xs[{k}].detach().abs() + {least_move(x)!r})"
+            setattr(step, EXPRESSION, f"{how} * {moves}")
     return found
 
 

@@ -14,7 +14,7 @@ from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._forked import alone, unharmed
 from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
-from pullback.conformance._literal import drawn_by
+from pullback.conformance._literal import drawn_by, steps_drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
@@ -159,12 +159,13 @@ class Probe(Teller):
 
         Another one for each label, and of one input alone where that is asked for.
         """
-        generator = self.generator(f"direction {label}")
+        points, generator = self.inputs.points(), self.generator(f"direction {label}")
+        drawn = [spread(point, generator) for point in points]
         found = []
-        for k, point in enumerate(self.inputs.points()):
-            step = KINDS[self.kin](point, spread(point, generator) * scale(point))
+        for k, (point, numbers) in enumerate(zip(points, drawn, strict=True)):
+            step = KINDS[self.kin](point, numbers * scale(point))
             found.append(self.kept_step(point, step) if only in (None, k) else step * 0)
-        return found
+        return steps_drawn_by(generator.initial_seed(), points, drawn, found)
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""

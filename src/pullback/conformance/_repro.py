@@ -7,6 +7,8 @@ import itertools
 import math
 import os
 import re
+import sys
+import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
@@ -149,13 +151,26 @@ def _definition(subject: Subject) -> list[str]:
     with contextlib.suppress(ValueError):
         lines = [f"F = {_found(subject)}"]
         if locator.module == "__main__":
-            lines.insert(0, f"import sys; sys.path.append({os.path.dirname(locator.file)!r})")
+            folder = os.path.dirname(locator.file)
+        else:
+            folder = _folder_of(locator.module.partition(".")[0])
+        if folder:
+            lines.insert(0, f"import sys; sys.path.append({folder!r})")
         wrapped = locator.completed and not locator.names(subject.target)
         return [*lines, *["import pullback; F = pullback.complete(F)"] * wrapped]
     typed = typed_source(subject.target)
     if typed is None or typed.needs is None:
         return []
     return [*typed.needs, *typed.text.splitlines(), f"F = {subject.target.__name__}"]
+
+
+def _folder_of(package: str) -> str:
+    """Where a package lies that Python finds by its place alone; empty for an installed one."""
+    module = sys.modules.get(package)
+    first = next(iter(getattr(module, "__path__", ())), getattr(module, "__file__", None) or "")
+    folder = os.path.dirname(first)
+    installed = any(folder.startswith(place) for place in sysconfig.get_paths().values())
+    return "" if installed else folder
 
 
 def _found(subject: Subject) -> str:
@@ -219,7 +234,10 @@ def _expression(value: Any, inputs: Arguments, literals: Literals, slots: Iterat
 
 
 def _laid_out(source: str) -> str:
-    """The same program: imports first, one statement a line, room around what is indented."""
+    """The same program: imports first, one statement a line, room around what is indented.
+
+    What is imported from a folder that Python is told of comes after that.
+    """
     places = {n: place for n, place in _NAMES.items() if re.search(rf"(?<![\w.]){n}\(", source)}
     for module, short in dict.fromkeys(_IMPORTED.findall(source)):
         if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
@@ -227,19 +245,21 @@ def _laid_out(source: str) -> str:
             places[short] = module
     statements = parse(source).body
     imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]
+    told = [node for node in statements if ast.unparse(node).startswith("sys.path.append(")]
     lines = []
     for node in imports:
         if isinstance(node, ast.ImportFrom) and node.module and not node.names[0].asname:
             places |= {name.name: node.module for name in node.names}
         else:
             lines.append(ast.unparse(node))
+    lines += [*map(ast.unparse, told)]
     for module in sorted(set(places.values())):
         names = sorted(short for short, place in places.items() if place == module)
         lines.append(f"from {module} import {', '.join(names)}")
     lines = list(dict.fromkeys(lines))
     before: ast.stmt | None = None
     for node in statements:
-        if node in imports:
+        if node in (*imports, *told):
             continue
         if before is None or "body" in node._fields or "body" in before._fields:
             lines.append("")

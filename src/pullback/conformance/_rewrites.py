@@ -65,6 +65,8 @@ def rewrites(
         yield from of_a_tensor(place)
     elif is_sparse(value) and value.ndim == 2:
         yield place.to(3, f"{place.e.atom}.t()")
+    elif place.e.is_looped:
+        yield from _from_the_end(place)
 
 
 def _reordered(place: Place) -> Iterator[Rewrite]:
@@ -74,6 +76,15 @@ def _reordered(place: Place) -> Iterator[Rewrite]:
         order = {one: other, other: one}
         parts = [f"{text}[{order.get(k, k)}]" for k in range(len(place.value))]
         yield place.to(2, f"{text}[::-1]" if len(parts) == 2 else ", ".join(parts))
+
+
+def _from_the_end(place: Place) -> Iterator[Rewrite]:
+    """A loop in the other order: an adjoint runs back through the steps of forward."""
+    node, text = place.e.node, place.e.rule.text
+    if names_in(getattr(node, "func", node)) == ["reversed"]:
+        yield place.to(2, text(node.args[0]))
+    elif isinstance(place.value, (range, list, tuple)):
+        yield place.to(2, f"reversed({text(node)})")
 
 
 def _nothing(place: Place) -> Iterator[Rewrite]:

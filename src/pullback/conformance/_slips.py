@@ -20,6 +20,7 @@ _SIGNS: Mapping[type[ast.operator], str] = {
     ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.Mod: "%", ast.FloorDiv: "//",
 }  # fmt: skip
 _MADE = ("zeros", "ones", "empty", "full", "tensor", "eye", "linspace", "rand", "randn", "arange")
+_DRAWN = ("bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm")
 _OF_CONTEXT = ("saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty",
                "mark_non_differentiable", "set_materialize_grads")  # fmt: skip
 _CASTS = ("float", "double", "half", "bfloat16")
@@ -348,6 +349,18 @@ def _from_the_end(rules: Rules) -> Iterator[Edit]:
                 yield {(rule, node): f"{rule.text(node.value)}.mT"}
 
 
+def _drawn(rules: Rules) -> Iterator[Edit]:
+    """What is drawn from the generator of all, from that of the call."""
+    for rule, node in _nodes(rules, ast.Call):
+        path = names_in(node.func)
+        named = any(keyword.arg == "generator" for keyword in node.keywords)
+        if path[:1] == ["torch"] and path[1:] and path[1] in _DRAWN and not named:
+            parts = [rule.text(n) for n in (*node.args, *node.keywords)]
+            for name in sorted(rule.local):
+                text = f"{rule.text(node.func)}({', '.join([*parts, f'generator={name}'])})"
+                yield {(rule, node): text}
+
+
 def _attached(rules: Rules) -> Iterator[Edit]:
     """What backward detaches, with its history: each alone, and all."""
     every: Edit = {}
@@ -361,7 +374,7 @@ def _attached(rules: Rules) -> Iterator[Edit]:
 
 _Made = Callable[[Rules], Iterator[Edit]]
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
-    "cotangent": (_renamed, _out_of_place, _cloned), "retain": (_out_of_place,),
+    "cotangent": (_renamed, _out_of_place, _cloned), "retain": (_drawn, _out_of_place),
     "mutation": (_renamed, _out_of_place, _cloned),
     "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),

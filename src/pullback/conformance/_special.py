@@ -19,7 +19,7 @@ from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite, coarsest, wide
 from pullback.report import Finding
 
-__all__ = ["REPRO", "at_an_end", "at_the_ends", "specials"]
+__all__ = ["ALONG", "REPRO", "at_an_end", "at_the_ends", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -112,6 +112,20 @@ REPRO = [
     "ys = outs(); print('outputs ', ys)",
     "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
     "allow_unused=True))",
+]
+
+
+ALONG = [
+    "def along(t):",
+    "    for x, step in zip(xs, v): x.data += t * step",
+    "    ys = outs()",
+    "    for x, step in zip(xs, v): x.data -= t * step",
+    "    return sum((c * y).sum().item() for c, y in zip(w, ys))",
+    "h, here = 1e-6, along(0)",
+    "print('inputs     ', xs)",
+    "print('differences', (along(h) - here) / h, (here - along(-h)) / h)",
+    "g = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
+    "print('backward   ', sum((x * step).sum().item() for x, step in zip(g, v) if x is not None))",
 ]
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "filled",
     "flatten",
     "inner",
+    "least_move",
     "normal",
     "products",
     "scale",
@@ -103,10 +104,15 @@ def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def scale(point: torch.Tensor) -> torch.Tensor:
     """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
+    return (point.abs().double() + least_move(point)).to(point.dtype)
+
+
+def least_move(point: torch.Tensor) -> float:
+    """How far an entry may move that is zero."""
     size = point.abs().double()
     finite = size[size.isfinite()]
     typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    return (size + 0.1 * (typical or 10.0)).to(point.dtype)
+    return 0.1 * (typical or 10.0)
 
 
 # Ways to move that keep to what a forward which validates its values may accept, the freest first.

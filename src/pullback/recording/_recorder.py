@@ -6,6 +6,10 @@ a new one is copied before it runs, so that an in-place forward is recorded as i
 kept only when it succeeds. What is kept is bounded in calls and bytes. A call that has no form in
 which it can be kept elsewhere may be kept here, with its objects as they are.
 
+The first numbers of a program show little: a membrane is at rest, the old policy is the new one, an
+adapter is zero. So from the 8th, 16th, 32nd call of a pattern on the next one that is alike takes
+the place of a kept one, while its numbers are finite.
+
 Which gradients a call asks for is the pattern of ``requires_grad`` among its tensors. A program may
 try a Function out without any before it trains, so that the first calls show little: those of each
 pattern are kept, and counted, and at the end `choose` takes some of each, the commonest first.
@@ -19,8 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from pullback.internal._launch import Limits
-from pullback.internal.torch import never_compile, operator_of, watch_apply
+from pullback.internal.torch import never_compile, operator_of, pytree, watch_apply
 from pullback.recording._kinds import HELPERS, pattern_of, signature_of
 from pullback.recording.locator._locator import Locator, absolute
 
@@ -30,6 +36,7 @@ __all__ = ["Call", "Record", "Recorder", "choose", "why_no_call"]
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
 _SIGNATURE_LIMIT = 64
 _PATTERN_LIMIT = 16
+_EARLY = 8  # calls of a pattern after which their numbers are those of a program under way
 _SLOTS = 4096  # of Functions and patterns that are counted one by one
 
 
@@ -46,6 +53,7 @@ class Call:
     size: int
     ranks: int = 1
     pattern: str = ""
+    number: int = 0  # among the calls of its Function that are not alike
 
 
 @dataclass
@@ -54,7 +62,8 @@ class Pattern:
 
     slot: int
     most: int  # calls that may be chosen of it
-    kept: int = 0
+    kept: set[Any] = field(default_factory=set)  # the signatures of which a call is kept
+    due: set[Any] = field(default_factory=set)  # those of them of which a later one is to be kept
 
 
 @dataclass
@@ -70,9 +79,15 @@ class Record:
     full: bool = False
     ignored: bool = False
     calls: list[Call] = field(default_factory=list)
-    signatures: set[Any] = field(default_factory=set)
+    # the bytes of the call that is kept of each, if any
+    signatures: dict[Any, int | None] = field(default_factory=dict)
     patterns: dict[str, Pattern] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, call: Call) -> None:
+        """Keep a call, in the place of an earlier one that is alike."""
+        others = [one for one in self.calls if one.number != call.number]
+        self.calls[:] = sorted([*others, call], key=lambda one: one.number)
 
 
 class Recorder:
@@ -98,7 +113,7 @@ class Recorder:
     def __init__(
         self,
         copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
-        keep: Callable[[Record, Call], None] = lambda record, call: record.calls.append(call),
+        keep: Callable[[Record, Call], None] = Record.keep,
         limits: Limits | None = None,
         changed: Callable[[], None] = lambda: None,
         live: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None] | None = None,
@@ -137,11 +152,15 @@ class Recorder:
                     return call(cls, *args, **kwargs)
                 pattern = record.patterns.get(pattern_of(args, kwargs))
                 if pattern is not None:
-                    self.tally[pattern.slot] += 1
-                    if record.full or pattern.kept >= pattern.most:
+                    count = self.tally[pattern.slot] = self.tally[pattern.slot] + 1
+                    if not count & (count - 1) and count >= _EARLY:  # a power of two
+                        pattern.due = {*pattern.kept}
+                    full = record.full or len(pattern.kept) >= pattern.most
+                    if full and not pattern.due:
                         return call(cls, *args, **kwargs)
                     signature = signature_of(args, kwargs)
-                    if signature in record.signatures:
+                    seen = full or signature in record.signatures
+                    if seen and signature not in pattern.due:
                         return call(cls, *args, **kwargs)
             pending = see(cls, args, kwargs)
             output = call(cls, *args, **kwargs)
@@ -167,34 +186,43 @@ class Recorder:
 
     def _see(
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Record, str, Call | None, Call | None] | None:
+    ) -> tuple[Record, Any, Call | None, Call | None] | None:
         with self._lock:
             operator = operator_of(cls)
             record = self.records.get(cls) or self._meet(cls, operator)
-            if record.full:
+            if record.ignored:
                 return None
             name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
-            if pattern is None or pattern.kept >= pattern.most:
+            if pattern is None:
                 return None
             if operator is not None:
                 args, kwargs = args[:-1], {**args[-1].keyword_only_args}
             signature = signature_of(args, kwargs)
-            if signature in record.signatures:
+            earlier = record.signatures.get(signature)
+            if signature in pattern.due:
+                pattern.due.remove(signature)
+            elif record.full or len(pattern.kept) >= pattern.most or signature in record.signatures:
                 return None
-            record.signatures.add(signature)
+            record.signatures.setdefault(signature)
             record.full = len(record.signatures) >= _SIGNATURE_LIMIT
-            limit = min(self.limits.call_bytes, self.limits.total_bytes - self.bytes)
+            left = self.limits.total_bytes - self.bytes + (earlier or 0)
+            limit = min(self.limits.call_bytes, left)
             call = live = None
             with self._noting(record):
                 call = self._copy(args, kwargs, limit)
                 if call is None:  # tensors without data: a tracer passes through, nobody calls
-                    record.signatures.discard(signature)
+                    if earlier is None:
+                        del record.signatures[signature]
                     return None
             if self._live is not None and not (call and record.named):
                 with contextlib.suppress(Exception):  # why is noted
                     live = self._live(args, kwargs, limit)
-            return (record, name, call, live) if call or live else None
+            for each in filter(None, (call, live)):
+                each.pattern, each.number = name, [*record.signatures].index(signature)
+            if earlier is not None and not all(_is_finite(one) for one in (call, live) if one):
+                return None
+            return (record, signature, call, live) if call or live else None
 
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
@@ -226,23 +254,23 @@ class Recorder:
         self._slots += 1
         return min(self._slots, _SLOTS) - 1
 
-    def _commit(self, record: Record, name: str, call: Call | None, live: Call | None) -> None:
+    def _commit(self, record: Record, signature: Any, call: Call | None, live: Call | None) -> None:
         with self._lock:
-            pattern = record.patterns[name]
-            if pattern.kept >= pattern.most:
+            kept = [each for each in (call, live) if each is not None]
+            pattern, earlier = record.patterns[kept[0].pattern], record.signatures[signature]
+            if earlier is None and len(pattern.kept) >= pattern.most:
                 return
-            for each in filter(None, (call, live)):
-                each.pattern = name
             with self._noting(record, "the call could not be written: "):
                 if call is not None:
                     self._keep(record, call)
                     record.written = True
                 if live is not None:
-                    record.calls.append(live)
-                pattern.kept += 1
-                if not record.named:
+                    record.keep(live)
+                size = record.signatures[signature] = sum(each.size for each in kept)
+                self.bytes += size - (earlier or 0)
+                pattern.kept.add(signature)
+                if earlier is None and not record.named:
                     self._note(record, _why_lost(record.locator))
-                self.bytes += sum(each.size for each in (call, live) if each is not None)
 
     @contextlib.contextmanager
     def _noting(self, record: Record, what: str = "") -> Iterator[None]:
@@ -266,6 +294,14 @@ def why_no_call(reasons: Mapping[str, int]) -> str:
     """
     counted = [f"{text} ({count} calls)" if count > 1 else text for text, count in reasons.items()]
     return "; ".join(counted) or "no call of it with tensors that hold data succeeded"
+
+
+def _is_finite(call: Call) -> bool:
+    """Whether no number of a call is infinite or none."""
+    leaves = (*call.tensors, *pytree.tree_leaves((call.arguments, call.keywords)))
+    with contextlib.suppress(Exception):  # of a class of its own
+        return all(bool(x.isfinite().all()) for x in leaves if isinstance(x, torch.Tensor))
+    return False
 
 
 def _why_lost(locator: Locator) -> str:

@@ -111,7 +111,7 @@ class Spool:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._number = 0
+        self._numbers: dict[tuple[int, int], int] = {}
         self.recorder: Any = None  # whose records and counts are written
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.renew)
@@ -139,12 +139,12 @@ class Spool:
         return None
 
     def keep(self, record: Record, call: Call) -> None:
-        """Write one call.
+        """Write one call, in the place of an earlier one of this process that is alike.
 
         Raises:
             OSError: the disk is full, for example; a file that is empty says so.
         """
-        self._number += 1
+        number = self._numbers.setdefault((record.slot, call.number), len(self._numbers) + 1)
         data = {
             "arguments": call.arguments,
             "keywords": call.keywords,
@@ -155,7 +155,7 @@ class Spool:
         written = io.BytesIO()  # torch.save itself does not say why a file cannot be written
         with _plain_torch(), self._telling():
             torch.save(described(record.locator, [data], record.script), written)
-            name = f"call-{_process()}-{self._number:04d}.pt"
+            name = f"call-{_process()}-{number:04d}.pt"
             _write_whole(os.path.join(self._directory, name), written.getbuffer())
 
     @contextlib.contextmanager

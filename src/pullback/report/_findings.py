@@ -204,13 +204,13 @@ class Findings:
         """The problems but for those that have the cause of another one, the gravest first.
 
         What is silent comes before what is loud, plain training before other uses of gradients,
-        what has most consequences before the others, and last what an author may have meant and
-        not declared.
+        what is wrong at any numbers before what is at special ones, what has most consequences
+        before the others, and last what an author may have meant and not declared.
         """
         own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
         counts = Counter(f.cause for f in self.problems)
         return tuple(sorted(own, key=lambda f: (
-            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING,
+            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING, f.clause == "values",
             f.clause == "linear" and self.gradient == "nonlinear", -counts[f.clause],
         )))  # fmt: skip
 

@@ -1,5 +1,6 @@
 """`first-call`: the first call answers as every later one."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -19,13 +20,26 @@ _REPRO = [
     "show('first')",
     "given = args",
     "def larger(a): return torch.cat([3 * a.detach()] * 5, -1) if a.ndim else 3 * a.detach()",
-    "for change in (lambda a: 3 * a.detach(), larger, lambda a: a.detach().float()):",
+    "import itertools",
+    "def other(a): return next(factors) * a.detach()",
+    "for change in (other, larger, lambda a: a.detach().float()):",
+    "    factors = itertools.cycle((3.0, 0.5, 2.0))",
     "    args = tree_map(lambda a: change(a).requires_grad_(a.requires_grad) if "
     "isinstance(a, torch.Tensor) and a.is_floating_point() else a, given)",
     "    try: print('others', outs())",
     "    except Exception as error: print('others', error)",
     "args = given",
     "show('again')",
+]
+_KEPT = [
+    "own = args",
+    "args = tree_map(lambda a: next((o for x, o in zip(xs, others) if x is a), a), args)",
+    "outs()",
+    "args = own",
+    "for name in ('after another call', 'first'):",
+    "    ys = outs()",
+    "    print(name, ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
+    "    {}.clear()",
 ]
 
 
@@ -55,14 +69,14 @@ def first_call(probe: Probe) -> Iterator[Finding | None]:
         (GIVEN, fresh.first, later[GIVEN]),
         *((name, answer, later[name]) for name, answer in apart.items() if name in later),
     ]:
-        yield _compare(probe, name, expected, got)
+        yield _compare(probe, fresh, name, expected, got)
     if not apart:
         yield probe.holds("The first call answers as it does after others.")
     yield probe.holds("Calls answer as they do in a process that has made none before.")
 
 
 def _compare(
-    probe: Probe, name: str, first: Tensors | None, later: Tensors | None
+    probe: Probe, fresh: Fresh, name: str, first: Tensors | None, later: Tensors | None
 ) -> Finding | None:
     if first is None:  # loud, so not silently wrong
         return None
@@ -75,8 +89,16 @@ def _compare(
     place = next((k for k, (a, b) in enumerate(pairs) if a.dtype != b.dtype), place)
     if place is None:
         return None
-    return probe.broken(
-        f"A call with {name} answers otherwise after other calls than first.",
+    said, there, repro, given = "", probe, _REPRO, {}
+    kept = fresh.kept_in(name, place, first[place])
+    if kept is not None:
+        what = re.findall(r"\w+", kept.path)[-1]
+        said = f"What `{what}` keeps of one call is read by another: once empty, it is right. "
+        there, repro = probe.at(kept.arguments), [line.format(kept.path) for line in _KEPT]
+        cotangents = there.cotangents(there.output_values())
+        given = {"w": cotangents, "others": kept.like.points()}
+    return there.broken(
+        f"{said}A call with {name} answers otherwise after other calls than first.",
         expected=first[place], got=later[place],
-        place=f"answer {place} (outputs, then gradients)", repro=_REPRO,
+        place=f"answer {place} (outputs, then gradients)", repro=repro, given=given,
     )  # fmt: skip

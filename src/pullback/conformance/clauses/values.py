@@ -15,8 +15,9 @@ from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._repro import Given
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._special import REPRO, at_an_end, at_the_ends, specials
+from pullback.conformance._special import ALONG, REPRO, at_an_end, at_the_ends, specials
 from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
 from pullback.report import Finding, Verdict
@@ -125,7 +126,9 @@ def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
             return None
         hull = slopes.beside(probe, step)
         if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
-            return _broken(probe, name, f"{slopes} (differences, one-sided)", wrong, k)
+            said = f"{slopes} (differences, one-sided)"
+            given = {"w": slopes.weights, "v": step}
+            return _broken(probe, name, said, wrong, k, repro=ALONG, given=given)
     return None
 
 
@@ -375,10 +378,14 @@ def _beside(probe: Probe, run: Run, k: int, index: int) -> float | None:
     return one if abs(one - other) <= 1e-3 * max(abs(one), abs(other)) else None
 
 
-def _broken(probe: Probe, name: str, expected: str, got: float, k: int | None = None) -> Finding:
+def _broken(
+    probe: Probe, name: str, expected: str, got: float, k: int | None = None,
+    *, repro: Sequence[str] = REPRO, given: Given | None = None,
+) -> Finding:  # fmt: skip
     return probe.broken(
         f"The gradient is wrong at {name}." if math.isfinite(got)
         else f"The gradient is not finite at {name}, where the slope is.",
         expected=expected, got=f"{got:.8g} (backward)",
-        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=REPRO,
+        place=name.rpartition(" in ")[2] if k is None else probe.path(k), repro=repro,
+        given=given,
     )  # fmt: skip
