@@ -7,9 +7,9 @@ waits until it is asked. What was called before that, by whoever asks for a chec
 
 import itertools
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -98,11 +98,8 @@ class Fresh:
         """
         arguments, like = next(given for found, *given in self._calls() if found == name)
         for path, kept in containers_within(self.probe.subject.target):
-            before = kept.copy()
-            kept.clear()
-            answers = self._answer(arguments)
-            kept.clear()
-            kept.extend(before) if isinstance(kept, list) else kept.update(before)
+            with _emptied(kept):
+                answers = self._answer(arguments)
             found = [] if answers is None else answers[place : place + 1]
             if found and self.probe.differ(found, [first], looser=1e3) is None:
                 return Kept(path, arguments, like)
@@ -144,6 +141,18 @@ class Fresh:
             raise
         except (Exception, SystemExit):  # loud
             return None
+
+
+@contextmanager
+def _emptied(container: Any) -> Iterator[None]:
+    """A list, dictionary or set without entries, which has those again that it had."""
+    before = container.copy()
+    container.clear()
+    try:
+        yield
+    finally:
+        container.clear()
+        container.extend(before) if isinstance(container, list) else container.update(before)
 
 
 def _with_others(given: Arguments) -> Arguments:
