@@ -170,11 +170,4 @@ def _end(value: Any, like: Tensor) -> Tensor:
     return value if value.dim() else value.unsqueeze(-1)
 
 
-def _is_constant(name: str, part: Any) -> bool:
-    # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
-    if isinstance(part, tuple) and len(part) == 2:
-        return all(isinstance(end, (int, float)) for end in part)
-    return name == "between" or part is None or isinstance(part, (int, float))
-
-
-register_dataclass(Limits, (*KINDS, "between"), _is_constant)
+register_dataclass(Limits, (*KINDS, "between"))

@@ -35,8 +35,15 @@ __all__ = [
 ]
 
 
+def _is_constant(_name: str, part: Any) -> bool:
+    # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
+    if isinstance(part, tuple):
+        return all(_is_constant(_name, inner) for inner in part)
+    return part is None or isinstance(part, (int, float))
+
+
 def register_dataclass(
-    cls: type, names: Sequence[str], is_constant: Callable[[str, Any], bool]
+    cls: type, names: Sequence[str], is_constant: Callable[[str, Any], bool] = _is_constant
 ) -> None:
     """Let torch's transforms look into a dataclass: its leaves are in the order of the names.
 
@@ -155,12 +162,7 @@ hold = State(velocity=0.0, acceleration=0.0, jerk=0.0)
 """Standing still and staying so: velocity, acceleration and jerk are zero."""
 
 
-def _is_constant(_name: str, part: Any) -> bool:
-    # Numbers and None are constants of the structure, so that vmap and grad see tensors only.
-    return part is None or isinstance(part, (int, float, tuple))
-
-
-register_dataclass(State, PARTS, _is_constant)
+register_dataclass(State, PARTS)
 
 
 def check_is_state(name: str, state: Any) -> None:

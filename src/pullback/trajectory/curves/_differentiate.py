@@ -145,9 +145,7 @@ def _plan(
 
 
 def _orders(state: State) -> tuple[int, ...]:
-    if state is free:
-        return ()
-    return tuple(order for order, name in enumerate(PARTS) if getattr(state, name) is not None)
+    return tuple(map(PARTS.index, state.given))
 
 
 def _too_short(horizon: int, width: int, scheme: Scheme) -> ArgumentError:
@@ -168,12 +166,9 @@ def _collect(
     count, dof = math.prod(position.shape[:-2]), position.shape[-1]
     values = []
     for end, state in (("start", start), ("goal", goal)):
-        for name in PARTS:
-            part = getattr(state, name)
-            if part is None:
-                continue
-            rows = index if end == "start" else None
-            value = spread_part(f"{name} of the {end}", part, position, rows)
+        rows = index if end == "start" else None
+        for name in state.given:
+            value = spread_part(f"{name} of the {end}", getattr(state, name), position, rows)
             if name == "position" and offset is not None:
                 value = value - offset
             values.append(value.reshape(count, dof))

@@ -109,14 +109,14 @@ def integrate(
 
 def _check_start(start: State, level: int, order: str) -> None:
     needed = PARTS[:level]
-    missing = [name for name in needed if getattr(start, name) is None]
+    missing = [name for name in needed if name not in start.given]
     if missing:
         raise ArgumentError(
             f"The start lacks its {' and '.join(missing)}.",
             given=f"a state with {', '.join(start.given) or 'nothing'}",
             expected=", ".join(needed),
         )
-    decided = [name for name in PARTS[level:] if getattr(start, name) is not None]
+    decided = [name for name in start.given if name not in needed]
     if decided:
         raise ArgumentError(
             f"The start holds {' and '.join(decided)}, which the {order} control decides.",

@@ -10,6 +10,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.trajectory._checks import check_range, concrete, take_seconds, wide_dtype
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._state import PARTS
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline
 
@@ -69,16 +70,13 @@ def resample(motion: Motion, dt: float | Tensor) -> Motion:
     whole, rest = _count(step, old, max(torch.finfo(dtype).eps for dtype in coarse))
     inner = step * torch.arange(whole + rest, dtype=torch.float64, device=old.device)
     new = torch.cat([inner.expand(*old.shape[:-1], -1), old[..., -1:]], dim=-1)
-    exact = [
-        part.to(torch.float64) for part in (motion.position, motion.velocity, motion.acceleration)
-    ]
+    exact = [getattr(motion, name).to(torch.float64) for name in PARTS[:3]]
     spline = Spline(old, hermite(*exact, width=old.diff(dim=-1)))
     found = spline.sample(new)
     steps = found.dt if rest else step
     dtype = motion.position.dtype
-    parts = (found.position, found.velocity, found.acceleration, found.jerk)
     return Motion(
-        *(part.to(dtype) for part in parts),
+        *(getattr(found, name).to(dtype) for name in PARTS),
         dt=steps.to(wide_dtype(dtype)),
         start_time=motion.start_time,
     )

@@ -44,9 +44,7 @@ from pullback.trajectory.kernels.states._dispatch import ROWS, Conditions, Least
 __all__ = [
     "POWERS",
     "SAMPLES",
-    "Decided",
     "Plan",
-    "decide_rows",
     "inner_rows",
     "make_plan",
     "row_forms",

@@ -106,7 +106,6 @@ class _Program(NamedTuple):
     unit: Tensor
     alpha: Tensor
     place: Tensor
-    names: str
 
 
 def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
@@ -121,10 +120,10 @@ def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
     fixed = _decided_level(plan, limits, step).mT.unsqueeze(-1)
     level = torch.where(free, (value - middle) * scale, fixed)
     alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
-    level, scale, names = level.detach(), scale.detach(), ",".join(kinds)
+    level, scale = level.detach(), scale.detach()
     size = _size_of(plan, kinds, x, (level.abs() - 1).clamp(min=0) * half)
     scale = scale * size[..., None, None]
-    return _Program(kinds, lower, upper, value, level, scale, size, alpha, place, names)
+    return _Program(kinds, lower, upper, value, level, scale, size, alpha, place)
 
 
 def _size_of(plan: Plan, kinds: tuple[str, ...], x: Tensor, beyond: Tensor) -> Tensor:
@@ -142,7 +141,7 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
     While compiling nobody can look at the second value, so the operator itself raises.
     """
     program = _program(plan, x, limits, step)
-    alpha, place, names = program.alpha, program.place, program.names
+    alpha, place, names = program.alpha, program.place, ",".join(program.kinds)
     unit = program.unit[..., None, None]
     energy = _energy(plan, program, x, step).detach() / program.unit.square()
     strict = torch.compiler.is_compiling()
@@ -177,7 +176,8 @@ def miss_limits(
     with torch.no_grad():
         program = _program(plan, plan.least(step), limits, step)
         level, scale = narrower * program.level, narrower * program.scale
-        low, high = bound_rows(level, scale, program.place, program.alpha, program.names, precision)
+        names = ",".join(program.kinds)
+        low, high = bound_rows(level, scale, program.place, program.alpha, names, precision)
         return low / narrower, high / narrower
 
 

@@ -61,14 +61,6 @@ def _total(parts: list[Tensor]) -> Tensor:
     return sum(parts[1:], parts[0])
 
 
-def _running_sum(first: Tensor, increments: Tensor) -> Tensor:
-    return torch.cat([first[:, None], increments], dim=1).cumsum(1)
-
-
-def _running_sum_back(increments: Tensor) -> Tensor:
-    return increments.flip(1).cumsum(1).flip(1)
-
-
 def sizes(_steps: Tensor, code: tuple[int, ...]) -> tuple[int, int]:
     """How many samples there are more than controls, and how many initial states."""
     return 1, code[0]
@@ -88,7 +80,8 @@ def apply(
     levels = [torch.cat([held, held[:, -1:]], dim=1)]
     for state in reversed(range(order)):
         increments = _total([steps[:, :, k, None] * z[:, :-1] for k, z in enumerate(levels)])
-        levels.insert(0, _running_sum(initial[:, state].to(dtype), increments))
+        first = initial[:, state, None].to(dtype)
+        levels.insert(0, torch.cat([first, increments], dim=1).cumsum(1))
     while len(levels) < 4:
         levels.append(torch.zeros_like(levels[0]))
     position, velocity, acceleration, jerk = (level.to(control.dtype) for level in levels)
@@ -106,7 +99,7 @@ def _costates(cotangents: tuple[Tensor, ...], steps: Tensor, order: int) -> list
                 for lower, costate in enumerate(costates)
             ]
             own = own + torch.nn.functional.pad(_total(later), (0, 0, 0, 1))
-        costates.append(_running_sum_back(own))
+        costates.append(own.flip(1).cumsum(1).flip(1))
     return costates
 
 
