@@ -229,7 +229,7 @@ class ModelCritic:
         """One answer an input of the operation."""
 
         def named(inputs: Sequence[Variable]) -> str:
-            shown = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
+            shown = [f"{value.role or 'input'}: {value}" for value in inputs]
             return "\n".join([review.purpose, *shown])
 
         chosen = tuple(number for number, wanted in enumerate(review.wanted) if wanted)
@@ -256,7 +256,7 @@ class Criticise(Operation):
         critic, chosen, written = spec
         parts = [inputs[number] for number in chosen]
         messages = fill_prompt(
-            prompt("feedback"), call=written(inputs), answer=_shown(output),
+            prompt("feedback"), call=written(inputs), answer=str(output),
             said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
@@ -273,10 +273,6 @@ class Criticise(Operation):
         for number, each in zip(ctx.spec[1], feedback, strict=True):
             told[number] = each if needed[number] else None
         return (None, None, [each for each in feedback if each] if need_said else None, *told)
-
-
-def _shown(value: Variable) -> str:
-    return str(value.data) if isinstance(value.data, str) else repr(value.data)
 
 
 def _sourced(feedback: Variable) -> Iterator[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
@@ -112,13 +112,6 @@ def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
 
 Prompt = tuple[tuple[str, str], ...]
 _ROLES = ("system", "user", "assistant")
-_replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prompts", default=None)
-
-
-@cache
-def _shipped() -> dict[str, Prompt]:
-    """The shipped prompts by their names: read once, for each call of a critic needs one."""
-    return _read_all(Path(__file__).with_name("prompts"))
 
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
@@ -138,7 +131,7 @@ def prompt(name: str) -> Prompt:
         >>> [role for role, template in prompt("judge")]
         ['system', 'user']
     """
-    known = _replaced.get() or _shipped()
+    known = _prompts.get()
     if name not in known:
         raise ArgumentError(
             "There is no prompt of this name.", given=repr(name), expected=", ".join(known)
@@ -166,7 +159,7 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     root = Path(folder)
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
-    found = dict(_replaced.get() or _shipped())
+    found = dict(_prompts.get())
     for name, replaced in _read_all(root).items():
         wanted, given = fields_in(prompt(name)), fields_in(replaced)
         if wanted - {FENCE} != given - {FENCE}:
@@ -175,7 +168,7 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),
             )  # fmt: skip
         found[name] = replaced
-    return setting(_replaced, found)
+    return setting(_prompts, found)
 
 
 def fields_in(prompt: Prompt) -> set[str]:
@@ -199,6 +192,12 @@ def _read(text: str, name: str) -> Prompt:
     if not parts:
         raise ArgumentError(f"The prompt {name} is empty.")
     return tuple((role, "\n".join(lines).strip("\n")) for role, lines in parts)
+
+
+# The shipped ones are read once, for each call of a critic needs one.
+_prompts: ContextVar[dict[str, Prompt]] = ContextVar(
+    "pullback.text.prompts", default=_read_all(Path(__file__).with_name("prompts"))
+)
 
 
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
