@@ -246,17 +246,11 @@ class Text(Space):
         return Feedback()
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        if len(gradients) == 1:
-            [only] = gradients
-            if isinstance(only, Feedback):
-                return only
-            if not only._requires_grad:
-                return gather((only,))
+        if len(gradients) == 1 and isinstance(gradients[0], Feedback):
+            return gradients[0]
         return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        if type(gradient) is Variable and type(gradient._data) is str:
-            return gradient
         notes = notes_of(gradient)
         if notes is None:
             raise complain(
