@@ -247,7 +247,10 @@ class Text(Space):
 
     def total(self, gradients: Sequence[Any]) -> Any:
         if len(gradients) == 1 and isinstance(gradients[0], Feedback):
-            return gradients[0]
+            [only] = gradients
+            loose = only._node is None and any(note._requires_grad for note in only.notes)
+            if not (loose and mode.get().grad):  # else its notes have a history, and it has none
+                return only
         return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:

@@ -12,7 +12,7 @@ from pullback.internal._arguments import Count, Natural, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable, is_grad_enabled
 from pullback.text._failure import attempted
-from pullback.text._joining import Operation, heard
+from pullback.text._joining import Operation, as_variable
 from pullback.text._module import Parameter
 from pullback.text._prompts import (
     ask,
@@ -238,7 +238,7 @@ class ModelCritic:
             spec = self, chosen, review.written or named
             # Where nothing is recorded forward alone, which costs a tenth.
             criticise = Criticise.aapply if is_grad_enabled() else Criticise.forward
-            told = await criticise(spec, review.output, heard(review.feedback), *review.inputs)
+            told = await criticise(spec, review.output, as_variable(review.feedback), *review.inputs)
             for number, note in zip(chosen, told, strict=True):
                 answers[number] = note if len(note) else None
         return answers
