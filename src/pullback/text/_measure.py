@@ -156,8 +156,7 @@ def score_sample(
         with nullcontext() if parameters is not None else no_grad():
             trace = traced(partial(metric, module, sample))
         with forgiven():  # of a critic's own: nothing is said
-            said = {} if parameters is None else trace.said(parameters)
-            return replace(trace.scored, said=said)
+            return replace(trace.scored, said=trace.said(parameters) if parameters else {})
         return trace.scored
 
 
