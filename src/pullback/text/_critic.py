@@ -238,7 +238,8 @@ class ModelCritic:
             spec = self, chosen, review.written or named
             # Where nothing is recorded forward alone, which costs a tenth.
             criticise = Criticise.aapply if is_grad_enabled() else Criticise.forward
-            told = await criticise(spec, review.output, as_variable(review.feedback), *review.inputs)
+            said = as_variable(review.feedback)
+            told = await criticise(spec, review.output, said, *review.inputs)
             for number, note in zip(chosen, told, strict=True):
                 answers[number] = note if len(note) else None
         return answers

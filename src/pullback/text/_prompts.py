@@ -67,11 +67,11 @@ def fields_of(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
 
-def fill(template: str, values: Mapping[str, str]) -> str:
+def fill(template: str, values: Mapping[str, str], *, more: bool = False) -> str:
     """A template with its fields filled in; braces in the values stay as they are.
 
     No attribute, index or format of a value can be reached through a field. Each field has a value,
-    and each value a field.
+    and each value a field, unless more of them may be given.
     """
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
@@ -82,7 +82,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
             mend=f"Give {missing[0]}=..., or write {{{{ and }}}} for braces that are no field.",
         )  # fmt: skip
     unused = [name for name in values if name not in fields]
-    if unused:
+    if unused and not more:
         raise ArgumentError(
             f"A value was given that the template has no field for: {unused[0]!r}.",
             given=repr(shortened(template)), expected=", ".join(fields) or "no values",
@@ -195,20 +195,15 @@ def _read(text: str, name: str) -> Prompt:
 
 
 # The shipped ones are read once, for each call of a critic needs one.
-_prompts: ContextVar[dict[str, Prompt]] = ContextVar(
-    "pullback.text.prompts", default=_read_all(Path(__file__).with_name("prompts"))
-)
+_SHIPPED = _read_all(Path(__file__).with_name("prompts"))
+_prompts: ContextVar[dict[str, Prompt]] = ContextVar("pullback.text.prompts", default=_SHIPPED)
 
 
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt, each with the values that it has fields for."""
     values = {**values, FENCE: fence_of(values)}
     return [
-        {
-            "role": role,
-            "content": fill(template, {n: values[n] for n in fields_of(template) if n in values}),
-        }
-        for role, template in parts
+        {"role": role, "content": fill(template, values, more=True)} for role, template in parts
     ]
 
 
