@@ -204,10 +204,10 @@ _MARKS = ("_dirty", "_non_differentiable")
 def freed(values: dict[str, Any]) -> dict[str, Any]:
     """What is left of kept values when a graph is freed: what is plain and was not saved."""
     return {
-        name: (_FREED,) if name.startswith("_saved") else _FREED if _Saved in kinds else value
+        name: (_FREED,) if name.startswith("_saved")
+        else _FREED if any(isinstance(leaf, _Saved) for leaf in leaves(value)) else value
         for name, value in values.items()
-        for kinds in [set(map(type, leaves(value)))]
-    }
+    }  # fmt: skip
 
 
 class _Saved:
