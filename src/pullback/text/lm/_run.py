@@ -247,7 +247,7 @@ class Run:
             self.wait()
             for answer in list(self._answers):
                 answer.cancel()
-            self.wait(ENDING)
+            self._wait(ENDING)
             if isinstance(exc[1], ReplyError):  # it would end every run that goes on from here
                 self.retire_failures()
         finally:
@@ -255,13 +255,15 @@ class Run:
             self._inside.close()
             self.journal.close()
 
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait for the calls under way, so many seconds, or as long as the patience lasts."""
+    def wait(self) -> None:
+        """Wait for the calls under way, as long as the patience lasts."""
+        self._wait(self._patience)
+
+    def _wait(self, seconds: float) -> None:
         with self._changed:
             # An answer that was begun is under way although its loop had no time for it yet: were
             # the run left then, it would be sent and never written.
-            most = self._patience if seconds is None else seconds
-            self._changed.wait_for(lambda: not (self.under_way or self._answers), most)
+            self._changed.wait_for(lambda: not (self.under_way or self._answers), seconds)
 
     def steps(self, lm: LM) -> list[Step]:
         """What a model's requests go through in this run, the innermost first."""

@@ -243,7 +243,8 @@ class Pareto:
     ) -> None:
         self._gepa = require("gepa", extra="gepa", purpose="text.optim.Pareto")
         held = train if held is None else held
-        check_counts(train=len(train), held=len(held))
+        if not len(train) or not len(held):
+            raise ArgumentError("There are no samples.", given=f"{len(train)} and {len(held)}")
         least = len(held) + 2 * min(minibatch, len(train))
         if evaluations < least:
             raise ArgumentError(
