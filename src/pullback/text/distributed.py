@@ -27,7 +27,7 @@ from typing import Any
 
 from pullback import errors
 from pullback.errors import ArgumentError, ProgramError, PullbackError
-from pullback.internal._arguments import Count, check_counts, checked
+from pullback.internal._arguments import Count, checked
 from pullback.tape import Feedback, at, place
 from pullback.tape import backward as run_backward
 from pullback.tape._concurrency import call_within_limit, run, served_by, within
@@ -130,7 +130,8 @@ class Workers:
         return found
 
     def _run(self, module: Any, metric: Any, samples: Sequence[Any], learn: bool) -> list[Scored]:
-        check_counts(samples=len(samples))
+        if not len(samples):
+            raise ArgumentError("Samples are one or more.", given="none")
         if learn and not text_parameters(module):
             raise ArgumentError("The module has no text that may be changed.")
         starts = range(0, len(samples), self.chunk)
