@@ -30,6 +30,9 @@ def test_arithmetic_on_tensors_equals_torch():
     assert torch.equal(x.grad.data, a.grad)
     assert y.grad.data == pytest.approx(b.grad.item())
     assert x[0].data == 1.0
+    x.grad = None
+    (x[1] * 3).backward()
+    assert x.grad.data.tolist() == [0.0, 3.0]
 
 
 # A random program of steps that are each done by torch or by the tape, crossing at random.

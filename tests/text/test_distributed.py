@@ -226,7 +226,7 @@ def test_a_worker_that_dies_is_named():
 def test_a_stranger_is_turned_away_and_the_batch_goes_on():
     lm = Asked()
     with distributed._Office("localhost") as office:
-        host, port, _ = office.address
+        (host, port), *_ = office.address
         socket.create_connection((host, port)).close()
         with pytest.raises(multiprocessing.AuthenticationError):
             Client((host, port), authkey=b"a guess")

@@ -78,13 +78,9 @@ def _binary(verb: str, function: Any, value: Any) -> Callable[[Any, Any], Any]:
             if not ((kind is float or kind is int) and (other is float or other is int)):
                 return _other_kinds(verb, function, a, b)
             now = mode.get()
-            if now.grad:
+            if now.grad or now.watch is not None:
                 return function.apply(a, b)
-            if now.watch is not None:
-                now.watch.extend(
-                    [v for v in (a, b) if isinstance(v, Variable) and v._requires_grad]
-                )
-            return wrap(value(x, y))  # not recorded: no need of a Function
+            return wrap(value(x, y))  # neither recorded nor watched: no need of a Function
         except OverflowError:
             raise _too_large(verb, a, b) from None
 

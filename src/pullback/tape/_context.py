@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from pullback.errors import ArgumentTypeError, DefinitionError, GraphError
 from pullback.internal._arguments import checked
-from pullback.tape._layout import below, mapped
+from pullback.tape._layout import below, leaves, mapped
 from pullback.tape._mode import mode
 from pullback.tape._node import AccumulateGrad, edge_of
 from pullback.tape._registry import space_of
@@ -137,6 +137,13 @@ class Context:
 
     def _unpack(self, value: Any, what: str) -> Any:
         """A value that was put away, as it was; a watched rule is told of plain data in it."""
+        if value is _FREED:
+            raise GraphError(
+                "Trying to run backward through a graph a second time: its saved values were "
+                "freed after the first.",
+                given=self._node.title(),
+                mend="Pass retain_graph=True to the first backward or grad.",
+            )
         watch = mode.get().watch
         if watch is not None and not self._is_constant(value):
             watch.append(what)
@@ -197,9 +204,10 @@ _MARKS = ("_dirty", "_non_differentiable")
 def freed(values: dict[str, Any]) -> dict[str, Any]:
     """What is left of kept values when a graph is freed: what is plain and was not saved."""
     return {
-        name: (_FREED,) if name.startswith("_saved") else mapped(_Saved, lambda _: _FREED, value)
+        name: (_FREED,) if name.startswith("_saved")
+        else _FREED if any(isinstance(leaf, _Saved) for leaf in leaves(value)) else value
         for name, value in values.items()
-    }
+    }  # fmt: skip
 
 
 class _Saved:
@@ -250,24 +258,7 @@ class _Saved:
                        else (node, self.edge))  # fmt: skip
 
 
-class _Freed(_Saved):
-    """What stands for a saved Variable when its graph is freed."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        pass
-
-    def unpack(self, node: Any) -> NoReturn:
-        """Nothing is left to be read."""
-        raise GraphError(
-            "Trying to run backward through a graph a second time: its saved values were "
-            "freed after the first.",
-            given=node.title(), mend="Pass retain_graph=True to the first backward or grad.",
-        )  # fmt: skip
-
-
-_FREED = _Freed()
+_FREED = object()  # what stands for saved values when their graph is freed
 NOTHING_KEPT = {"_saved": (_FREED,)}  # of what had nothing but saved inputs
 
 

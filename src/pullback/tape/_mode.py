@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pullback.errors import ArgumentTypeError
 from pullback.internal._arguments import checked
@@ -27,7 +27,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Mode:
+class Mode(NamedTuple):
     """How operations run here: recorded or not, and watched or not.
 
     ``watch`` collects what is read as plain data although it is differentiated: a derivative
@@ -36,11 +36,8 @@ class Mode:
     as it is, but a rule that decides by its gradient is not linear.
     """
 
-    __slots__ = ("grad", "watch")
-
-    def __init__(self, grad: bool, watch: list[Any] | None = None) -> None:
-        self.grad = grad
-        self.watch = watch
+    grad: bool
+    watch: list[Any] | None = None
 
 
 ON, OFF = Mode(True), Mode(False)

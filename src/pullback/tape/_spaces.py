@@ -246,17 +246,14 @@ class Text(Space):
         return Feedback()
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        if len(gradients) == 1:
+        if len(gradients) == 1 and isinstance(gradients[0], Feedback):
             [only] = gradients
-            if isinstance(only, Feedback):
+            loose = only._node is None and any(note._requires_grad for note in only.notes)
+            if not (loose and mode.get().grad):  # else its notes have a history, and it has none
                 return only
-            if not only._requires_grad:
-                return gather((only,))
         return union(notes_of(list(gradients)) or ())
 
     def conform(self, gradient: Any, complain: Callable[[str], Exception]) -> Any:
-        if type(gradient) is Variable and type(gradient._data) is str:
-            return gradient
         notes = notes_of(gradient)
         if notes is None:
             raise complain(

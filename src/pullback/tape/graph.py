@@ -27,15 +27,6 @@ __all__ = [
 FORMAT = 1
 
 
-class _Named(Space):
-    """The space of a value that was read back: its name alone."""
-
-    plain = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class _Read(Node):
     """A node that was read from JSON: to look at."""
 
@@ -220,7 +211,10 @@ def _read_output(entry: dict[str, Any]) -> Output:
     name, data = entry["space"], entry["data"]
     if name == "number" and isinstance(data, str):
         data = float(data)
-    return Output(None if name is None else _Named(name), str(entry["role"]), data, True)
+    space = None if name is None else Space()  # of a value that was read back: its name alone
+    if space is not None:
+        space.name, space.plain = name, True
+    return Output(space, str(entry["role"]), data, True)
 
 
 def _parts(node: Node) -> list[str]:

@@ -65,10 +65,8 @@ class Conversation:
                 mend=f"Write {{{unused[0]}}} into a Template; other texts have no fields.",
             )  # fmt: skip
         filled = [
-            fill(text, {name: values[name] for name in fields_of(text) if name in values})
-            if is_template else text
-            for text, is_template in texts
-        ]  # fmt: skip
+            fill(text, values, more=True) if is_template else text for text, is_template in texts
+        ]
         return [replace(turn, content=_blocks(turn.content, filled)) for turn in self.turns]
 
     def transcript(self, variables: Sequence[Variable]) -> str:

@@ -12,7 +12,7 @@ from pullback.internal._arguments import Count, Natural, checked
 from pullback.internal._setting import setting
 from pullback.tape import Feedback, Variable, is_grad_enabled
 from pullback.text._failure import attempted
-from pullback.text._joining import Operation, heard
+from pullback.text._joining import Operation, as_variable
 from pullback.text._module import Parameter
 from pullback.text._prompts import (
     ask,
@@ -229,7 +229,7 @@ class ModelCritic:
         """One answer an input of the operation."""
 
         def named(inputs: Sequence[Variable]) -> str:
-            shown = [f"{value.role or 'input'}: {_shown(value)}" for value in inputs]
+            shown = [f"{value.role or 'input'}: {value}" for value in inputs]
             return "\n".join([review.purpose, *shown])
 
         chosen = tuple(number for number, wanted in enumerate(review.wanted) if wanted)
@@ -238,7 +238,8 @@ class ModelCritic:
             spec = self, chosen, review.written or named
             # Where nothing is recorded forward alone, which costs a tenth.
             criticise = Criticise.aapply if is_grad_enabled() else Criticise.forward
-            told = await criticise(spec, review.output, heard(review.feedback), *review.inputs)
+            said = as_variable(review.feedback)
+            told = await criticise(spec, review.output, said, *review.inputs)
             for number, note in zip(chosen, told, strict=True):
                 answers[number] = note if len(note) else None
         return answers
@@ -256,7 +257,7 @@ class Criticise(Operation):
         critic, chosen, written = spec
         parts = [inputs[number] for number in chosen]
         messages = fill_prompt(
-            prompt("feedback"), call=written(inputs), answer=_shown(output),
+            prompt("feedback"), call=written(inputs), answer=str(output),
             said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
         )  # fmt: skip
         read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
@@ -273,10 +274,6 @@ class Criticise(Operation):
         for number, each in zip(ctx.spec[1], feedback, strict=True):
             told[number] = each if needed[number] else None
         return (None, None, [each for each in feedback if each] if need_said else None, *told)
-
-
-def _shown(value: Variable) -> str:
-    return str(value.data) if isinstance(value.data, str) else repr(value.data)
 
 
 def _sourced(feedback: Variable) -> Iterator[str]:

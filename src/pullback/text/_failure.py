@@ -133,7 +133,9 @@ class Failures:
         )  # fmt: skip
 
 
-_met: ContextVar[list[Failure]] = ContextVar("pullback.text.met")
+met: ContextVar[list[Failure]] = ContextVar("pullback.text.met")
+"""The failures that are met here."""
+
 _tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", default=None)
 
 
@@ -179,12 +181,7 @@ def forgiven() -> Iterator[list[Failure]]:
         if now is None or not is_usual:
             raise
         failed.append(now.add(scrub(error.what)))
-        _met.get([]).append(failed[0])
-
-
-def meeting() -> AbstractContextManager[list[Failure]]:
-    """Gives the failures that are met inside."""
-    return setting(_met, [])
+        met.get([]).append(failed[0])
 
 
 @contextlib.contextmanager

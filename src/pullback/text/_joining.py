@@ -125,7 +125,7 @@ class Split(Operation):
             return Variable(shorten(f"On part {number} of the text: {said.data}", NOTE), said.role)
 
         return None, [
-            Join.apply(partial(located, number), heard(said))
+            Join.apply(partial(located, number), said)
             for number, said in enumerate(feedback)
             if said
         ]
@@ -257,17 +257,9 @@ def select(value: Variable, *path: str | int) -> Variable:
 
 def as_variable(value: Any) -> Variable:
     """The Variable itself, or one of a plain text or number."""
-    if isinstance(value, Feedback):
-        return heard(value)
+    if isinstance(value, Feedback):  # of notes with a history: one that has theirs
+        return space_of("").total((value,))
     return value if isinstance(value, Variable) else Variable(value)
-
-
-def heard(feedback: Variable) -> Variable:
-    """The same feedback; if only its notes have a history, one that has theirs."""
-    loose = isinstance(feedback, Feedback) and feedback.grad_fn is None
-    if loose and any(note.requires_grad for note in feedback):
-        return space_of("").total(list(feedback))
-    return feedback
 
 
 def _joined(
@@ -309,7 +301,7 @@ def written(value: Variable) -> str:
 def spoken(feedback: Variable) -> Variable:
     """Feedback on a structured value as feedback on a text: each note says its field."""
     if hasattr(feedback, "notes"):
-        return heard(feedback)
+        return feedback
     told: list[Variable] = []
     for path, note in _leaves(feedback, ()):
         named = ".".join(map(str, path))

@@ -17,7 +17,7 @@ from pullback.tape import Variable, backward, grad, no_grad
 from pullback.tape import place as here
 from pullback.tape._concurrency import Path, within
 from pullback.text._evaluation import Evaluation, finite
-from pullback.text._failure import forgiven, meeting, tolerating
+from pullback.text._failure import forgiven, met, tolerating
 from pullback.text._module import Module
 from pullback.text._python import StepError
 from pullback.text.lm import scrub
@@ -122,7 +122,7 @@ def traced(run: Callable[[], Any]) -> Trace:
     that breaks on what has failed.
     """
     found: Any = None
-    with tolerating(), meeting() as met, forgiven() as failed:
+    with tolerating(), setting(met, []) as before, forgiven() as failed:
         try:
             found = run()
         except StepError as error:
@@ -130,10 +130,10 @@ def traced(run: Callable[[], Any]) -> Trace:
         except Exception as error:
             # What breaks on an answer that failed, as a list of it does on a text, is that failure;
             # without one it is the program's own error.
-            if not met or isinstance(error, ModelError | BudgetError | RecordingError):
+            if not before or isinstance(error, ModelError | BudgetError | RecordingError):
                 raise
             then = scrub(f"{type(error).__name__}: {error}")
-            return Trace(Scored(0.0, f"{met[0].cause} Then {then}"))
+            return Trace(Scored(0.0, f"{before[0].cause} Then {then}"))
     if failed:
         return Trace(Scored(0.0, failed[0].cause))
     roots = [found.score] if isinstance(found, Evaluation) else []
@@ -156,8 +156,7 @@ def score_sample(
         with nullcontext() if parameters is not None else no_grad():
             trace = traced(partial(metric, module, sample))
         with forgiven():  # of a critic's own: nothing is said
-            said = {} if parameters is None else trace.said(parameters)
-            return replace(trace.scored, said=said)
+            return replace(trace.scored, said=trace.said(parameters) if parameters else {})
         return trace.scored
 
 

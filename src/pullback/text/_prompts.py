@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, TypeVar
@@ -67,11 +67,11 @@ def fields_of(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name in _pieces(template) if name is not None))
 
 
-def fill(template: str, values: Mapping[str, str]) -> str:
+def fill(template: str, values: Mapping[str, str], *, more: bool = False) -> str:
     """A template with its fields filled in; braces in the values stay as they are.
 
     No attribute, index or format of a value can be reached through a field. Each field has a value,
-    and each value a field.
+    and each value a field, unless more of them may be given.
     """
     fields = fields_of(template)
     missing = [name for name in fields if name not in values]
@@ -82,7 +82,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
             mend=f"Give {missing[0]}=..., or write {{{{ and }}}} for braces that are no field.",
         )  # fmt: skip
     unused = [name for name in values if name not in fields]
-    if unused:
+    if unused and not more:
         raise ArgumentError(
             f"A value was given that the template has no field for: {unused[0]!r}.",
             given=repr(shortened(template)), expected=", ".join(fields) or "no values",
@@ -112,13 +112,6 @@ def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
 
 Prompt = tuple[tuple[str, str], ...]
 _ROLES = ("system", "user", "assistant")
-_replaced: ContextVar[dict[str, Prompt] | None] = ContextVar("pullback.text.prompts", default=None)
-
-
-@cache
-def _shipped() -> dict[str, Prompt]:
-    """The shipped prompts by their names: read once, for each call of a critic needs one."""
-    return _read_all(Path(__file__).with_name("prompts"))
 
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
@@ -138,7 +131,7 @@ def prompt(name: str) -> Prompt:
         >>> [role for role, template in prompt("judge")]
         ['system', 'user']
     """
-    known = _replaced.get() or _shipped()
+    known = _prompts.get()
     if name not in known:
         raise ArgumentError(
             "There is no prompt of this name.", given=repr(name), expected=", ".join(known)
@@ -166,7 +159,7 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
     root = Path(folder)
     if not root.is_dir():
         raise ArgumentError("There is no folder of prompts.", given=str(folder))
-    found = dict(_replaced.get() or _shipped())
+    found = dict(_prompts.get())
     for name, replaced in _read_all(root).items():
         wanted, given = fields_in(prompt(name)), fields_in(replaced)
         if wanted - {FENCE} != given - {FENCE}:
@@ -175,7 +168,7 @@ def use_prompts(folder: str | os.PathLike[str]) -> AbstractContextManager[Any]:
                 given=", ".join(sorted(given)), expected=", ".join(sorted(wanted)),
             )  # fmt: skip
         found[name] = replaced
-    return setting(_replaced, found)
+    return setting(_prompts, found)
 
 
 def fields_in(prompt: Prompt) -> set[str]:
@@ -201,15 +194,16 @@ def _read(text: str, name: str) -> Prompt:
     return tuple((role, "\n".join(lines).strip("\n")) for role, lines in parts)
 
 
+# The shipped ones are read once, for each call of a critic needs one.
+_SHIPPED = _read_all(Path(__file__).with_name("prompts"))
+_prompts: ContextVar[dict[str, Prompt]] = ContextVar("pullback.text.prompts", default=_SHIPPED)
+
+
 def fill_prompt(parts: Prompt, /, **values: str) -> list[dict[str, str]]:
     """The messages of the parts of a prompt, each with the values that it has fields for."""
     values = {**values, FENCE: fence_of(values)}
     return [
-        {
-            "role": role,
-            "content": fill(template, {n: values[n] for n in fields_of(template) if n in values}),
-        }
-        for role, template in parts
+        {"role": role, "content": fill(template, values, more=True)} for role, template in parts
     ]
 
 

@@ -138,7 +138,7 @@ class Workers:
         with _Office(self.host) as office:
             # The prompts and the critic are chosen for all that happens inside, there as here; and
             # a worker that is a thread here asks no loop that waits for it.
-            chosen = _prompts._replaced.get(), current_critic(), served_by.get()
+            chosen = _prompts._prompts.get(), current_critic(), served_by.get()
             shared = self._pack((module, metric, *chosen, learn), office)
             named = list(zip(names_of(samples), samples, strict=True))
             parts = [self._pack(named[n : n + self.chunk], office) for n in starts]
@@ -210,8 +210,7 @@ class _Office:
         self._context = copy_context()
         key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), backlog=512, authkey=key)
-        port: Any = self._listener.address[1]
-        self.address = (host, port, key)
+        self.address = ((host, self._listener.address[1]), None, key)  # of a `Client`
         self._answers: dict[Any, Future[Completion | Exception]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -222,7 +221,7 @@ class _Office:
 
     def __exit__(self, *error: object) -> None:
         self._closed = True
-        with suppress(OSError, EOFError), _connect(self.address):
+        with suppress(OSError, EOFError), Client(*self.address):
             pass  # wakes who waits for the next
         self._listener.close()
 
@@ -262,11 +261,6 @@ class _Office:
             return _told(error)
 
 
-def _connect(address: tuple[str, int, bytes]) -> Connection:
-    host, port, key = address
-    return Client((host, port), authkey=key)
-
-
 _asked: ContextVar[Counter[Any]] = ContextVar("pullback.text.asked")
 """How often a sample that is run here has asked the same at the same place."""
 
@@ -292,7 +286,7 @@ class _Distant(LM):
         return answer
 
     def _send(self, letter: Any) -> Any:
-        with _connect(self._address) as connection:
+        with Client(*self._address) as connection:
             connection.send(letter)
             return connection.recv()
 
@@ -305,7 +299,7 @@ def _work(shared: bytes, part: bytes) -> list[tuple[bytes, int, list[str]]]:
 
     def one(name: tuple[int, ...], sample: Any) -> tuple[bytes, int, list[str]]:
         _asked.set(Counter())  # in a context of its own, as all that is set here
-        _prompts._replaced.set(prompts)
+        _prompts._prompts.set(prompts)
         _critic.set(critic)
         served_by.set(served)
         with tolerate(1.0) as failures, within(("sample", *name)):

@@ -31,7 +31,9 @@ class RayExecutor(Executor):
                 "Ray is not started.",
                 mend="ray.init() here, or ray.init(address=...) for a cluster.",
             )
-        self._call = self.ray.remote(max_retries=attempts - 1)(_call)
+        self._call = self.ray.remote(max_retries=attempts - 1)(
+            lambda fn, args, kwargs: fn(*args, **kwargs)
+        )
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a callable on a worker; if that dies, on another.
@@ -56,10 +58,6 @@ class RayExecutor(Executor):
 
         inner.add_done_callback(settle)
         return outer
-
-
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fn(*args, **kwargs)
 
 
 @checked

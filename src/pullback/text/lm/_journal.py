@@ -42,7 +42,7 @@ INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET occurrence=excluded.occurrence, begun=excluded.begun,
     ended=excluded.ended, answer=excluded.answer, failure=excluded.failure,
     checksum=excluded.checksum
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING RETURNING id
 """  # of a cache, another process may have been before
 _ONE = "SELECT * FROM calls WHERE place=? AND digest=? AND occurrence=?"
 
@@ -160,15 +160,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _drop_damaged(self, salvaged: int | None) -> int:
         """Forget the entries that are not as they were written; how many there were, ever."""
         lost = salvaged or 0
-        for row in self._rows(_ALL):
+        for row in self._execute(_ALL):
             try:
                 self._read(row)
             except RecordingError:
                 self._execute("DELETE FROM calls WHERE id=?", row[0])
                 lost += 1
-        for number, *note in self._rows("SELECT rowid, * FROM notes"):
-            if not _is_whole(*note):
-                self._execute("DELETE FROM notes WHERE rowid=?", number)
         known = self.notes().get("damaged", 0)
         if lost or salvaged is not None:
             known += max(lost, 1)
@@ -198,8 +195,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             mend="Restore it from a copy, or start anew with another file.",
         )  # fmt: skip
 
-    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        """Run one statement, which is committed when this returns."""
+    def _execute(self, statement: str, *values: Any) -> list[Any]:
+        """The rows that one statement gives, which is committed when this returns."""
         if os.getpid() != self._process and not self._in_memory:
             raise RecordingError(  # SQLite's files do not outlive a fork unharmed
                 f"A {self._what} does not reach over a fork.", given=str(self.path),
@@ -207,11 +204,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 mend="Use another file in each process.",
             )  # fmt: skip
         with self._lock, self._errors():
-            return self._connection.execute(statement, values)
-
-    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock, self._errors():
-            return self._execute(statement, *values).fetchall()
+            return self._connection.execute(statement, values).fetchall()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -227,11 +220,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         Raises:
             RecordingError: an entry is corrupt.
         """
-        return [self._read(row) for row in self._rows(_ALL)]
+        return [self._read(row) for row in self._execute(_ALL)]
 
     def find(self, digest: str) -> Completion | None:
         """An answer to what has this digest, wherever it was asked."""
-        rows = self._rows(_ANSWERED, digest)
+        rows = self._execute(_ANSWERED, digest)
         return self._read(rows[0]).answer if rows else None
 
     def keep(self, request: Request, model: str, answer: Completion) -> None:
@@ -251,7 +244,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             # have one if it gives them one.
             taken = self._taken[where, digest]
             occurrence = next(number for number in range(len(taken) + 1) if number not in taken)
-            rows = self._rows(_ONE, where, digest, occurrence)
+            rows = self._execute(_ONE, where, digest, occurrence)
             if not rows and not make:
                 return None
             call = (
@@ -306,16 +299,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._execute(statement, name, text, digest_of([name, text]))
 
     def notes(self) -> dict[str, Any]:
-        """All that was kept by name.
-
-        Raises:
-            RecordingError: a note is corrupt.
-        """
-        rows = self._rows("SELECT * FROM notes ORDER BY name")
-        for name, text, checksum in rows:
-            if not _is_whole(name, text, checksum):
-                raise self._corrupt(f"the note {name!r} has changed")
-        return {name: json.loads(text) for name, text, _ in rows}
+        """All that was kept by name, and is as it was written."""
+        rows = self._execute("SELECT * FROM notes ORDER BY name")
+        return {
+            name: json.loads(text) for name, text, checksum in rows
+            if checksum == digest_of([name, text])
+        }  # fmt: skip
 
     def _write(self, call: Call) -> Call:
         """Write a call, new or changed, without keys; gives it as it is written."""
@@ -326,8 +315,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             None if call.failure is None else writable(call.failure),
         )  # fmt: skip
         checksum = digest_of(values)
-        cursor = self._execute(_WRITE, call.id or None, *values, checksum)
-        written = self._read((call.id or cursor.lastrowid or 0, *values, checksum))
+        made = self._execute(_WRITE, call.id or None, *values, checksum)
+        written = self._read((made[0][0] if made else call.id, *values, checksum))
         return replace(written, fresh=not call.id)
 
     def _read(self, row: tuple[Any, ...]) -> Call:
@@ -348,11 +337,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 def here() -> str:
     """The place in the program that this is in, as a journal writes it."""
     return writable("/".join(map(str, place())))
-
-
-def _is_whole(name: str, text: str, checksum: str) -> bool:
-    """Whether a note is as it was written."""
-    return checksum == digest_of([name, text])
 
 
 def _code(error: Exception) -> int:

@@ -82,7 +82,13 @@ class Scripted(LM):
                 found = await found
         if isinstance(found, BaseException):
             raise found
-        return self._completion(found, request)
+        if isinstance(found, str):
+            words = sum(len(message.text.split()) for message in request.messages)
+            found = Completion(found, Usage(words, len(found.split()), cost=0.0))
+        if not isinstance(found, Completion):
+            raise ArgumentTypeError("A script answers with texts or Completions.",
+                                    given=type(found).__name__)  # fmt: skip
+        return replace(found, model=found.model or self.model, metadata={**found.metadata, **NOTE})
 
     async def stream_answer(self, request: Request) -> AsyncIterator[Chunk]:
         """Answer word by word."""
@@ -112,15 +118,6 @@ class Scripted(LM):
                              given=f"call {place + 1} of a list of {len(self._answers)}",
                              mend="Give it more answers, or a mapping or function.")  # fmt: skip
         return self._answers[place]
-
-    def _completion(self, found: Any, request: Request) -> Completion:
-        if isinstance(found, str):
-            words = sum(len(message.text.split()) for message in request.messages)
-            found = Completion(found, Usage(words, len(found.split()), cost=0.0))
-        if not isinstance(found, Completion):
-            raise ArgumentTypeError("A script answers with texts or Completions.",
-                                    given=type(found).__name__)  # fmt: skip
-        return replace(found, model=found.model or self.model, metadata={**found.metadata, **NOTE})
 
 
 _MARKERS = (

@@ -5,8 +5,8 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -308,14 +308,6 @@ class Traced(Wrapper):
 
     async def step(self, request: Request, ask: Ask) -> AsyncIterator[Chunk]:
         """Ask within a span, which ends with the answer, or where it is left."""
-        with self._span(request) as span:
-            async for chunk in ask(request):
-                if chunk.completion is not None:
-                    self._end(span, chunk.completion)
-                yield chunk
-
-    @contextmanager
-    def _span(self, request: Request) -> Iterator[Any]:
         known = {name: request.options.get(name) for name in _OPTIONS}
         said = {f"gen_ai.request.{n}": v for n, v in known.items() if isinstance(v, int | float)}
         said |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": scrub(self.model)}
@@ -324,7 +316,10 @@ class Traced(Wrapper):
         name, kind = scrub(f"chat {self.model}"), self._trace.SpanKind.CLIENT
         span = self._tracer.start_span(name, kind=kind, attributes=said)
         try:
-            yield span
+            async for chunk in ask(request):
+                if chunk.completion is not None:
+                    self._end(span, chunk.completion)
+                yield chunk
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, ModelError) and error.status is not None:
