@@ -254,7 +254,7 @@ def test_a_module_named_as_a_script_may_define_what_is_handed_over(tmp_path, mon
     folder = tmp_path / "package_of_mine"
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / "functions.py").write_text(
+    (folder / "functions_of_mine.py").write_text(
         "import torch\n\n\n"
         "class Applied(torch.autograd.Function):\n"
         "    @staticmethod\n"
@@ -265,12 +265,12 @@ def test_a_module_named_as_a_script_may_define_what_is_handed_over(tmp_path, mon
     )
     with monkeypatch.context() as here:
         here.syspath_prepend(str(tmp_path))
-        module = importlib.import_module("package_of_mine.functions")
+        module = importlib.import_module("package_of_mine.functions_of_mine")
         call = Encoder(2**20).encode_call((torch.ones(2), module.twice()), {})
         recorded = RecordedFunction(Locator.of(module.Applied), calls=[RecordedCall(**call)])
         Recording(["python"], [recorded]).save(tmp_path / "calls.pt")
-    for name in ("package_of_mine", "package_of_mine.functions"):
+    for name in ("package_of_mine", "package_of_mine.functions_of_mine"):
         monkeypatch.delitem(sys.modules, name)
-    [item] = Recording.load(tmp_path / "calls.pt", scripts=[folder / "functions.py"])
+    [item] = Recording.load(tmp_path / "calls.pt", scripts=[folder / "functions_of_mine.py"])
     args, _ = item.arguments(0)
     assert args[1](3) == 6
