@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -21,16 +21,19 @@ _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 _CALLS = 32  # functions that a rule calls, of which the author's are read
 
 
-def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
+def written(
+    function: Any, depth: int = 3, main: str = "", kinds: Sequence[type] | None = None
+) -> Written | None:
     """The source of a rule and of what it calls of the author's; ``None`` where it is not had.
 
     Arguments:
         function: the rule; decorators that say what they wrap are left out.
         depth: how deep calls are followed.
         main: the file of the rule that calls it, if any.
+        kinds: the classes of objects whose methods are followed; those of the module by default.
     """
     if isinstance(function, MethodType):  # of the class
-        found = written(function.__func__, depth, main)
+        found = written(function.__func__, depth, main, kinds)
         return found and replace(found, bound=function.__self__)
     function = author_of(function)
     if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
@@ -50,14 +53,14 @@ def written(function: Any, depth: int = 3, main: str = "") -> Written | None:
     indent = len(raw.splitlines()[0]) - len(source.splitlines()[0])
     main = main or str(file)
     shown = file.name if main == str(file) else "/".join(file.parts[-2:])
-    helpers = dict(_helpers(function, tree, depth, main)) if depth else {}
+    helpers = dict(_helpers(function, tree, depth, main, kinds)) if depth else {}
     return Written(function, str(file), shown, max(line, 1), indent, source, tree, helpers)
 
 
 def _helpers(
-    function: FunctionType, tree: ast.AST, depth: int, main: str
+    function: FunctionType, tree: ast.AST, depth: int, main: str, kinds: Sequence[type] | None
 ) -> Iterator[tuple[str, Written]]:
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     paths = dict.fromkeys(".".join(names_in(func)) for func in calls if names_in(func))
     for path in [p for p in paths if p.count(".") < 2][:_CALLS]:
         name, _, attribute = path.partition(".")
@@ -68,27 +71,31 @@ def _helpers(
             value = getattr(owner, attribute) if plain else value  # a property is not computed
         own = getattr(value, "__func__", value)
         if callable(value) and own is not function and _is_beside(function, own):
-            helper = written(value, depth - 1, main)
+            helper = written(value, depth - 1, main, kinds)
             if helper is not None:
                 yield path, helper
-    yield from _methods(function, tree, depth, main)
+    for kind, attribute in [*_methods(function, calls, kinds)][:_CALLS]:
+        # Of what an object calls, its own methods alone: any layer may be within any other, and
+        # the ways through a module of sixty would be two hundred thousand.
+        helper = written(vars(kind)[attribute], depth - 1, main, (kind,))
+        if helper is not None:
+            yield f".{kind.__module__}.{kind.__qualname__}.{attribute}", helper
 
 
 def _methods(
-    function: FunctionType, tree: ast.AST, depth: int, main: str
-) -> Iterator[tuple[str, Written]]:
+    function: FunctionType, calls: Sequence[ast.AST], kinds: Sequence[type] | None
+) -> Iterator[tuple[type, str]]:
     """The methods that a call of an object's may be, of the classes that its module names."""
-    names, calls = function.__globals__, (n.func for n in ast.walk(tree) if isinstance(n, ast.Call))
+    names = function.__globals__
     methods = [f for f in calls if isinstance(f, ast.Attribute)]
     called = {f.attr for f in methods if not (names_in(f) and names_in(f)[0] in names)}
-    for name, kind in names.items():
-        if isinstance(kind, type) and _is_beside(function, kind):
+    classes = [k for k in names.values() if isinstance(k, type)] if kinds is None else kinds
+    for kind in dict.fromkeys(classes):
+        if _is_beside(function, kind):
             for attribute in sorted(called & vars(kind).keys()):
                 method = vars(kind)[attribute]
                 if isinstance(method, FunctionType) and method is not function:
-                    helper = written(method, depth - 1, main)
-                    if helper is not None:
-                        yield f".{name}.{attribute}", helper
+                    yield kind, attribute
 
 
 def _is_beside(function: FunctionType, value: Any) -> bool:
