@@ -143,16 +143,16 @@ class Search:
     def every(self) -> list[Rewrite]:
         """All edits, the likeliest first."""
         found: list[tuple[int, Rewrite]] = []
+        lost = not self.pair.got.any()
         for e in self.expressions:
             if e.key in self.noted.first:
                 against = self.reach(e)
                 if against is not None:
                     # A flag loses an answer; one that is there, and wrong, was computed so.
-                    against += is_flag(e) and bool(self.pair.got.any())
+                    against += is_flag(e) and not lost
                     own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
                     found += [(against, rewrite) for rewrite in own]
-                    lost = is_flag(e) and not self.pair.got.any()
-                    if lost and type(self.noted.first[e.key]) is int:
+                    if lost and is_flag(e) and type(self.noted.first[e.key]) is int:
                         found.append((0, Rewrite(0, {e: f"{self.rule.places[self.only]}"})))
         lowering = [r for _, r in found if len(r.texts) == 1 and lowers(r, self.noted)]
         if len(lowering) > 1:

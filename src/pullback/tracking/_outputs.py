@@ -72,8 +72,10 @@ def _parts(output: Any, path: str) -> list[tuple[Any, str, Any]]:
     """The key, path and value of each part of a container, in which ``1`` and ``"1"`` differ."""
     if isinstance(output, Mapping):
         texts = [str(key) for key in output]
-        alone = [sum(text == each for each in texts) == 1 for text in texts]
-        names = [str(key) if own else repr(key) for key, own in zip(output, alone, strict=True)]
+        names = [  # without list.count, which Dynamo (2.7) does not follow
+            text if sum(text == each for each in texts) == 1 else repr(key)
+            for text, key in zip(texts, output, strict=True)
+        ]
         return [
             (key, f"{path}[{name}]", value)
             for name, (key, value) in zip(names, output.items(), strict=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_uniform
+from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
@@ -92,10 +92,10 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
         points = there.point(0)
         weights = there.cotangents(there.output_values(points))
         # Not one that is answered with ``None`` where backward adds to its ``.grad`` by itself.
-        before = _grad_of(given, k)
+        before = _grad_of(given.owned[k]) if k in given.owned else None
         answer = there.answers(there.leaves(points), weights)[0]
-        adds = k not in given.owned or not torch.equal(before, _grad_of(given, k))
-        answered += [k] * (answer is not None or not adds)
+        is_lost = before is not None and torch.equal(before, _grad_of(given.owned[k]))
+        answered += [k] * (answer is not None or is_lost)
     # All together, so that an edit which mends one of them is asked what becomes of the others.
     there = replace(probe, inputs=given.with_differentiable([*given.differentiable, *answered]))
     for only in range(len(given.differentiable), len(there.inputs.differentiable)):
@@ -103,9 +103,8 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
     yield from filter(None, (_hidden(probe, only) for only in choices))
 
 
-def _grad_of(given: Arguments, position: int) -> torch.Tensor:
+def _grad_of(owned: torch.Tensor) -> torch.Tensor:
     """The ``.grad`` that a tensor of a module's has now; zeros where it has none."""
-    owned = given.owned.get(position, given.values[position])
     return torch.zeros_like(owned) if owned.grad is None else owned.grad.clone()
 
 
