@@ -90,7 +90,7 @@ class Written:
     source: str
     tree: Any
     helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them:
-    # ".Class.method" where a call of an object's may be one
+    # ".module.Class.method" where a call of an object's may be one
     bound: Any = None  # the class that it is called with first, as a method of it
 
     @property
