@@ -155,6 +155,36 @@ def test_the_name_of_a_custom_operator_says_nothing():
         second()
 
 
+def test_an_operator_named_after_an_error_has_the_derivative_that_is_registered():
+    @torch.library.custom_op("pullback_found::squared_Error", mutates_args=())
+    def squared_error(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x - y) ** 2
+
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        return 2 * cotangent * (x - y), 2 * cotangent * (y - x)
+
+    squared_error.register_autograd(
+        backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+    )
+
+    class Cubic(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x - 1) ** 3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            return 3 * cotangent * squared_error(x, torch.ones_like(x))
+
+    x = X.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(Cubic.apply(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    torch.testing.assert_close(second, 6 * (X - 1))
+
+
 def test_what_one_level_alone_differentiates_is_a_constant_to_the_others():
     kept = []
 

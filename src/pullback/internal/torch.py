@@ -819,6 +819,7 @@ class _Layer:
 never_compile(_Layer.__call__, callees=True)
 
 
+@functools.cache
 def _layer(base: Any) -> _Layer:
     """Return the layer over the ``apply`` of a class that defines one, once put on."""
     scope = vars(sys.modules[base.__module__])

@@ -32,7 +32,7 @@ from pullback.tensor._errors import Raised, named
 from pullback.tensor._fresh import Fresh
 from pullback.tensor._levels import are_batched
 from pullback.tensor._operations import tensors_in
-from pullback.tensor._structure import flatten, unflatten, without_values
+from pullback.tensor._structure import flatten, unflatten
 
 __all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 
@@ -49,7 +49,7 @@ def batch_by_rule(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: tor
         raise DefinitionError(f"{definition.name} has no vmap rule.")
     setup_context = definition.setup_context
     values = unflatten(call.template, tensors)
-    dims = unflatten(without_values(call.template, None), in_dims[1:])
+    dims = unflatten(call.template, in_dims[1:], None)
     split = len(values) - len(call.names)
     named_values = dict(zip(call.names, values[split:], strict=True))
     batch = definition.vmap(info, dims, *values[:split], **named_values)

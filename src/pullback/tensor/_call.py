@@ -35,7 +35,6 @@ from pullback.tensor._structure import (
     is_mask,
     match,
     unflatten,
-    without_values,
 )
 
 __all__ = ["Call", "Meta", "differentiable", "zeros"]
@@ -93,7 +92,7 @@ class Call:
         holes, spec = self.template
         if spec is None and len(needs) == len(holes):
             return tuple(needs)
-        marked = unflatten(without_values(self.template, False), needs)
+        marked = unflatten(self.template, needs, False)
         if spec is None:
             return marked
         return tuple(any(pytree.tree_leaves(mark)) for mark in marked)
@@ -313,7 +312,7 @@ class Call:
         self, rule: Any, context: Context, given: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """Run a backward on a context; returns one gradient or None per input tensor."""
-        arguments = unflatten(without_values(self.result, None), given)
+        arguments = unflatten(self.result, given, None)
         return self.matched(self.run_backward(rule, context, given, arguments))
 
     def run_backward(

@@ -54,7 +54,7 @@ from pullback.tensor._second_order import (
     running_again,
     with_gradients,
 )
-from pullback.tensor._structure import children, match, unflatten, without_values
+from pullback.tensor._structure import children, match, unflatten
 from pullback.tensor._watch import Outside, Watch, refusal
 
 __all__ = ["push"]
@@ -215,7 +215,7 @@ def _tangents(call: Call, context: Context, tangents: Tangents) -> list[Any]:
         zeros(meta) if tangent is None and call.materialize else tangent
         for tangent, meta in zip(tangents, call.inputs, strict=True)
     ]
-    arguments = unflatten(without_values(call.template, None), given)
+    arguments = unflatten(call.template, given, None)
     result = definition.jvp(context, *arguments)  # type: ignore[misc]
     entries = (result,) if call.single or not isinstance(result, tuple) else result
     holes, spec = call.result

@@ -15,7 +15,7 @@ from pullback.tensor._definition import Definition
 from pullback.tensor._kept import reclaim
 from pullback.tensor._leniency import leniency
 from pullback.tensor._levels import are_batched
-from pullback.tensor._structure import Template, flatten, is_hole, unflatten, without_values
+from pullback.tensor._structure import Template, flatten, of_tensors, unflatten
 
 __all__ = ["Nested", "OnNode", "run", "run_in_batch", "running_on"]
 
@@ -78,7 +78,7 @@ def run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
     """Run the author's backward on torch's context."""
     call, given = ctx.__pullback__, cotangents
     if call.nested:
-        given = unflatten(without_values(call.result, None), cotangents[:-1])
+        given = unflatten(call.result, cotangents[:-1], None)
     watched = running_on(ctx) is not None
     return call.run_backward(definition.backward, ctx, cotangents, given, watched=watched)
 
@@ -99,8 +99,8 @@ class OnNode(Application):
         self.node, self.call, self.read = ctx, call, tuple(read)
         last = cotangents[:-1] if call.nested else cotangents
         mixed = not call.nested and len(call.result[0]) == len(last)
-        holes = [i for i, hole in enumerate(call.result[0]) if is_hole(hole)]
-        self._places = holes if mixed else list(range(len(last)))  # of the output tensors
+        every = range(len(last))
+        self._places = of_tensors(call.result, every) if mixed else every  # of the output tensors
         self._cotangents = cotangents
         self.given = [last[i] for i in self._places]
 
@@ -116,8 +116,7 @@ class OnNode(Application):
         every = list(self._cotangents)
         for i, cotangent in zip(self._places, cotangents, strict=True):
             every[i] = cotangent
-        result = run_in_batch(self.call.definition, self.node, every, run)
-        return self.call.matched(result)
+        return self.call.matched(run(self.call.definition, self.node, every))
 
     def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
         """The same: a node is of one level."""
@@ -129,8 +128,9 @@ class OnNode(Application):
 
     def saved(self) -> list[torch.Tensor]:
         """The tensors that were saved, the inputs that were kept aside, the outputs still there."""
-        kept = [entry[0] for entry in self.call.kept if isinstance(entry, tuple)]
-        found = [*self.read, *map(_behind, kept), *(ref() for ref, _ in self.call.returned)]
+        found = list(self.read)
+        found += [_behind(entry[0]) for entry in self.call.kept if isinstance(entry, tuple)]
+        found += [reference() for reference, _ in self.call.returned]
         return [tensor for tensor in found if tensor is not None]
 
     def known(self) -> list[torch.Tensor]:

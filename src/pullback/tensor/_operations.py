@@ -66,8 +66,14 @@ def tensors_in(*values: Any) -> list[torch.Tensor]:
 
 
 def is_unknown(node: Any) -> bool:
-    name = node.name()
-    return "NotImplemented" in name or "Error" in name
+    """Whether a node stands for a derivative that torch does not have."""
+    return node.name() in _UNKNOWN
+
+
+_UNKNOWN = {
+    f"torch::autograd::{name}"
+    for name in ("NotImplemented", "WarnNotImplemented", "Error", "DelayedError")
+}
 
 
 def with_argument(

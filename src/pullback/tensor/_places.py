@@ -164,10 +164,10 @@ def views_of(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> lis
 
     So is an output that is returned twice: torch would send all cotangents to the last place.
     """
-    given = set(map(id, inputs))
-    distinct = len(set(map(id, outputs))) == len(outputs)
-    if distinct and given.isdisjoint(map(id, outputs)):
+    every = {*map(id, inputs), *map(id, outputs)}
+    if len(every) == len(inputs) + len(outputs):
         return outputs
+    given = set(map(id, inputs))
     views = []
     for tensor in outputs:
         views.append(tensor.view_as(tensor) if id(tensor) in given else tensor)

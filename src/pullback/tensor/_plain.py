@@ -37,11 +37,10 @@ from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,
     flatten,
-    is_hole,
     is_mask,
     is_plain,
+    of_tensors,
     unflatten,
-    without_values,
 )
 
 __all__ = ["make_plain"]
@@ -105,11 +104,7 @@ def make_plain(name: str, definition: Definition, *, nested: bool = False) -> An
         given = tuple(cotangents[0]) if definition.boxed else cotangents
         if torch.is_grad_enabled() or forward_level() >= 0 or _transforming():
             call, gradients = ctx.__pullback__, _beyond(ctx, given)
-            return (
-                (None, *gradients)
-                if nested
-                else unflatten(without_values(call.template, None), gradients)
-            )
+            return (None, *gradients) if nested else unflatten(call.template, gradients, None)
         if not _keeps_graph():
             forget(ctx.__pullback__.kept)
         result = run_in_batch(definition, ctx, given, run)
@@ -149,10 +144,9 @@ def _let_nodes_answer(node: Any, *, nested: bool) -> None:
 def _needs(ctx: Any) -> Sequence[bool]:
     """For each input tensor, whether its gradient is wanted."""
     every = _needs_of_torch.__get__(ctx)
-    holes = ctx.__pullback__.template[0]
     if type(ctx).needs_input_grad is not _needs_of_torch:
         return every[1:]
-    return [need for need, hole in zip(every, holes, strict=True) if is_hole(hole)]
+    return of_tensors(ctx.__pullback__.template, every)
 
 
 def _needs_by_argument(ctx: Any) -> tuple[bool, ...]:

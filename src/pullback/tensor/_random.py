@@ -28,8 +28,7 @@ def states(tensors: Sequence[torch.Tensor | None], others: Sequence[Any] = ()) -
             continue
         found[tensor.device] = _get(tensor.device)
     for value in others:
-        rewind = None if is_hole(value) or is_data(value) else rewinds(value)
-        if rewind is not None:
+        if not is_hole(value) and not is_data(value) and (rewind := rewinds(value)) is not None:
             found[value] = rewind
     return found
 

@@ -72,21 +72,23 @@ def differentiable_gradient(
     """
 
     def compute(given: Tensors) -> list[torch.Tensor | None]:
-        return with_gradients(lambda: _differentiable(application, given, needs))
+        return with_gradients(_differentiable, application, given, needs)
 
     return gradients_by_item(compute, cotangents)
 
 
-def with_gradients(compute: Callable[[], list[torch.Tensor | None]]) -> list[torch.Tensor | None]:
+def with_gradients(
+    compute: Callable[..., list[torch.Tensor | None]], *args: Any
+) -> list[torch.Tensor | None]:
     """Run rules with gradients on: an author's ``no_grad`` stops a gradient, and shows so alone.
 
     Where they were off, as ``torch.no_grad`` around forward over reverse has them, the results get
     no history, and keep their tangents.
     """
     if torch.is_grad_enabled():
-        return compute()
+        return compute(*args)
     with torch.enable_grad():
-        results = compute()
+        results = compute(*args)
     return [t.clone() if t is not None and t.requires_grad else t for t in results]
 
 

@@ -22,9 +22,9 @@ __all__ = [
     "is_mask",
     "is_plain",
     "match",
+    "of_tensors",
     "replaced",
     "unflatten",
-    "without_values",
 ]
 
 # A flat structure (the common case) is kept as the tuple itself, a nested one with its spec.
@@ -131,13 +131,28 @@ def is_hole(leaf: Any) -> bool:
     return leaf is _HOLE
 
 
-def unflatten(template: Template, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Put tensors, or what stands for them, back into the places they were taken from."""
+def of_tensors(template: Template, values: Sequence[Any]) -> list[Any]:
+    """Of one value for each leaf, those of the leaves that are tensors."""
+    return [value for value, leaf in zip(values, template[0], strict=True) if leaf is _HOLE]
+
+
+def unflatten(template: Template, tensors: Sequence[Any], *other: Any) -> tuple[Any, ...]:
+    """Put tensors, or what stands for them, back into the places they were taken from.
+
+    Arguments:
+        template: where they were taken from.
+        tensors: one for each place.
+        other: a value for each place that holds no tensor, instead of what stood there.
+    """
     holes, spec = template
     leaves = tensors
     if len(tensors) != len(holes):  # else every leaf is a tensor
         following = iter(tensors)
-        leaves = [next(following) if leaf is _HOLE else leaf for leaf in holes]
+        rest = holes if not other else other * len(holes)
+        leaves = [
+            next(following) if leaf is _HOLE else value
+            for leaf, value in zip(holes, rest, strict=True)
+        ]
     if spec is None:
         return tuple(leaves)
     return pytree.tree_unflatten(leaves, spec)
@@ -215,11 +230,3 @@ def _outline(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__} of {len(value)}"
     return type(value).__name__
-
-
-def without_values(template: Template, value: Any) -> Template:
-    """The template with another value at each place that holds no tensor."""
-    holes, spec = template
-    if all(leaf is _HOLE for leaf in holes):
-        return template
-    return tuple(_HOLE if leaf is _HOLE else value for leaf in holes), spec

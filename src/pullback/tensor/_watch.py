@@ -106,8 +106,6 @@ def watching() -> "Watch | None":
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _SWITCHES = {name_of(func) for func in (set_grad_mode, torch.autograd.grad)}
-# Where nothing is added.
-_NO_ORIGINS, _NOT_LINEAR = Origins(), Linearity()
 
 
 class Outside(BaseException):
@@ -144,6 +142,15 @@ class Watch(FunctionMode):
             gradient, which below a transform they do not.
     """
 
+    in_forward = paused = doubtful = outputs_left = False
+    left: str | None = None
+    left_in_forward: str | None = None
+    _level = 0  # of the transforms around the rules
+    _off = 0  # how often forward has switched gradients off
+    _private = False  # forward makes a graph of its own
+    _stopping = False  # in which it stops a gradient now
+    _origins, _linearity = Origins(), Linearity()  # where nothing is added
+
     def __init__(
         self,
         given: Iterable[torch.Tensor | None],
@@ -154,17 +161,10 @@ class Watch(FunctionMode):
         detaches: bool = True,
         cuts_unknown: bool = False,
     ) -> None:
-        super().__init__()
-        self.in_forward = self.paused = self.doubtful = self.outputs_left = False
-        self._off = 0  # how often forward has switched gradients off
-        self._private = False  # forward makes a graph of its own
-        self._stopping = False  # in which it stops a gradient now
         self._stopped: set[int] = set()  # what is computed of values whose gradient it stopped
-        self._level = 0  # of the transforms around the rules
         self.answers: dict[int, bool] = {}
-        self.left: str | None = None
-        self.left_in_forward: str | None = None
-        self._origins = _NO_ORIGINS if born is None else Origins()
+        if born is not None:
+            self._origins = Origins()
         self.outside: list[torch.Tensor] = []
         self._born = born
         self._outside, self._made = outside, made
@@ -185,7 +185,6 @@ class Watch(FunctionMode):
         self._dependent: set[int] = set()  # on what was given
         self._filled: set[int] = set()  # storages into which such a value was written
         self._gone: list[int] = []  # those that depend on what was given, and have left torch
-        self._linearity = _NOT_LINEAR
         self.dtypes: set[torch.dtype] = set()  # of what was made
         self._forward_mode = forward_level() >= 0
         self._in_reverse = torch.is_grad_enabled()
@@ -200,7 +199,7 @@ class Watch(FunctionMode):
         for tensor in tensors:
             if tensor is not None:
                 self._known[id(tensor)] = tensor
-                if is_differentiable(tensor) and (self._forward_mode or _levels(tensor)):
+                if _levels(tensor) or (self._forward_mode and is_differentiable(tensor)):
                     self._given.add(id(tensor))
                     self._dependent.add(id(tensor))
 
@@ -618,9 +617,9 @@ class Watch(FunctionMode):
 
     def _tracks(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is differentiated, by autograd or in forward mode."""
-        if not is_differentiable(tensor):
-            return False
-        return bool(_levels(tensor)) or (self._forward_mode and self._depends([tensor]))
+        if _levels(tensor):
+            return True
+        return self._forward_mode and is_differentiable(tensor) and self._depends([tensor])
 
     def _keep(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
         self._known[id(tensor)] = tensor
