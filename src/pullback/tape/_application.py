@@ -273,10 +273,7 @@ class Application(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            if type(answer) is Variable and type(answer._data) is space.settled:
-                result.append(answer)
-            else:
-                result.append(space.conform(answer, self._wrong("gradient", f"input {index}")))
+            result.append(space.conform(answer, self._wrong("gradient", f"input {index}")))
             if space.textual:
                 texts.append(result[-1])
         if texts:
