@@ -113,7 +113,7 @@ def _block(part: Any, texts: list[Variable]) -> Content:
     return block
 
 
-def _blocks(content: Sequence[Content], texts: Iterator[str]) -> Any:
+def _blocks(content: Sequence[Any], texts: Iterator[str]) -> Any:
     blocks = [next(texts) if isinstance(each, Text) else each for each in content]
     return blocks if any(isinstance(each, Image) for each in blocks) else "\n".join(blocks)
 
