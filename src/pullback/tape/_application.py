@@ -300,9 +300,10 @@ class Application(Node):
 
     def _wrong(self, what: str, where: str) -> Callable[[str], Exception]:
         """Makes the error for what a rule returned and is of the wrong kind."""
-        rule = self.title() if what == "gradient" else f"The jvp of {self.title()}"
-        start = f"{rule} returned a {what} of the wrong kind for {where}"
-        return lambda detail: DefinitionError(f"{start}: {detail}.")
+        rule = "" if what == "gradient" else "The jvp of "
+        return lambda detail: DefinitionError(
+            f"{rule}{self.title()} returned a {what} of the wrong kind for {where}: {detail}."
+        )
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""
