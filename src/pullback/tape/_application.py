@@ -273,10 +273,7 @@ class Application(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            if type(answer) is Variable and type(answer._data) is space.settled:
-                result.append(answer)
-            else:
-                result.append(space.conform(answer, self._wrong("gradient", f"input {index}")))
+            result.append(space.conform(answer, self._wrong("gradient", f"input {index}")))
             if space.textual:
                 texts.append(result[-1])
         if texts:
@@ -303,9 +300,10 @@ class Application(Node):
 
     def _wrong(self, what: str, where: str) -> Callable[[str], Exception]:
         """Makes the error for what a rule returned and is of the wrong kind."""
-        rule = self.title() if what == "gradient" else f"The jvp of {self.title()}"
-        start = f"{rule} returned a {what} of the wrong kind for {where}"
-        return lambda detail: DefinitionError(f"{start}: {detail}.")
+        rule = "" if what == "gradient" else "The jvp of "
+        return lambda detail: DefinitionError(
+            f"{rule}{self.title()} returned a {what} of the wrong kind for {where}: {detail}."
+        )
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
         """Say on new notes where they come from."""

@@ -17,15 +17,7 @@ from pullback.tape._node import AccumulateGrad, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, describe, wrap
 
-__all__ = [
-    "NOTHING_KEPT",
-    "Context",
-    "at_edge",
-    "freed",
-    "kept",
-    "saved_variables_hooks",
-    "stamp_of",
-]
+__all__ = ["NOTHING_KEPT", "Context", "freed", "kept", "saved_variables_hooks", "stamp_of"]
 
 _IMMUTABLE = frozenset((float, int, str, bool))
 
@@ -254,7 +246,7 @@ class _Saved:
             _stale(wrap(data, self.role), self.version)
         if not self.weak:
             return value  # type: ignore[bad-return]
-        return at_edge(data, self.role, self.edge if isinstance(self.edge, tuple)
+        return _at_edge(data, self.role, self.edge if isinstance(self.edge, tuple)
                        else (node, self.edge))  # fmt: skip
 
 
@@ -270,7 +262,7 @@ def _stale(value: Variable, version: int) -> NoReturn:
     )  # fmt: skip
 
 
-def at_edge(data: Any, role: str, edge: Any) -> Variable:
+def _at_edge(data: Any, role: str, edge: Any) -> Variable:
     """A Variable whose gradient arrives at an edge."""
     node, output_nr = edge
     if not isinstance(node, AccumulateGrad):

@@ -113,10 +113,7 @@ class Node:
     @property
     def role(self) -> str:
         """The role of what the operation made, for messages."""
-        for output in self.outputs:
-            if output.role:
-                return output.role
-        return ""
+        return next((output.role for output in self.outputs if output.role), "")
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> Handle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the rule; what it returns replaces.

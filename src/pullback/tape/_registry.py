@@ -9,7 +9,7 @@ from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal._arguments import checked
 from pullback.internal._text import shown
 
-__all__ = ["COMMON", "OPERATIONS", "Space", "register_space", "space_of"]
+__all__ = ["OPERATIONS", "Space", "register_space", "space_of"]
 
 # The operations that a Variable has and does not know: filled by the modules that define them.
 OPERATIONS: dict[str, Callable[..., Any]] = {}
@@ -27,7 +27,6 @@ class Space:
         textual: whether a gradient holds notes, which are to say where they come from.
         differentiable: whether a gradient can flow to such a value.
         plain: whether the data is small and immutable, so that graphs may keep it for display.
-        settled: the type of data that a gradient holds as it is, so that it need not be conformed.
 
     Example:
         >>> space_of(2.0).name, space_of("text").name
@@ -38,7 +37,6 @@ class Space:
     textual = False
     differentiable = True
     plain = False
-    settled: type | None = None
 
     def zero(self) -> Any:
         """The gradient that says nothing."""
@@ -58,11 +56,9 @@ class Space:
         self._refuse("take a gradient")
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
-        """The ``.grad`` of a Variable after one more gradient."""
-        return self.own(gradient) if before is None else self.total([before, gradient])
-
-    def own(self, gradient: Any) -> Any:
-        """The same gradient as a Variable of its own, which nobody else can change."""
+        """The ``.grad`` of a Variable after one more gradient, which nobody else can change."""
+        if before is not None:
+            return self.total([before, gradient])
         twin = OPERATIONS["own"](gradient)
         twin._data = self.copied(twin._data)
         return twin
@@ -98,7 +94,6 @@ class Space:
 
 
 _SPACES: dict[type, Callable[[Any], Space] | Space] = {}
-COMMON: dict[type, Space] = {}  # of the types whose values all belong to one: it is asked often
 
 
 @checked
@@ -118,10 +113,7 @@ def register_space(kind: type, factory: Callable[[Any], Space] | Space) -> None:
         >>> space_of(Celsius(3.0)).name
         'number'
     """
-    COMMON.pop(kind, None)
     _SPACES[kind] = factory
-    if isinstance(factory, Space):
-        COMMON[kind] = factory
 
 
 def space_of(data: Any) -> Space:
@@ -131,8 +123,6 @@ def space_of(data: Any) -> Space:
         ArgumentTypeError: the type is not registered, or a list or mapping contains itself.
     """
     kind = type(data)
-    if kind in COMMON:
-        return COMMON[kind]
     factory = _SPACES.get(kind) or _find(kind)
     if isinstance(factory, Space):
         return factory

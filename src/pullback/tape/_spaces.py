@@ -188,7 +188,6 @@ class Number(Space):
 
     name = "number"
     plain = True
-    settled = float
 
     def zero(self) -> Any:
         return wrap(0.0)
@@ -240,7 +239,6 @@ class Text(Space):
     name = "text"
     textual = True
     plain = True
-    settled = str
 
     def zero(self) -> Any:
         return Feedback()

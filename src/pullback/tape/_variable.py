@@ -9,7 +9,7 @@ from typing import Any, Self
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
 from pullback.internal._text import shortened, shown
 from pullback.tape._mode import mode
-from pullback.tape._registry import COMMON, OPERATIONS, space_of
+from pullback.tape._registry import OPERATIONS, space_of
 
 __all__ = ["Handle", "Variable", "data_of", "describe", "roles_of", "wrap"]
 
@@ -103,13 +103,12 @@ class Variable:
         requires_grad: bool = False,
         name: str | None = None,
     ) -> None:
-        if type(data) not in COMMON:
-            if isinstance(data, Variable):
-                raise ArgumentTypeError(
-                    "A Variable was made of a Variable.", given=describe(data),
-                    mend="Pass its data, or use detach() for a copy without history.",
-                )  # fmt: skip
-            space_of(data)
+        if isinstance(data, Variable):
+            raise ArgumentTypeError(
+                "A Variable was made of a Variable.", given=describe(data),
+                mend="Pass its data, or use detach() for a copy without history.",
+            )  # fmt: skip
+        space_of(data)
         if not isinstance(role, str) or not (name is None or isinstance(name, str)):
             raise ArgumentTypeError(
                 "The role and name of a Variable are texts.",

@@ -29,17 +29,6 @@ from pullback.text._prompts import *
 from pullback.text._python import *
 
 __all__ = ["lm", "optim", "train"]
-__all__ = sorted(
-    [
-        *__all__,
-        *_chat.__all__,
-        *_critic.__all__,
-        *_evaluation.__all__,
-        *_failure.__all__,
-        *_joining.__all__,
-        *_module.__all__,
-        *_prompts.__all__,
-        *_python.__all__,
-    ]
-)
+_parts = (_chat, _critic, _evaluation, _failure, _joining, _module, _prompts, _python)
+__all__ = sorted([*__all__, *(name for part in _parts for name in part.__all__)])
 __dir__ = __all__.copy  # completion offers these names, and no module inside

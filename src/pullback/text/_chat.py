@@ -1,6 +1,6 @@
 """`chat`: a call of a language model as a differentiable operation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from pullback.text._failure import Failure, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
 from pullback.text._prompts import Template, fence_of, fields_of, fill
-from pullback.text.lm import LM, Finish, Image, Message, Text, Tool
+from pullback.text.lm import LM, Content, Finish, Image, Message, Text, Tool
 from pullback.text.lm._json import json_schema
 from pullback.text.lm._request import read_block
 
@@ -22,16 +22,9 @@ __all__ = ["ChatModule", "chat"]
 _INSTRUCTING = ("system", "developer")
 
 
-@dataclass(frozen=True)
-class Slot(Text):
-    """Where in a message a text stands: the number of its Variable."""
-
-    number: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Conversation:
-    """The form of a conversation: its messages, with a `Slot` in place of each text.
+    """The form of a conversation: its messages, of whose texts none but the place counts.
 
     Its Variables are the texts, of which some are templates, then the values of these fields; of
     one that is lax a value may have no field.
@@ -45,11 +38,8 @@ class Conversation:
     @property
     def instructions(self) -> tuple[bool, ...]:
         """For each Variable, whether it is a text of a system or developer message."""
-        telling = {
-            block.number for turn in self.turns if turn.role in _INSTRUCTING
-            for block in turn.content if isinstance(block, Slot)
-        }  # fmt: skip
-        return tuple(n in telling for n in range(len(self.templates) + len(self.fields)))
+        texts = [turn for turn in self.turns for each in turn.content if isinstance(each, Text)]
+        return (*[turn.role in _INSTRUCTING for turn in texts], *[False] * len(self.fields))
 
     def messages(self, variables: Sequence[Variable]) -> list[Message]:
         """The messages to send, the fields of their texts filled in."""
@@ -64,9 +54,9 @@ class Conversation:
                 given=", ".join(values), expected=", ".join(sorted(used)) or "no inputs",
                 mend=f"Write {{{unused[0]}}} into a Template; other texts have no fields.",
             )  # fmt: skip
-        filled = [
+        filled = iter([
             fill(text, values, more=True) if is_template else text for text, is_template in texts
-        ]
+        ])  # fmt: skip
         return [replace(turn, content=_blocks(turn.content, filled)) for turn in self.turns]
 
     def transcript(self, variables: Sequence[Variable]) -> str:
@@ -116,18 +106,15 @@ def _turn(message: Any, texts: list[Variable]) -> Message:
     return Message.from_dict({**message, "content": [_block(part, texts) for part in parts]})
 
 
-def _block(part: Any, texts: list[Variable]) -> Slot | Image:
-    if not isinstance(part, Variable):
-        block = read_block(part)
-        if isinstance(block, Image):
-            return block
-        part = Variable(block.text)
-    texts.append(part)
-    return Slot("", len(texts) - 1)
+def _block(part: Any, texts: list[Variable]) -> Content:
+    block = Text("") if isinstance(part, Variable) else read_block(part)
+    if isinstance(block, Text):
+        texts.append(part if isinstance(part, Variable) else Variable(block.text))
+    return block
 
 
-def _blocks(content: Sequence[Any], texts: list[str]) -> Any:
-    blocks = [texts[each.number] if isinstance(each, Slot) else each for each in content]
+def _blocks(content: Sequence[Any], texts: Iterator[str]) -> Any:
+    blocks = [next(texts) if isinstance(each, Text) else each for each in content]
     return blocks if any(isinstance(each, Image) for each in blocks) else "\n".join(blocks)
 
 

@@ -309,7 +309,8 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
 
     Keys are scrubbed; the original is not chained, for its text and request hold them.
     """
-    said, status = scrub(str(error))[:500], getattr(error, "status_code", None)
+    said = scrub(str(error))[:500]
+    status: Any = getattr(error, "status_code", None)
     codes = {str(getattr(error, name, "")) for name in ("code", "type")}  # either, by the server
     if codes & _TOO_LONG:
         return ModelError("The prompt is longer than the model's context.", given=said,
@@ -320,7 +321,13 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
         return ReplyError("The answer of the model breaks its schema.", given=said, status=status,
                           transient=True, may_be_billed=True)  # fmt: skip
     if isinstance(error, sdk.APIStatusError):
-        return _refused(error.status_code, said, codes, error.response.headers)
+        transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
+        mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
+        return ModelError(
+            f"The server refused the request: HTTP {status}.", given=said, mend=mend,
+            transient=transient, retry_after=seconds_to_wait(error.response.headers),
+            status=status, may_be_billed=status in _DOUBTFUL,
+        )  # fmt: skip
     connected = not type(error.__cause__).__name__.startswith(("Connect", "Pool"))
     if isinstance(error, sdk.APITimeoutError):
         return ModelError(
@@ -334,16 +341,6 @@ def explain(error: Exception, model: str, sdk: Any) -> ModelError:
     return ModelError(f"The connection to the model {model!r} failed.", given=cause[:500],
                       mend="Check base_url and that the server runs, or wrap it in Retry.",
                       transient=True, may_be_billed=connected)  # fmt: skip
-
-
-def _refused(status: int, said: str, codes: set[str], headers: Mapping[str, str]) -> ModelError:
-    transient = not codes & _FINAL_CODES and (status in _TRANSIENT or status >= 500)
-    mend = "Wrap the model in Retry." if transient else _MENDS.get(status)
-    return ModelError(
-        f"The server refused the request: HTTP {status}.", given=said, mend=mend,
-        transient=transient, retry_after=seconds_to_wait(headers), status=status,
-        may_be_billed=status in _DOUBTFUL,
-    )  # fmt: skip
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
