@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class ScaledFormat:
                 expected="per='tensor', scale='float32' and a history of 0 or more passes",
             )
 
-    def along(self, dim: int) -> "ScaledFormat":
+    def along(self, dim: int) -> Self:
         """The same, with channels and blocks along another dimension."""
         return replace(self, dim=dim)
 

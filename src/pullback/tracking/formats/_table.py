@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -148,7 +148,7 @@ class NumberFormat:
         limits = (self.smallest / 2, self.smallest_normal, self.overflow_bound)
         return tuple(map(math.log2, limits))  # type: ignore[return-value]
 
-    def along(self, dim: int) -> "NumberFormat":
+    def along(self, dim: int) -> Self:
         """The same: values share nothing."""
         return self
 

@@ -376,9 +376,8 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
             mend="On one process read totals() directly.",
         )
     gathered: list[Any] = [None] * distributed.get_world_size(group)
-    mine = [(tuple(key), statistics.to_dict()) for key, statistics in totals.items()]
     try:
-        distributed.all_gather_object(gathered, mine, group=group)
+        distributed.all_gather_object(gathered, totals, group=group)
     except RuntimeError as error:  # the backend's own: a peer is gone, or too slow
         raise ProgramError(
             "Another rank did not answer, so the totals were not merged.",
@@ -388,7 +387,6 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
         ) from error
     merged: dict[Key, Statistics] = {}
     for rank in gathered:
-        for identity, data in rank:
-            key, statistics = Key(*identity), Statistics.from_dict(data)
+        for key, statistics in rank.items():
             merged[key] = merged[key].merge(statistics) if key in merged else statistics
     return merged

@@ -21,36 +21,6 @@ __all__ = ["Rounds", "StepWatch", "held_by"]
 _PATIENCE = 64
 
 
-class _Outermost:
-    """Which steps of optimizers are those that the program made.
-
-    An optimizer may step another one of the same parameters, as Lookahead does; what it does to
-    them afterwards belongs to the same step.
-    """
-
-    def __init__(self) -> None:
-        self._running: list[Optimizer] = []
-
-    def begin(self, optimizer: Optimizer) -> bool:
-        """Whether a step that begins is one of these."""
-        while self._running and not _shares(self._running[-1], optimizer):
-            self._running.pop()  # it raised, and never ended
-        if optimizer in self._running:
-            del self._running[self._running.index(optimizer) :]
-        self._running.append(optimizer)
-        return len(self._running) == 1
-
-    def end(self, optimizer: Optimizer) -> bool:
-        """Whether a step that ends is one of these."""
-        if optimizer in self._running:
-            del self._running[self._running.index(optimizer) :]
-        return not self._running
-
-
-def _shares(one: Optimizer, other: Optimizer) -> bool:
-    return not held_by(one).isdisjoint(held_by(other))
-
-
 def held_by(optimizer: Optimizer) -> set[int]:
     """The identities of the parameters that an optimizer steps."""
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -82,7 +52,7 @@ class StepWatch:
         self._began, self._stepped, self._ended = began, stepped, ended
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
-        self._outermost = _Outermost()
+        self._running: Optimizer | None = None  # the outermost, until it ends
         self._undo = ExitStack()
 
     def start(self) -> None:
@@ -102,14 +72,20 @@ class StepWatch:
         return getattr(self._scaler, "_scale", None)
 
     def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._outermost.begin(optimizer):
+        # One may step another of the same parameters, as Lookahead does: what it does to them
+        # afterwards belongs to the same step. One that raised never ends, and may begin again.
+        outer = self._running
+        if outer is None or outer is optimizer or held_by(outer).isdisjoint(held_by(optimizer)):
+            self._running = optimizer
             self._began(optimizer)
 
     def _updated(self) -> None:
         self._ended(None)
 
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if not self._outermost.end(optimizer):
+        if self._running is optimizer:
+            self._running = None
+        if self._running is not None:  # it was stepped by another one
             return
         self._stepped(optimizer)
         if self._scaler is not None:
