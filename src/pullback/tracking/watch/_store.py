@@ -212,7 +212,10 @@ class Store:
             if not self._waiting:
                 return
             waiting, self._waiting = self._waiting, []
-            host = {device: self._fetch(device) for device in self._used}
+            host = {
+                device: rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
+                for device, rows in self._rows.items()
+            }
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
             measured = self.measures.flush()
@@ -225,10 +228,6 @@ class Store:
         self.flush()
         self.active, self.closed = False, True
         _stores.pop(self.handle, None)
-
-    def _fetch(self, device: torch.device) -> Sequence[np.ndarray] | np.ndarray:
-        rows = self._rows[device]
-        return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
     def _write(self, values: torch.Tensor, key: Key, place: Place, first: Seen = None) -> None:
         """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""
