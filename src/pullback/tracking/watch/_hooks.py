@@ -119,8 +119,9 @@ class Sightings:
             return
         recomputed = in_backward()
         version = version_of(values)
-        known, known_version, names = self._seen.get(id(values), (_gone, -1, []))
-        if names and known() is values and known_version == version >= 0:
+        known = self._seen.get(id(values))
+        if known is not None and known[0]() is values and known[1] == version >= 0:
+            names = known[2]
             names.append(self.store.observe(values, name, recomputed, names[0]))
             return
         names = [self.store.observe(values, name, recomputed)]
@@ -136,10 +137,6 @@ class Sightings:
                 base is each or base is base_of(each) for each in given
             ):
                 hook.follow_base(values, base)
-
-
-def _gone() -> None:
-    return None
 
 
 Choose = Callable[[str, nn.Module], bool]

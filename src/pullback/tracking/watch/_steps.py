@@ -1,5 +1,6 @@
 """Notice where a step of training ends, without being told."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -113,7 +114,7 @@ class Rounds:
     def __init__(self) -> None:
         self.number = 0
         self._known: WeakSet[Any] = WeakSet()
-        self._seen: dict[int, int] = {}
+        self._seen: Counter[int] = Counter()
 
     def end(self, by: Any) -> None:
         """Note that a step was ended by an optimizer, or by nobody in particular."""
@@ -121,10 +122,9 @@ class Rounds:
             self.number += 1
             return
         self._known.add(by)
-        self._seen[id(by)] = self._seen.get(id(by), 0) + 1
+        self._seen[id(by)] += 1
         if self._seen[id(by)] > _PATIENCE:
-            for other in [other for other in self._known if id(other) not in self._seen]:
-                self._known.discard(other)
+            self._known = WeakSet(other for other in self._known if id(other) in self._seen)
         if all(id(other) in self._seen for other in self._known):
             self.number += 1
             self._seen.clear()

@@ -48,9 +48,8 @@ def register_store(store: Any) -> int:
     return handle
 
 
-def find_store(handle: int) -> "Store | None":
-    """The store of a handle, or nothing if it is gone: compiled code can outlive a tracker."""
-    return _stores.get(handle)
+find_store = _stores.get
+"""The store of a handle, or nothing if it is gone: compiled code can outlive a tracker."""
 
 
 class Store:
