@@ -17,14 +17,16 @@ import torch
 from torch import nn
 
 from pullback.internal.torch import (
+    base_of,
     forward_hooks_of,
     is_known_to_export,
     never_compile,
     remove_forward_hook,
+    version_of,
     without_forward_hooks,
 )
 
-__all__ = ["Hook", "Hung", "Overlay", "Running", "names_of"]
+__all__ = ["GradientHook", "Hook", "Hung", "Overlay", "Running", "names_of", "whole_base"]
 
 _REDUCE = "__reduce_ex__"
 
@@ -110,6 +112,52 @@ def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
     for name, part in model.named_modules(remove_duplicate=False):
         names.setdefault(part, []).append(name)
     return names
+
+
+class GradientHook:
+    """Calls a function with the gradient of one tensor, if one comes."""
+
+    __slots__ = ("_came", "_changes", "_see", "_version")
+
+    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
+        self._see = see
+        self._came = False
+
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        # Of a node with several outputs, as those of chunk, torch hands on what got none, too.
+        if gradient is not None:
+            self._came = True
+            self._see(gradient)
+
+    def follow_base(self, values: torch.Tensor, base: torch.Tensor) -> None:
+        """Look at the gradient of the tensor that the value is a view of, too.
+
+        An operation in place on a view takes the view's node out of the graph, and hooks with
+        it; the node of its base stays. A linear layer's output is such a view, and an in-place
+        activation after it is common.
+        """
+        self._changes, self._version = values.detach(), version_of(values)
+        self._changes.data = values.new_empty(0)  # it shares the count of changes, and no memory
+        base.register_hook(self._of_base)
+
+    def _of_base(self, gradient: torch.Tensor | None) -> None:
+        # A view that nothing changed and whose gradient never came has none: another used the base.
+        changed = version_of(self._changes) != self._version
+        if gradient is not None and changed and not self._came:
+            self._see(gradient)
+        self._came = False
+
+
+# A whole step that is compiled runs its backward pass with Dynamo looking on.
+never_compile(GradientHook.__call__)
+never_compile(GradientHook._of_base)
+
+
+def whole_base(values: torch.Tensor) -> torch.Tensor | None:
+    """What a tensor is a view of, if it is of all the elements, and was computed."""
+    base = base_of(values)
+    whole = base is not None and not base.is_leaf and base.numel() == values.numel()
+    return base if whole else None
 
 
 class Running:

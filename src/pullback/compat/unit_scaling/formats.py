@@ -7,15 +7,16 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_floating
+from pullback.internal._arguments import checked
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
-from pullback.tracking.formats._table import check_fields
 
 __all__ = ["FPFormat"]
 
 _SINGLE = 23  # mantissa bits of float32
 
 
+@checked
 @dataclass
 class FPFormat:
     """A floating-point format of which all codes are finite (FNUZ), and how to round to it.
@@ -42,7 +43,6 @@ class FPFormat:
     srbits: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, dict.fromkeys(("exponent_bits", "mantissa_bits", "srbits"), (int,)))
         exponent, mantissa, srbits = self.exponent_bits, self.mantissa_bits, self.srbits
         for wrong, problem in (
             (not 2 <= exponent <= 11, "FPFormat needs 2 to 11 exponent bits."),

@@ -206,22 +206,17 @@ class _ProductMode(FunctionMode):
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """Keep the path while modules call one another."""
-        found = self.module_names()
+        """Keep the path while modules call one another, if products go by their module's name."""
+        recipe = self.products.recipe
+        named = self.products.meter or set(recipe.rules) != {"*"} or recipe.remembers
+        found = names_of(self.model) if named else {}
+        found.pop(self.model, None)
         self.names |= {names[0]: names for names in found.values()}
         try:
             self.running.follow((names[0], module) for module, names in found.items())
             yield
         finally:
             self.running.stop()
-
-    def module_names(self) -> dict[nn.Module, list[str]]:
-        """The modules whose products go by their name, each with all of its names."""
-        recipe = self.products.recipe
-        if self.products.meter is None and set(recipe.rules) == {"*"} and not recipe.remembers:
-            return {}
-        found = names_of(self.model)
-        return {part: names for part, names in found.items() if part is not self.model}
 
     def apply(
         self, call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]

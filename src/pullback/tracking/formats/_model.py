@@ -24,7 +24,7 @@ from pullback.tracking.formats._round import (
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
-from pullback.tracking.formats._scaled import Named
+from pullback.tracking.formats._scaled import Named, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]
@@ -210,6 +210,9 @@ def simulate_format(
             given="a ScaledFormat with a history",
             mend="Use one without, or simulate a module.",
         )
+    for chosen in (everywhere.gradient, everywhere.activation):
+        if isinstance(chosen, ScaledFormat):
+            chosen.check_dimension(target.dim())
     for rule, chosen in (
         (RoundGradientFunction, everywhere.of("gradient")),
         (RoundValueFunction, everywhere.of("activation")),

@@ -248,7 +248,7 @@ def choose_blocks(blocks: str | int | ScaledFormat) -> ScaledFormat:
     """The format with blocks that a name (``"mxfp8"``, ``"nvfp4"``) or a size of MXFP8's means."""
     found: Format
     if isinstance(blocks, int):
-        found = ScaledFormat(f"MXFP8 by {blocks}", E4M3, blocks, "E8M0")
+        found = ScaledFormat(f"MXFP8 by {blocks}", E4M3, max(blocks, 1), "E8M0")
     else:
         found = find_format(blocks)
     size = found.per if isinstance(found, ScaledFormat) else "no block"

@@ -6,7 +6,7 @@ A product whose factors are scaled along a dimension is run as one of matrices (
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -211,10 +211,6 @@ def _matmul(multiply: Multiply, input: Tensor, other: Tensor) -> Tensor:  # noqa
     return result.squeeze(-1 if other.dim() == 1 else -2) if input.dim() == 1 else result
 
 
-def _reflected(multiply: Multiply, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
-    return _matmul(multiply, other, input)
-
-
 def _linear(
     multiply: Multiply,
     input: Tensor,  # noqa: A002
@@ -307,7 +303,7 @@ _WAYS: dict[Callable[..., Any], Callable[..., Tensor]] = {
         ),
         _matmul,
     ),
-    Tensor.__rmatmul__: _reflected,
+    Tensor.__rmatmul__: lambda multiply, first, second: _matmul(multiply, second, first),
     **dict.fromkeys(
         (torch.addmm, torch.baddbmm, torch.addmv, Tensor.addmm, Tensor.baddbmm, Tensor.addmv),
         _added,
@@ -337,21 +333,17 @@ class Weights:
         """Whether a factor is one of them, or lies in the memory of one."""
         if isinstance(x, nn.Parameter) or isinstance(base_of(x), nn.Parameter):
             return True
-        known = [*self._used, *self._plain_tensors()]
+        named = (each for module in self._all_modules for each in parameters_of(module))
+        plain = (each for each in named if each is not None and type(each) is not nn.Parameter)
+        known = [*self._used, *plain]
         storage = _storage(x) if known else None
-        if storage is None:
-            return False
-        return any(self._storage(each) == storage and _within(x, each) for each in known)
+        return storage is not None and any(
+            self._storage(each) == storage and _within(x, each) for each in known
+        )
 
     @functools.cached_property
     def _all_modules(self) -> list[nn.Module]:
         return list(self._modules())
-
-    def _plain_tensors(self) -> Iterator[Tensor]:
-        for module in self._all_modules:
-            for each in parameters_of(module):
-                if each is not None and type(each) is not nn.Parameter:
-                    yield each
 
     def _storage(self, known: Tensor) -> int | None:
         if known not in self._storages:

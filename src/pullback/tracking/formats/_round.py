@@ -17,7 +17,6 @@ __all__ = [
     "RoundGradientFunction",
     "RoundValueFunction",
     "Rounding",
-    "check_fit",
     "draw_noise",
     "parts_of",
     "round_known",
@@ -44,20 +43,6 @@ def draw_noise(values: Tensor, generator: torch.Generator | None = None) -> Tens
     check_floating(values, "draw_noise", "values")
     shape = (*values.shape, 2) if values.is_complex() else values.shape
     return torch.rand(shape, generator=generator, device=values.device)
-
-
-def check_fit(values: Tensor, noise: Tensor | None, number_format: Format) -> None:
-    """Refuse noise that is not one number for each real number, and scales along no dimension."""
-    if isinstance(number_format, ScaledFormat):
-        number_format.check_dimension(values.dim())
-    expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)
-    if noise is not None and tuple(noise.shape) != expected:
-        raise ArgumentError(
-            "The noise of stochastic rounding does not fit the values.",
-            given=f"noise of shape {tuple(noise.shape)} for values of shape {tuple(values.shape)}",
-            expected=f"shape {expected}",
-            mend="Draw it with draw_noise(values).",
-        )
 
 
 def parts_of(values: Tensor) -> Tensor:
@@ -121,13 +106,22 @@ def round_values(
     check_floating(values, "round_values", "values")
     if noise is not None:
         check_floating(noise, "round_values", "noise")
+        expected = (*values.shape, 2) if values.is_complex() else tuple(values.shape)
+        if tuple(noise.shape) != expected:
+            raise ArgumentError(
+                "The noise of stochastic rounding does not fit the values.",
+                given=f"noise of shape {tuple(noise.shape)} for shape {tuple(values.shape)}",
+                expected=f"shape {expected}",
+                mend="Draw it with draw_noise(values).",
+            )
         if can_look_into(noise) and not bool(((noise >= 0) & (noise < 1)).all()):
             raise ArgumentError(
                 "The noise of stochastic rounding is not in [0, 1).",
                 given=f"noise from {float(noise.min())} to {float(noise.max())}",
                 mend="Draw it with draw_noise(values).",
             )
-    check_fit(values, noise, number_format)
+    if isinstance(number_format, ScaledFormat):
+        number_format.check_dimension(values.dim())
     return round_known(values, number_format, noise, overflow)
 
 
@@ -155,7 +149,6 @@ class RoundValueFunction(Function):
         x: Tensor, noise: Tensor | None, number_format: Format, overflow: Overflow
     ) -> Tensor:
         """Return the rounded values."""
-        check_fit(x, noise, number_format)
         return round_known(x, number_format, noise, overflow)
 
     @staticmethod
@@ -176,11 +169,5 @@ class RoundGradientFunction(ShapeFunction):
     """
 
     gradient = "nonlinear"
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        """Return a view of ``x``, the first of what `RoundValueFunction` takes: no copy."""
-        check_fit(*inputs[:3])
-        return ShapeFunction.forward(*inputs)
 
     shape = staticmethod(RoundValueFunction.apply)

@@ -206,7 +206,9 @@ class ProductRounding:
     ) -> None:
         """When a gradient comes, remember how large it is and measure what rounding loses."""
         meter, training = self.meter, self.training
-        given, y = y, _below_vmap(y)
+        given = y
+        while is_batchedtensor(y):  # below vmap: the gradient of all examples, taken outside of it
+            y = get_unwrapped(y)
         if not y.requires_grad or not (meter or wanted.history):
             return
 
@@ -225,10 +227,3 @@ class ProductRounding:
                 mend="vmap(grad(f)), torch.no_grad(), or measure=False.",
             )
         y.register_hook(see)
-
-
-def _below_vmap(x: Tensor) -> Tensor:
-    """What gets the gradient of all examples of a batch, taken outside of vmap."""
-    while is_batchedtensor(x):
-        x = get_unwrapped(x)
-    return x

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal._arguments import Count, checked
 from pullback.tracking.formats._table import (
     E4M3,
     FLOAT32,
@@ -15,22 +16,15 @@ from pullback.tracking.formats._table import (
     SCALED,
     NumberFormat,
     Overflow,
-    check_fields,
 )
 
 __all__ = ["SCALED_FORMATS", "Format", "Named", "ScaledFormat", "find_format"]
 
 Scale = Literal["float32", "E8M0", "E4M3"]
-_PARTS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "scale"), (str,)),
-    "element": (NumberFormat,),
-    "per": (str, int),
-    **dict.fromkeys(("dim", "history"), (int,)),
-    "chosen": (Tensor, type(None)),
-}
 _INFINITE = 2.0**128  # has the exponent that infinity has in float32
 
 
+@checked
 @dataclass(frozen=True)
 class ScaledFormat:
     r"""Elements of a number format, each with a scale that it shares with its neighbours.
@@ -70,26 +64,13 @@ class ScaledFormat:
 
     name: str
     element: NumberFormat
-    per: Literal["tensor", "channel"] | int = "tensor"
+    per: Literal["tensor", "channel"] | Count = "tensor"
     scale: Scale = "float32"
     dim: int = -1
     history: int = 0
     chosen: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, _PARTS)
-        if self.per not in ("tensor", "channel") if isinstance(self.per, str) else self.per < 1:
-            raise ArgumentError(
-                "A scale cannot be shared like that.",
-                given=f"per={self.per!r}",
-                expected="'tensor', 'channel', or how many neighbours form a block",
-            )
-        if self.scale not in ("float32", "E8M0", "E4M3"):
-            raise ArgumentError(
-                "There is no such format of scales.",
-                given=f"scale={self.scale!r}",
-                expected="'float32', 'E8M0' or 'E4M3'",
-            )
         if (self.history and (self.per, self.scale) != ("tensor", "float32")) or self.history < 0:
             raise ArgumentError(
                 "Only the scale of a whole tensor can be delayed.",
@@ -97,7 +78,7 @@ class ScaledFormat:
                 expected="per='tensor', scale='float32' and a history of 0 or more passes",
             )
 
-    def along(self, dim: int) -> "ScaledFormat":
+    def along(self, dim: int) -> Self:
         """The same, with channels and blocks along another dimension."""
         return replace(self, dim=dim)
 

@@ -1,17 +1,14 @@
 """`NumberFormat`, described by its bits, and the one table of formats that all else reads."""
 
 import math
-import numbers
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal._arguments import is_whole
-from pullback.internal._text import shown
-from pullback.tracking.formats._bits import bits_as
+from pullback.errors import ArgumentError
+from pullback.internal._arguments import checked
 
 __all__ = [
     "BFLOAT16",
@@ -29,7 +26,6 @@ __all__ = [
     "SCALED",
     "NumberFormat",
     "Overflow",
-    "check_fields",
 ]
 
 Overflow = Literal["saturate", "cast"]
@@ -37,28 +33,7 @@ Overflow = Literal["saturate", "cast"]
 _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
-def check_fields(made: object, kinds: dict[str, tuple[type, ...]]) -> None:
-    """Refuse fields of other types. Graphs that are compiled make formats, and trace this."""
-    for name, taken in kinds.items():
-        value = getattr(made, name)
-        right = isinstance(value, taken) or (int in taken and is_whole(value))
-        if not right or (isinstance(value, bool) and bool not in taken):
-            raise ArgumentTypeError(
-                f"{name} of {type(made).__name__} is of another type.",
-                given=f"{name}={shown(value)}",
-                expected=" or ".join(each.__name__ for each in taken),
-            )
-
-
-_NUMBERS: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    **dict.fromkeys(("exponent_bits", "mantissa_bits", "bias"), (int,)),
-    "largest": (numbers.Real,),
-    **dict.fromkeys(("infinite", "signed_zero"), (bool,)),
-    "dtype": (torch.dtype, type(None)),
-}
-
-
+@checked
 @dataclass(frozen=True)
 class NumberFormat:
     r"""A binary floating-point format with subnormal numbers.
@@ -99,7 +74,6 @@ class NumberFormat:
     history: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, _NUMBERS)
         if not (1 <= self.exponent_bits <= 11 and 0 <= self.mantissa_bits <= _MANTISSA):
             raise ArgumentError(
                 "A number format cannot have these numbers of bits.",
@@ -174,7 +148,7 @@ class NumberFormat:
         limits = (self.smallest / 2, self.smallest_normal, self.overflow_bound)
         return tuple(map(math.log2, limits))  # type: ignore[return-value]
 
-    def along(self, dim: int) -> "NumberFormat":
+    def along(self, dim: int) -> Self:
         """The same: values share nothing."""
         return self
 
@@ -183,36 +157,26 @@ class NumberFormat:
     ) -> Tensor:
         """Return real values rounded, as `round_values` does."""
         wide = values.to(torch.float64)
-        quantum = self._quantum(wide)
+        # The distance between neighbours at each value; each step of it is exact.
+        binade = torch.div(wide.detach(), torch.frexp(wide.detach()).mantissa.mul_(2))
+        binade = binade.nan_to_num(0.0).clamp(self.smallest_normal)  # of zero and infinity, too
+        quantum = binade.mul_(2.0**-self.mantissa_bits)
         steps = wide / quantum
         if noise is None:
-            steps = torch.round(steps)
+            steps.round_()
         else:
             size = steps.abs()
             below = torch.floor(size)
             steps = torch.copysign(below + (noise >= 1 - (size - below)), steps)
-        rounded = steps * quantum
+        rounded = steps.mul_(quantum)
         if overflow == "saturate":
-            rounded = rounded.clamp(-self.largest, self.largest)
-        rounded = torch.where(wide.isfinite(), rounded, wide)
-        if overflow == "cast":
+            rounded = torch.where(wide.isinf(), wide, rounded.clamp(-self.largest, self.largest))
+        else:
             beyond = torch.copysign(torch.full_like(wide, self.beyond), wide)
             rounded = torch.where(rounded.abs() > self.largest, beyond, rounded)
         if not self.signed_zero:
             rounded = rounded + 0.0  # -0 + 0 is +0
         return rounded.to(values.dtype)
-
-    def _quantum(self, wide: Tensor) -> Tensor:
-        """The distance between neighbours at each value, built bit by bit: exact."""
-        exponent = ((bits_as(wide, torch.int64) >> _MANTISSA) & 0x7FF) - _BIAS
-        exponent = exponent.clamp(self.smallest_exponent, _BIAS)
-        code = exponent - self.mantissa_bits + _BIAS
-        if self.smallest_exponent - self.mantissa_bits > -_BIAS:
-            return bits_as(code << _MANTISSA, torch.float64)
-        # Where float64 itself is subnormal, a power of two is one bit of the mantissa.
-        subnormal = torch.ones_like(code) << (code + _MANTISSA - 1).clamp(0, _MANTISSA - 1)
-        code = torch.where(code > 0, code.clamp(0) << _MANTISSA, subnormal)
-        return bits_as(code, torch.float64)
 
     def __str__(self) -> str:
         return self.name

@@ -216,7 +216,10 @@ def _noise_table(noise: tuple[QuantisationNoise, ...], rows: Mapping[str, int]) 
         name = each.module or ROOT
         fresh = {"name": name, "row": _row_of(name, rows), "roles": {role: [] for role in ROLES}}
         line = modules.setdefault(name, fresh)
-        line["roles"][each.role].append(_bar(each, top))
+        share = 0.0 if math.isnan(each.decibels) else min(max(each.decibels / top, 0.0), 1.0)
+        bar = {"text": _kept(each), "format": each.number_format, "share": round(100 * share, 1)}
+        bar["tone"] = "alarm" if each.decibels <= 0 else ""  # errors as large as the values
+        line["roles"][each.role].append(bar)
     return {"top": top, "mark": 100 * STEP / top, "roles": ROLES, "modules": list(modules.values())}
 
 
@@ -224,15 +227,6 @@ def _row_of(name: str, rows: Mapping[str, int]) -> int | None:
     """The row of a layer, or of the first of its outputs."""
     outputs = (row for row in rows if row.startswith((f"{name}[", f"{name}.")))
     return rows[name] if name in rows else rows.get(next(outputs, ""))
-
-
-def _bar(each: QuantisationNoise, top: int) -> dict[str, Any]:
-    share = 0.0 if math.isnan(each.decibels) else min(max(each.decibels / top, 0.0), 1.0)
-    tone = "alarm" if each.decibels <= 0 else ""  # the errors are as large as the values
-    return {
-        "text": _kept(each), "format": each.number_format, "share": round(100 * share, 1),
-        "tone": tone,
-    }  # fmt: skip
 
 
 def _kept(each: QuantisationNoise) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from pullback.tracking.formats._noise import render_noise
 from pullback.tracking.report._diagnosis import Finding, Problem, same_tensors
 from pullback.tracking.run._identity import Key
-from pullback.tracking.run._log import BAD, Points, Run, Series
+from pullback.tracking.run._log import BAD, Run, Series
 
 __all__ = ["GROUPS", "MOMENTS", "Row", "render_table", "row_name", "shown_rows", "thin"]
 
@@ -80,28 +80,21 @@ def thin(run: Run, moments: int = MOMENTS) -> Run:
     Moments are taken at equal distances over the whole run, the same for every tensor; of a
     tensor that was non-finite in between, its first such moment is kept too.
     """
-    steps = [_moments(series.points) for series in run.series]
+    # One number a moment, in their order.
+    steps = [
+        one.points.steps.astype(np.int64) * (1 << 20) + one.points.microbatches.astype(np.int64)
+        for one in run.series
+    ]
     every = np.unique(np.concatenate(steps)) if steps else np.zeros(0, np.int64)
     if len(every) <= moments:
         return run
     chosen = every[np.linspace(0, len(every) - 1, moments).round().astype(np.int64)]
-    series = tuple(
-        replace(one, points=_keep(one.points, np.isin(at, chosen)))
-        for one, at in zip(run.series, steps, strict=True)
-    )
-    return replace(run, series=series)
-
-
-def _moments(points: Points) -> np.ndarray:
-    """One number a moment, in their order."""
-    return points.steps.astype(np.int64) * (1 << 20) + points.microbatches.astype(np.int64)
-
-
-def _keep(points: Points, chosen: np.ndarray) -> Points:
-    bad = np.flatnonzero((points.flags & BAD) > 0)
-    chosen = chosen.copy()
-    chosen[bad[:1]] = True
-    return points[chosen]
+    series = []
+    for one, at in zip(run.series, steps, strict=True):
+        kept = np.isin(at, chosen)
+        kept[np.flatnonzero((one.points.flags & BAD) > 0)[:1]] = True
+        series.append(replace(one, points=one.points[kept]))
+    return replace(run, series=tuple(series))
 
 
 _COLUMNS = ("scale", "mean", "max |x|", "zero", "bad")

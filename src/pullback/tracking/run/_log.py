@@ -18,6 +18,7 @@ elements that are not finite the share of zeros is not kept: it says nothing the
 import warnings
 from collections import deque
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,7 @@ Measured = dict[tuple[Key, Place], dict[str, np.ndarray]]
 """What statistics of one's own made of rows, by name."""
 
 PREDECESSORS = 5
+RECENT = 16  # frames among which one looks for its layout
 PARTS = 32  # of a step that is kept in full, each of a buffer's rows at most: 20 MB in all
 _NOTHING = Statistics(0).to_row()
 
@@ -225,7 +227,6 @@ class Log:
         self._rows = np.tile(_NOTHING, (16, 1))
         self._moments = np.zeros(16, np.int64)  # of each tensor, held or not
         self._frames: deque[tuple[Place, bytes, np.ndarray]] = deque(maxlen=limit)
-        self._layouts: dict[bytes, bytes] = {}
 
     def absorb(
         self, identities: list[tuple[Key, Place]], rows: np.ndarray, measured: Measured
@@ -292,7 +293,7 @@ class Log:
     def nbytes(self) -> int:
         """How many bytes the ring holds now."""
         points = sum(points.nbytes for _, _, points in self._frames)
-        return points + sum(len(layout) for layout in self._layouts)
+        return points + sum(map(len, {layout for _, layout, _ in self._frames}))
 
     def _hand(self, sink: Sink, observations: list[Observation]) -> None:
         try:
@@ -331,10 +332,9 @@ class Log:
         if self._frames and self._frames[-1][0] == place:  # a moment that arrives in parts
             _, layout_before, points_before = self._frames.pop()
             layout, points = layout_before + layout, np.concatenate([points_before, points])
-        layout = self._layouts.setdefault(layout, layout)
+        recent = islice(reversed(self._frames), RECENT)
+        layout = next((held for _, held, _ in recent if held == layout), layout)
         self._frames.append((place, layout, points))
-        if len(self._layouts) > 2 * len(self._frames) + 2:
-            self._layouts = {layout: layout for _, layout, _ in self._frames}
 
     def _points(self) -> dict[int, Points]:
         """For each tensor's number, its points in order."""
@@ -376,9 +376,8 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
             mend="On one process read totals() directly.",
         )
     gathered: list[Any] = [None] * distributed.get_world_size(group)
-    mine = [(tuple(key), statistics.to_dict()) for key, statistics in totals.items()]
     try:
-        distributed.all_gather_object(gathered, mine, group=group)
+        distributed.all_gather_object(gathered, totals, group=group)
     except RuntimeError as error:  # the backend's own: a peer is gone, or too slow
         raise ProgramError(
             "Another rank did not answer, so the totals were not merged.",
@@ -388,7 +387,6 @@ def reduce_totals(totals: dict[Key, Statistics], group: Any = None) -> dict[Key,
         ) from error
     merged: dict[Key, Statistics] = {}
     for rank in gathered:
-        for identity, data in rank:
-            key, statistics = Key(*identity), Statistics.from_dict(data)
+        for key, statistics in rank.items():
             merged[key] = merged[key].merge(statistics) if key in merged else statistics
     return merged

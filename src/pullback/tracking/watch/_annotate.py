@@ -15,8 +15,9 @@ from pullback import gradients
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.gradients._module import GradientModule
 from pullback.internal._arguments import checked
-from pullback.internal.torch import BatchNormalisation, base_of, pytree, version_of
+from pullback.internal.torch import BatchNormalisation, pytree
 from pullback.tensor._random import replaying, states
+from pullback.tracking._hang import GradientHook, whole_base
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
 
@@ -162,27 +163,13 @@ def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
 def hook_gradient(value: Tensor, see: Callable[[Tensor], None], others: Sequence[Tensor]) -> None:
     """Call a function with the gradient of a value, if one comes.
 
-    A change in place takes a view's node out of the graph, and hooks with it; the node of its
-    base stays, and is looked at unless the base is itself one of the others.
+    That of its base tells it where the value is changed in place, unless the base is itself one of
+    the others.
     """
-    came, alike, version = False, value.detach(), version_of(value)
-
-    def of_value(gradient: Tensor | None) -> None:  # None of one half of a chunk, for one
-        nonlocal came
-        if gradient is not None:
-            came = True
-            see(gradient)
-
-    def of_base(gradient: Tensor | None) -> None:
-        if gradient is not None and not came and version_of(alike) != version:
-            see(gradient)
-
-    value.register_hook(of_value)
-    base = base_of(value)
-    if base is None or base.is_leaf or base.numel() != value.numel():
-        return
-    if all(base is not each for each in others):
-        base.register_hook(of_base)
+    hook, base = GradientHook(see), whole_base(value)
+    value.register_hook(hook)
+    if base is not None and all(base is not each for each in others):
+        hook.follow_base(value, base)
 
 
 class _ScalesInterpreter(fx.Interpreter):

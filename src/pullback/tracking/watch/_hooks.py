@@ -22,11 +22,10 @@ from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import (
     base_of,
     disable_torch_function,
-    never_compile,
     peek_interpreter_stack,
     version_of,
 )
-from pullback.tracking._hang import Hook, Hung, Overlay
+from pullback.tracking._hang import GradientHook, Hook, Hung, Overlay, whole_base
 from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
@@ -39,53 +38,15 @@ from pullback.tracking.watch._track import begin_operator, in_backward, pass_thr
 __all__ = ["Attachment", "Names", "Sightings", "choose_by"]
 
 
-class _GradientHook:
-    """Measures the gradient of one tensor, under each name that the tensor was returned by."""
-
-    __slots__ = ("changes", "names", "order", "store", "taken", "version")
-
-    def __init__(self, store: Store, names: list[Seen], order: int) -> None:
-        self.store = store
-        self.names = names
-        self.order = order
-        self.taken = False
-
-    def __call__(self, gradient: torch.Tensor | None) -> None:
-        # Of a node with several outputs, as those of chunk, torch hands on what got none, too.
-        if gradient is not None:
-            self.taken = True
-            self._measure(gradient)
-
-    def follow_base(self, values: torch.Tensor, base: torch.Tensor) -> None:
-        """Look at the gradient of the tensor that the value is a view of, too.
-
-        An operation in place on a view takes the view's node out of the graph, and hooks with
-        it; the node of its base stays. A linear layer's output is such a view, and an in-place
-        activation after it is common.
-        """
-        self.changes, self.version = values.detach(), version_of(values)
-        self.changes.data = values.new_empty(0)  # it shares the count of changes, and no memory
-        base.register_hook(self._of_base)
-
-    def _of_base(self, gradient: torch.Tensor | None) -> None:
-        # A view that nothing changed and whose gradient never came has none: another used the base.
-        changed = version_of(self.changes) != self.version
-        if gradient is not None and changed and not self.taken:
-            self._measure(gradient)
-        self.taken = False
-
-    def _measure(self, gradient: torch.Tensor) -> None:
-        if self.store.closed:
-            return
-        if type(gradient) in PLAIN:
-            self.store.follow(gradient, self.names, self.order)
-        if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
-            gradient.register_hook(_GradientHook(self.store, self.names, self.order + 1))
-
-
-# A whole step that is compiled runs its backward pass with Dynamo looking on.
-never_compile(_GradientHook.__call__)
-never_compile(_GradientHook._of_base)
+def _measure_gradient(store: Store, names: list[Seen], order: int, gradient: torch.Tensor) -> None:
+    """Measure the gradient of one tensor, under each name that the tensor was returned by."""
+    if store.closed:
+        return
+    if type(gradient) in PLAIN:
+        store.follow(gradient, names, order)
+    if gradient.requires_grad:  # a graph of the backward pass: its gradients come next
+        see = functools.partial(_measure_gradient, store, names, order + 1)
+        gradient.register_hook(GradientHook(see))
 
 
 class Sightings:
@@ -97,7 +58,7 @@ class Sightings:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._seen: dict[int, tuple[Any, int, _GradientHook]] = {}
+        self._seen: dict[int, tuple[Any, int, list[Seen]]] = {}
         self._leaves: list[Any] = []
 
     def clear(self) -> None:
@@ -158,34 +119,24 @@ class Sightings:
             return
         recomputed = in_backward()
         version = version_of(values)
-        known, known_version, hook = self._seen.get(id(values), (_gone, -1, None))
-        if hook is not None and known() is values and known_version == version >= 0:
-            hook.names.append(self.store.observe(values, name, recomputed, hook.names[0]))
+        known = self._seen.get(id(values))
+        if known is not None and known[0]() is values and known[1] == version >= 0:
+            names = known[2]
+            names.append(self.store.observe(values, name, recomputed, names[0]))
             return
-        hook = _GradientHook(self.store, [self.store.observe(values, name, recomputed)], 1)
-        self._seen[id(values)] = (ref(values), version, hook)
+        names = [self.store.observe(values, name, recomputed)]
+        self._seen[id(values)] = (ref(values), version, names)
         if values.requires_grad:
+            hook = GradientHook(functools.partial(_measure_gradient, self.store, names, 1))
             handle = values.register_hook(hook)
             if values.is_leaf:  # a parameter outlives its graph, and must not keep the hook
                 self._leaves.append(handle)
-            base = _own_base(values, inputs)
-            if base is not None:
+            base = whole_base(values)
+            given = () if base is None else (tensor for _, tensor in tensors_in(inputs))
+            if base is not None and not any(
+                base is each or base is base_of(each) for each in given
+            ):
                 hook.follow_base(values, base)
-
-
-def _gone() -> None:
-    return None
-
-
-def _own_base(values: torch.Tensor, inputs: Any) -> torch.Tensor | None:
-    """The base of a view of all its elements, unless the module was given that base."""
-    base = base_of(values)
-    if base is None or base.is_leaf or base.numel() != values.numel():
-        return None
-    given = (tensor for _, tensor in tensors_in(inputs))
-    if any(tensor is base or base_of(tensor) is base for tensor in given):
-        return None
-    return base
 
 
 Choose = Callable[[str, nn.Module], bool]
@@ -194,17 +145,16 @@ Names = str | Iterable[str] | Choose | None
 
 def choose_by(names: Names) -> Choose:
     """Whether a module is meant, by patterns of names or by a function; all of them by default."""
-    if names is None:
-        return lambda name, module: True
-    patterns = (names,) if isinstance(names, str) else () if callable(names) else tuple(names)
-    if not (_takes_two(names) if callable(names) else all(isinstance(p, str) for p in patterns)):
+    if callable(names) and _takes_two(names):
+        return names
+    given: Any = "*" if names is None else names
+    patterns: tuple[Any, ...] = (given,) if isinstance(given, str) or callable(given) else (*given,)
+    if not all(isinstance(pattern, str) for pattern in patterns):
         raise ArgumentTypeError(
             "Names are patterns.",
             given=f"names={names!r}",
             expected="text, several texts, or a function of name and module",
         )
-    if callable(names):
-        return names
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

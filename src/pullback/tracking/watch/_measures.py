@@ -97,7 +97,12 @@ class Measures:
             plain = values.detach()
             plain = plain if isinstance(factor, float) and factor == 1.0 else plain * factor
             for name, function in functions.items():
-                found = _call(function, plain, name, key)
+                try:
+                    found = function(plain)
+                except Exception as error:  # of somebody's own function, which stays as it is
+                    where = f"{key} [{key.direction}]"
+                    error.add_note(f"This was raised by the statistic {name!r}, of {where}.")
+                    raise
                 if not isinstance(found, torch.Tensor) or found.is_complex():
                     raise ArgumentError(
                         f"The statistic {name!r} is not a real tensor.",
@@ -120,14 +125,6 @@ class Measures:
                 found.setdefault((key, place), {})[name] = part
                 offset += values.numel()
         return found
-
-
-def _call(function: Measure, values: torch.Tensor, name: str, key: Key) -> torch.Tensor:
-    try:
-        return function(values)
-    except Exception as error:  # of somebody's own function, which stays as it is
-        error.add_note(f"This was raised by the statistic {name!r}, of {key} [{key.direction}].")
-        raise
 
 
 NAME = "block errors"  # among what a tracker measures
@@ -193,14 +190,14 @@ def errors_of(
     measured: Mapping[Key, deque[tuple[Place, dict[str, np.ndarray]]]],
 ) -> dict[Key, BlockErrors]:
     """What was measured of each tensor, its moments together."""
-    sums = {
-        key: sum(values[NAME] for _, values in moments if NAME in values)
+    found = {
+        key: [values[NAME] for _, values in moments if NAME in values]
         for key, moments in measured.items()
     }
     return {
-        key: BlockErrors.from_sums(torch.as_tensor(each))
-        for key, each in sums.items()
-        if isinstance(each, np.ndarray)
+        key: BlockErrors.from_sums(torch.as_tensor(sum(sums)))
+        for key, sums in found.items()
+        if sums
     }
 
 

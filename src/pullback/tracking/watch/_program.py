@@ -71,7 +71,10 @@ class ProgramTracker(Recorder):
         if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
             return  # the first runs outside Python; the second is what a compiler made of a root
         root = uncompiled(module)
-        prefix = self._prefix(root)
+        kind = type(root).__name__
+        number = self._prefixes[kind]
+        self._prefixes[kind] += 1
+        prefix = f"{kind}#{number}." if number else f"{kind}."
         known = self._known
         fresh = {part for part in root.modules() if part not in known}
         for part in root.modules():
@@ -84,12 +87,6 @@ class ProgramTracker(Recorder):
             self._write_to(self._jsonl)
         # The root is being called already: its own pre-hook comes too late for this pass.
         self._store.begin(prefix, root.training)
-
-    def _prefix(self, root: nn.Module) -> str:
-        kind = type(root).__name__
-        self._prefixes[kind] += 1
-        number = self._prefixes[kind] - 1
-        return f"{kind}#{number}." if number else f"{kind}."
 
 
 def _run_program(command: Sequence[str]) -> None:

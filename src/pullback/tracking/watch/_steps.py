@@ -1,5 +1,6 @@
 """Notice where a step of training ends, without being told."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -19,36 +20,6 @@ from pullback.tracking._hang import Overlay
 __all__ = ["Rounds", "StepWatch", "held_by"]
 
 _PATIENCE = 64
-
-
-class _Outermost:
-    """Which steps of optimizers are those that the program made.
-
-    An optimizer may step another one of the same parameters, as Lookahead does; what it does to
-    them afterwards belongs to the same step.
-    """
-
-    def __init__(self) -> None:
-        self._running: list[Optimizer] = []
-
-    def begin(self, optimizer: Optimizer) -> bool:
-        """Whether a step that begins is one of these."""
-        while self._running and not _shares(self._running[-1], optimizer):
-            self._running.pop()  # it raised, and never ended
-        if optimizer in self._running:
-            del self._running[self._running.index(optimizer) :]
-        self._running.append(optimizer)
-        return len(self._running) == 1
-
-    def end(self, optimizer: Optimizer) -> bool:
-        """Whether a step that ends is one of these."""
-        if optimizer in self._running:
-            del self._running[self._running.index(optimizer) :]
-        return not self._running
-
-
-def _shares(one: Optimizer, other: Optimizer) -> bool:
-    return not held_by(one).isdisjoint(held_by(other))
 
 
 def held_by(optimizer: Optimizer) -> set[int]:
@@ -82,7 +53,7 @@ class StepWatch:
         self._began, self._stepped, self._ended = began, stepped, ended
         self._scaler = scaler
         self._ours: WeakSet[Optimizer] = WeakSet()  # looked at before: a model has many parameters
-        self._outermost = _Outermost()
+        self._running: Optimizer | None = None  # the outermost, until it ends
         self._undo = ExitStack()
 
     def start(self) -> None:
@@ -102,14 +73,20 @@ class StepWatch:
         return getattr(self._scaler, "_scale", None)
 
     def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._outermost.begin(optimizer):
+        # One may step another of the same parameters, as Lookahead does: what it does to them
+        # afterwards belongs to the same step. One that raised never ends, and may begin again.
+        outer = self._running
+        if outer is None or outer is optimizer or held_by(outer).isdisjoint(held_by(optimizer)):
+            self._running = optimizer
             self._began(optimizer)
 
     def _updated(self) -> None:
         self._ended(None)
 
     def _after(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        if not self._outermost.end(optimizer):
+        if self._running is optimizer:
+            self._running = None
+        if self._running is not None:  # it was stepped by another one
             return
         self._stepped(optimizer)
         if self._scaler is not None:
@@ -137,7 +114,7 @@ class Rounds:
     def __init__(self) -> None:
         self.number = 0
         self._known: WeakSet[Any] = WeakSet()
-        self._seen: dict[int, int] = {}
+        self._seen: Counter[int] = Counter()
 
     def end(self, by: Any) -> None:
         """Note that a step was ended by an optimizer, or by nobody in particular."""
@@ -145,10 +122,9 @@ class Rounds:
             self.number += 1
             return
         self._known.add(by)
-        self._seen[id(by)] = self._seen.get(id(by), 0) + 1
+        self._seen[id(by)] += 1
         if self._seen[id(by)] > _PATIENCE:
-            for other in [other for other in self._known if id(other) not in self._seen]:
-                self._known.discard(other)
+            self._known = WeakSet(other for other in self._known if id(other) in self._seen)
         if all(id(other) in self._seen for other in self._known):
             self.number += 1
             self._seen.clear()

@@ -48,9 +48,8 @@ def register_store(store: Any) -> int:
     return handle
 
 
-def find_store(handle: int) -> "Store | None":
-    """The store of a handle, or nothing if it is gone: compiled code can outlive a tracker."""
-    return _stores.get(handle)
+find_store = _stores.get
+"""The store of a handle, or nothing if it is gone: compiled code can outlive a tracker."""
 
 
 class Store:
@@ -212,7 +211,10 @@ class Store:
             if not self._waiting:
                 return
             waiting, self._waiting = self._waiting, []
-            host = {device: self._fetch(device) for device in self._used}
+            host = {
+                device: rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
+                for device, rows in self._rows.items()
+            }
             self._used = dict.fromkeys(self._used, 0)
             self._where.clear()
             measured = self.measures.flush()
@@ -225,10 +227,6 @@ class Store:
         self.flush()
         self.active, self.closed = False, True
         _stores.pop(self.handle, None)
-
-    def _fetch(self, device: torch.device) -> Sequence[np.ndarray] | np.ndarray:
-        rows = self._rows[device]
-        return rows if isinstance(rows, list) else rows[: self._used[device]].cpu().numpy()
 
     def _write(self, values: torch.Tensor, key: Key, place: Place, first: Seen = None) -> None:
         """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""

@@ -10,7 +10,6 @@ functionalise the write.
 """
 
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -96,16 +95,12 @@ def in_backward() -> bool:
     return current_graph_task_id() != -1
 
 
-def _of_the_whole_batch(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule of vmap: the batch is one tensor, which the kernel gets as it lies in memory."""
-    return lambda info, in_dims, *given: (operator(*given), None)
-
-
 observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64))
 follow_operator.register_fake(lambda *_: None)
 begin_operator.register_fake(lambda *_: None)
 for _operator in (observe_operator, follow_operator):
-    _operator.register_vmap(_of_the_whole_batch(_operator))
+    # The batch is one tensor, which the kernel gets as it lies in memory.
+    _operator.register_vmap(lambda info, in_dims, *given, of=_operator: (of(*given), None))
 for _operator in (observe_operator, follow_operator, begin_operator):
     declare_ordered(_operator)
 

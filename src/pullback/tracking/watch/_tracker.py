@@ -302,7 +302,8 @@ class Tracker(Recorder):
         found = {
             key.name: totals[update].scale / values.scale
             for key, values in totals.items()
-            if (update := _update_of(key)) in totals and values.scale
+            if (update := key._replace(name=f"{key.name}[update]", source="update")) in totals
+            and values.scale
         }
         if not found:
             raise UnsupportedError(
@@ -385,7 +386,3 @@ class Tracker(Recorder):
             return {"noise": noise}
         advice = self.advise_blocks()
         return {"noise": (*noise, *advice.noise()), "advice": str(advice)}
-
-
-def _update_of(parameter: Key) -> Key:
-    return parameter._replace(name=f"{parameter.name}[update]", source="update")
