@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.trajectory import Limits, free, minimum_jerk
+from pullback.trajectory import Limits, State, free, minimum_jerk
 
 OFF = [0.0, 1e-11, 1e-7, 1e-5]
 
@@ -55,3 +55,21 @@ def test_its_gradient(off):
     step = 1e-5 * points[-1] * signs
     difference = (position(points + step) - position(points - step)) / 2
     torch.testing.assert_close((slope * step).sum(), difference, rtol=1e-4, atol=0)
+
+
+def test_a_bend_on_a_long_line_is_as_it_is_alone():
+    # What it costs is small beside how far the motion goes: the unit of the cost is its own.
+    bend = 1e-7 * torch.tensor([[0.0], [0.3], [-0.2], [0.1], [0.4]], dtype=torch.float64)
+    times = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
+    fastest = minimum_jerk(bend, times, samples=256).velocity.abs().max()
+    found = []
+    for slope in (0.0, 1.0):
+        end, most = State(velocity=slope, acceleration=0.0), 0.95 * float(fastest)
+        points = (bend + slope * times[:, None]).requires_grad_()
+        limits = Limits(velocity=(slope - most, slope + most))
+        motion = minimum_jerk(points, times, start=end, goal=end, limits=limits, samples=256)
+        slopes = torch.autograd.grad(motion.jerk.square().sum(), points, create_graph=True)[0]
+        (second,) = torch.autograd.grad(slopes[2].sum(), points)
+        found.append((motion.jerk.detach(), slopes.detach(), second))
+    for alone, along in zip(*found, strict=True):
+        assert (along - alone).abs().max() <= 1e-4 * alone.abs().max()
