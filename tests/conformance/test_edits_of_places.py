@@ -208,6 +208,18 @@ class Shuffles(torch.autograd.Function):
         return 2 * x / g[order.argsort()], None  # *
 
 
+class Sorts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.save_for_backward(order)
+        return x[order]
+
+    @staticmethod
+    def backward(ctx, g):
+        (order,) = ctx.saved_tensors
+        return g[order], None  # [order.argsort()]
+
+
 class Reverses(torch.autograd.Function):
     """What does nothing here, a conjugate of real numbers, is not to be lost with the edit."""
 
@@ -274,6 +286,7 @@ PLACES = {
     "an entry further": (Interpolates, (drawn(5), torch.tensor([0, 2, 2]), torch.rand(3)),
                          "`found.scatter_add_(0, index + 1, g * part)` for"),
     "in a script": (Mish, (drawn(6),), "(1 - y * y)` for"),
+    "an order": (Sorts, (drawn(4, 3), SWAP), "`g[order.argsort()]` for `g[order]`"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 
