@@ -25,6 +25,7 @@ from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import moving
 from pullback.conformance._tree import walk
+from pullback.conformance._unread import unread_cotangent
 from pullback.conformance._values import window
 from pullback.conformance._vectors import spread
 from pullback.conformance._within import alone
@@ -181,6 +182,9 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         far = stretched(probe.inputs.with_points(points))
         other = Right() if far is None else edit_of(probe.at(far), only)
         mend = other if other.mend else mend
+    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
+    if unread and not mend.mend:
+        return expected, got, unread, how
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
