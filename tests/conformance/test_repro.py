@@ -45,8 +45,8 @@ COMPILED = [specimen for specimen in WRONG if specimen.clause == "compile"]
 OTHERS = [specimen for specimen in WRONG if specimen.clause != "compile"]
 BESIDE = [s for part in (families, operators, pairs, sizes) for s in part.SPECIMENS]
 ROOT = Path(__file__).parents[2]
-# What counts its calls, and what leaves an input that cannot be handed over again.
-UNLIKE = ("checkpoint-ForwardCounts", "mutation-DirtyTwice")
+# What counts its calls or draws unseeded, and what takes no leaf.
+UNLIKE = ("checkpoint-ForwardCounts", "checkpoint-NumpyDropout", "mutation-DirtyTwice")
 CHANGED = "Run by the checker"  # how a script begins that does not print the finding's numbers
 
 

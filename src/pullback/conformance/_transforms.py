@@ -275,7 +275,7 @@ ALONE_OF = [
     "    return torch.autograd.grad(weighed(at(*new), ws), new, materialize_grads=True)",
     "zero = zs[0].real.new_zeros(2)",
 ]
-"""Lines of a script that define what `ALONE` and `NESTED` are written of: of ``w``, ``v``, ``u``."""
+"""Lines of a script that define what `ALONE` and `NESTED` are written of, with `Batch.given`."""
 _BEND = "(weighed(B(w, 1e-5), u) - weighed(B(w, -1e-5), u)) / 2e-5"
 _ROWS = "(w, [c * c.abs() for c in w])"
 ALONE: dict[str, Transform] = {
@@ -293,7 +293,7 @@ ALONE: dict[str, Transform] = {
         ),
         _products,
         f"torch.func.jacrev(lambda t: torch.stack([f(t, ws) for ws in {_ROWS}]))(zero)",
-        f"[[weighed(B(ws), d).item() for d in (v, u)] for ws in {_ROWS}]",
+        f"torch.stack([weighed(B(ws), d) for ws in {_ROWS} for d in (v, u)]).view(2, 2)",
     ),
     "hessian": Transform(  # how <B, u> changes along v
         lambda b, x, w, v, u: _on_plane(

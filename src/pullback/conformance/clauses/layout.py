@@ -219,7 +219,8 @@ def _broken(
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
     moves = (
         "new = [lay(x.detach()).requires_grad_() for x in xs]",
-        "args = tree_map(lambda a: next((n for x, n in zip(xs, new) if x is a), a), args); xs = new",
+        "args = tree_map(lambda a: next((n for x, n in zip(xs, new) if x is a), a), args)",
+        "xs = new",
     )
     alone = kind == "inputs" and what != "zero-dimensional"  # which has cotangents of its own
     return probe.broken(
