@@ -20,6 +20,12 @@ _DECLARE = (
     "with all of them, since torch keeps what the last one is given."
 )
 _LEAVE = "Work on a clone: who made the input, and what else was computed of it, reads it too."
+_REPRO = (
+    "before = [a.clone() for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+    "ys = outs()",
+    "if w: torch.autograd.grad(ys, xs, w, allow_unused=True)",
+    "after = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+)
 
 
 @clause(
@@ -60,15 +66,7 @@ def mutation(probe: Probe) -> Finding:
             expected="" if same else then, got="" if same else now, place=name, said="",
             hint=_DECLARE if moment == "forward" else _LEAVE,
             given={"w": weights},
-            repro=[
-                "before = [a.clone() for a in tree_leaves((args, kwargs)) "
-                "if isinstance(a, torch.Tensor)]",
-                "ys = outs()",
-                "if w: torch.autograd.grad(ys, xs, w, allow_unused=True)",
-                "after = [a for a in tree_leaves((args, kwargs)) "
-                "if isinstance(a, torch.Tensor)]",
-                f"print('before', before[{changed}]); print('after', after[{changed}])",
-            ],
+            repro=[*_REPRO, f"print('before', before[{changed}]); print('after', after[{changed}])"],
         )  # fmt: skip
     if probe.fault is not None:
         return probe.holds("Forward changes no input without declaring it; backward does not run.")
