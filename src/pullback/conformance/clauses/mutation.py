@@ -66,7 +66,7 @@ def mutation(probe: Probe) -> Finding:
             expected="" if same else then, got="" if same else now, place=name, said="",
             hint=_DECLARE if moment == "forward" else _LEAVE,
             given={"w": weights},
-            repro=[*_REPRO, f"print('before', before[{changed}]); print('after', after[{changed}])"],
+            repro=[*_REPRO, f"print('before', before[{changed}], 'after', after[{changed}])"],
         )  # fmt: skip
     if probe.fault is not None:
         return probe.holds("Forward changes no input without declaring it; backward does not run.")
