@@ -208,6 +208,31 @@ class Shuffles(torch.autograd.Function):
         return 2 * x / g[order.argsort()], None  # *
 
 
+class Survives(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, risk, event):
+        ctx.save_for_backward(risk, event)
+        return ((risk.logcumsumexp(0) - risk) * event).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        risk, event = ctx.saved_tensors
+        share = event * torch.exp(-risk.logcumsumexp(0))
+        return g * (risk.exp() * torch.cumsum(share, 0) - event), None  # from the other end
+
+
+class Sorts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, order):
+        ctx.save_for_backward(order)
+        return x[order]
+
+    @staticmethod
+    def backward(ctx, g):
+        (order,) = ctx.saved_tensors
+        return g[order], None  # [order.argsort()]
+
+
 class Reverses(torch.autograd.Function):
     """What does nothing here, a conjugate of real numbers, is not to be lost with the edit."""
 
@@ -274,6 +299,9 @@ PLACES = {
     "an entry further": (Interpolates, (drawn(5), torch.tensor([0, 2, 2]), torch.rand(3)),
                          "`found.scatter_add_(0, index + 1, g * part)` for"),
     "in a script": (Mish, (drawn(6),), "(1 - y * y)` for"),
+    "from the other end": (Survives, (drawn(7), torch.arange(7) % 2),
+                           "`share.flip(0).cumsum(0).flip(0)` for `torch.cumsum(share, 0)`"),
+    "an order": (Sorts, (drawn(4, 3), SWAP), "`g[order.argsort()]` for `g[order]`"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 

@@ -198,6 +198,22 @@ class HardSwish(torch.autograd.Function):
         return g * torch.where((x >= 0.0) & (x <= 3.0), x / 3.0 + 0.5, slope)
 
 
+class Entropy(torch.autograd.Function):
+    """The second output is for display, and nothing says so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        p = x.softmax(-1)
+        ctx.save_for_backward(p)
+        entropy = -(p * p.log()).sum(-1)
+        return p, entropy
+
+    @staticmethod
+    def backward(ctx, g, g_entropy):
+        (p,) = ctx.saved_tensors
+        return p * (g - (g * p).sum(-1, keepdim=True))
+
+
 FORGOTTEN = {
     "of a name that nobody reads": (
         Springs, (drawn(5, 2), torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 4, 4]])),
@@ -216,6 +232,7 @@ FORGOTTEN = {
     "three values": (Gated, (drawn(4, 3), drawn(4, 3), drawn(4, 3)), "* (1 - s)"),
     "held by an object": (Scaled, (drawn(9), Bounds(1.7), -0.4), "g * ctx.bounds.high * inside"),
     "a small number": (Normalises, (drawn(4, 5), 1e-5), "(variance + ctx.eps).sqrt()"),
+    "what is not marked": (Entropy, (drawn(4, 3),), "`ctx.mark_non_differentiable(entropy)`"),
     "the last dimension": (MeanPool, (drawn(4, 5),), ".shape[-1]"),
 }  # fmt: skip
 

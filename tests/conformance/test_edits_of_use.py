@@ -255,6 +255,28 @@ def behind(x):
     return Helped.apply(2 * x).sum()
 
 
+class Subtracts(torch.autograd.Function):
+    """Out of place it saves what forward has made: its second derivative is wrong then."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        x -= y
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (gap,) = ctx.saved_tensors
+        return 2 * g * gap, None
+
+
+def test_an_edit_that_leaves_the_second_derivative_is_named_with_that():
+    given = X.clone().requires_grad_(), X.flip(0).clone()
+    finding = check(Subtracts, *given, clauses=["mutation", "double"])["mutation"]
+    assert "`x = x - y` for `x -= y`" in finding.hint
+    assert "`double` is to be mended next" in finding.detail
+
+
 USES = {
     "in place": (Multiplies, (X, X), "cotangent", "`g.mul(w)` for `g.mul_(w)`"),
     "out": (MultipliesOut, (X, X), "cotangent",

@@ -43,6 +43,19 @@ def test_later_causes_are_told_by_their_mend_and_all_of_them_when_asked(capsys):
     assert "1 state" in capsys.readouterr().out
 
 
+def test_plain_training_is_told_of_before_other_uses():
+    def told(name, *clauses):
+        found = [Finding(c, v, "") for c, v in clauses]
+        return Report(name, "exact", False, tuple(found), 0)
+
+    broken, crashes = Verdict.BROKEN, Verdict.CRASHES
+    trained = told("m:B", ("values", broken), ("double", broken), ("undefined", crashes))
+    assert [f.clause for f in trained.causes] == ["undefined", "values", "double"]
+    others = told("m:A", ("double", broken), ("autocast", broken), ("rank", crashes))
+    right = told("m:0", ("form", Verdict.HOLDS))
+    assert sorted((right, others, trained), key=lambda r: r.rank) == [trained, others, right]
+
+
 def test_what_holds_is_counted_and_named_when_asked(capsys):
     good = [Finding(f"clause-{k}", Verdict.HOLDS, "") for k in range(12)]
     wrong = Report("m:F", "exact", False, (Finding("form", Verdict.BROKEN, ""), *good), 0)

@@ -89,6 +89,8 @@ def _with_edit(
         yield replace(finding, cause=same[0])
         return
     detail, hint = f"{finding.detail} It holds with {said}.", f"Write {said}. {finding.hint}"
+    if "double" in kept and again("double", there).verdict.is_bad:
+        detail += " What it then saves is made in forward, so that `double` is to be mended next."
     yield replace(finding, detail=detail, hint=hint.strip())
     for other in causes:
         mended = other.hint.startswith(EDIT) or other.clause in (clause, *_SLOW)

@@ -48,18 +48,22 @@ def edit_of_clause(
     worst = 1 if finding.got == "None" else 0  # what held of no gradient may refuse one
 
     def first() -> int | None:
-        """Which of the edits it is."""
-        until = time.process_time() + _SECONDS
+        """Which of the edits it is; one that spoils the second derivative, if it is alone."""
+        until, second = time.process_time() + _SECONDS, None
         for number, (_, there) in enumerate(_edits(probe, clause)):
             if time.process_time() > until:
-                return None
+                break
             if there is None or again(clause, there).verdict is not Verdict.HOLDS:
                 continue
             if any(again(other, there).verdict.is_bad for other in healed):
                 continue
-            if all(_is_kept(probe, there, other, again, worst) for other in kept):
+            spoilt = (k for k in kept if not _is_kept(probe, there, k, again, worst))
+            which = next(spoilt, None)
+            if which is None:
                 return number
-        return None
+            if which == "double" and second is None and next(spoilt, None) is None:
+                second = number
+        return second
 
     with suppress(Exception):  # nothing but words depends on it
         number = probe.apart(first, None)

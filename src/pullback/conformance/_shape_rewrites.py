@@ -84,6 +84,17 @@ def _reduced(place: Place) -> Iterator[Rewrite]:
                 yield place.to(4, f"{head}({shape}).{name}({dim})")
 
 
+def _accumulated(place: Place) -> Iterator[Rewrite]:
+    """Accumulated from the other end, as the adjoint of a running sum is."""
+    node, rule = place.e.node, place.e.rule
+    of, args = node.func.value, [*node.args, *(k.value for k in node.keywords if k.arg == "dim")]
+    if not isinstance(place.known(of), torch.Tensor) and args:
+        of, *args = args
+    if len(args) == 1:
+        dim = rule.text(args[0])
+        yield place.to(3, f"{rule.atom(of)}.flip({dim}).{node.func.attr}({dim}).flip({dim})")
+
+
 def _contracted(place: Place) -> Iterator[Rewrite]:
     """Letters of a sum of products exchanged, and its operands."""
     node, rule = place.e.node, place.e.rule
@@ -107,5 +118,6 @@ def _contracted(place: Place) -> Iterator[Rewrite]:
 
 _BY_NAME: Mapping[str, Callable[[Place], Iterator[Rewrite]]] = {
     "repeat": _repeated, "repeat_interleave": _repeated_each, "permute": _permuted,
+    "cumsum": _accumulated, "cumprod": _accumulated, "logcumsumexp": _accumulated,
     "transpose": _transposed, "sum": _reduced, "mean": _reduced, "einsum": _contracted,
 }  # fmt: skip

@@ -19,7 +19,7 @@ from pullback.conformance._values import same_bits
 from pullback.conformance._vectors import are_finite, coarsest, wide
 from pullback.report import Finding
 
-__all__ = ["ALONG", "REPRO", "at_an_end", "at_the_ends", "specials"]
+__all__ = ["ALONG", "REPRO", "at_an_end", "at_the_ends", "beside_wide", "specials"]
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -113,6 +113,22 @@ REPRO = [
     "print('gradient', torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
     "allow_unused=True))",
 ]
+
+
+def beside_wide(level: torch.dtype) -> list[str]:
+    """Lines of a script: the gradients of ``w`` at ``args``, and at the same numbers made wide."""
+    return [
+        "print('low ', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+        "def wide(a):",
+        "    if not isinstance(a, torch.Tensor) or not (a.is_floating_point() or a.is_complex()):",
+        "        return a",
+        f"    to = {level}.to_complex() if a.is_complex() else {level}",
+        "    return a.detach().to(to).requires_grad_(a.requires_grad)",
+        "args = tree_map(wide, args)",
+        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.requires_grad]",
+        "w = [g.to(y.dtype) for g, y in zip(w, outs())]",
+        "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
+    ]
 
 
 ALONG = [
@@ -212,7 +228,8 @@ def _judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding |
                 return None
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",
-                expected=exact, got=one, place=low.path(k), hint=_WIDER, repro=REPRO,
+                expected=exact, got=one, place=low.path(k), hint=_WIDER,
+                given={"w": run.cotangents}, repro=beside_wide(torch.float64),
             )  # fmt: skip
     return None
 

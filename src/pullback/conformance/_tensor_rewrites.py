@@ -40,6 +40,7 @@ def of_a_tensor(place: Place) -> Iterator[Rewrite]:
         yield place.to(3, f"~{place.e.atom}")
     elif value.dtype == torch.int64:  # an index, one too far or not far enough
         yield from (place.to(4, f"{place.e.text} {by} 1") for by in "+-")
+        yield place.to(3, f"{place.e.atom}.argsort()")  # an order, for its inverse
     elif is_continuous(value) and value.numel() <= _LARGE:
         yield from _with_names(place)
         yield from _alone(place)

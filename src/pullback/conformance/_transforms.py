@@ -49,6 +49,11 @@ class Batch:
         ))  # fmt: skip
 
     @property
+    def given(self) -> dict[str, Sequence[torch.Tensor]]:
+        """What a script of the first item is given beside its inputs."""
+        return dict(zip("wvu", self.items[0][1:], strict=True))
+
+    @property
     def stacked(self) -> Item:
         """The parts of every item, stacked along a first dimension."""
         parts = zip(*self.items, strict=True)
@@ -239,43 +244,68 @@ class Transform:
     ask: Callable[..., Any]  # the function of a batch and of four parts
     # compares what it answers with the Function's own backward
     judge: Callable[[Batch, Callable[..., Any]], Wrong]
-    source: str  # how it is written, of ``f`` and ``x``, or items ``X`` and directions ``V``
+    source: str  # how it is written: of what `ALONE_OF` defines, or of items ``X``, ``V`` and ``f``
     parts: str  # what it must give, where ``B`` is the Function's own backward
+
+    def shown(self) -> list[str]:
+        """Lines of a script that show both, of what `ALONE_OF` defines."""
+        return [
+            *ALONE_OF,
+            f"print('torch.func', {self.source})",
+            f"print('autograd  ', {self.parts})",
+        ]
 
     def wrong(self, batch: Batch) -> Wrong:
         """What is expected and what it gives, where these differ."""
         return self.judge(batch, self.ask)
 
 
-_JACOBIAN = "torch.autograd.functional.jacobian(f, x)"
-_PLANE = "(torch.zeros_like(x.real))"
+ALONE_OF = [
+    "zs = [x.detach() for x in xs]",
+    "def at(*new):",
+    "    global args; own = args",
+    "    args = tree_map(lambda a: next((n for x, n in zip(xs, new) if x is a), a), own)",
+    "    ys = outs(); args = own",
+    "    return tuple(ys)",
+    "def weighed(ys, ws): return sum((c.conj() * y).real.sum() for c, y in zip(ws, ys))",
+    "def f(t, ws=w):",
+    "    return weighed(at(*[x + t[0] * a + t[1] * b for x, a, b in zip(zs, v, u)]), ws)",
+    "def B(ws, h=0.0):",
+    "    new = [(x + h * a).requires_grad_() for x, a in zip(zs, v)]",
+    "    return torch.autograd.grad(weighed(at(*new), ws), new, materialize_grads=True)",
+    "zero = zs[0].real.new_zeros(2)",
+]
+"""Lines of a script that define what `ALONE` and `NESTED` are written of, with `Batch.given`."""
+_BEND = "(weighed(B(w, 1e-5), u) - weighed(B(w, -1e-5), u)) / 2e-5"
+_ROWS = "(w, [c * c.abs() for c in w])"
 ALONE: dict[str, Transform] = {
     "grad": Transform(
-        lambda b, x, w, v, u: grad(b.call, x, w), _gradients, "torch.func.grad(f)(x)", _JACOBIAN
+        lambda b, x, w, v, u: grad(b.call, x, w), _gradients,
+        "torch.func.grad(lambda *z: weighed(at(*z), w), tuple(range(len(zs))))(*zs)", "B(w)",
     ),
     "vjp": Transform(
         lambda b, x, w, v, u: torch.func.vjp(b.call, *x)[1](w), _gradients,
-        "torch.func.vjp(f, x)[1](torch.ones_like(f(x)))", _JACOBIAN,
+        "torch.func.vjp(at, *zs)[1](tuple(w))", "B(w)",
     ),
     "jacrev": Transform(
         lambda b, x, w, v, u: _on_plane(
             torch.func.jacrev, lambda *moved: _weigh_rows(b.call(*moved), w), x, v, u
         ),
-        _products, f"torch.func.jacrev(lambda t: f(x + t)){_PLANE}",
-        "torch.autograd.functional.jacobian(lambda t: f(x + t), torch.zeros_like(x.real))",
+        _products,
+        f"torch.func.jacrev(lambda t: torch.stack([f(t, ws) for ws in {_ROWS}]))(zero)",
+        f"torch.stack([weighed(B(ws), d) for ws in {_ROWS} for d in (v, u)]).view(2, 2)",
     ),
     "hessian": Transform(  # how <B, u> changes along v
         lambda b, x, w, v, u: _on_plane(
             torch.func.hessian, lambda *moved: weigh(b.call(*moved), w), x, v, u
         )[1, 0],
-        _bend_alone, f"torch.func.hessian(lambda t: f(x + t)){_PLANE}",
-        "torch.autograd.functional.hessian(lambda t: f(x + t), torch.zeros_like(x.real))",
+        _bend_alone, "torch.func.hessian(f)(zero)[1, 0]", _BEND,
     ),
 }  # fmt: skip
 NESTED = Transform(  # how the tangent along u changes along v
     lambda b, x, w, v, u: jvp(lambda *moved: jvp(b.call, moved, u), x, v),
-    partial(_bend, other=1), "jvp(lambda z: jvp(f, (z,), (v,))[1], (x,), (v,))[1]",
-    "(B(x + 1e-5 * v) - B(x - 1e-5 * v)) / 2e-5",
+    partial(_bend, other=1),
+    "weighed(jvp(lambda *z: jvp(at, z, tuple(u))[1], tuple(zs), tuple(v))[1], w)", _BEND,
 )  # fmt: skip
 
 _B = "B(X)"

@@ -25,13 +25,14 @@ from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import moving
 from pullback.conformance._tree import walk
+from pullback.conformance._unread import unread_cotangent
 from pullback.conformance._values import window
 from pullback.conformance._vectors import spread
 from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
-__all__ = ["edit_of", "wrong_derivative"]
+__all__ = ["along_a_line", "edit_of", "wrong_derivative"]
 
 _NEAR = 3
 # Seconds of work that moving entries may take; the others are not moved then.
@@ -66,21 +67,26 @@ def wrong_derivative(
         place=place,
         hint=hint,
         given={"w": trial.weights, "v": trial.step},
-        repro=[
-            "h = 1e-6",
-            "got = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
-            "got = [torch.zeros_like(x) if g is None else g for x, g in zip(xs, got)]",
-            "def moved(h):",
-            "    with torch.no_grad():",
-            "        for x, d in zip(xs, v): x += h * d",
-            "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
-            "        for x, d in zip(xs, v): x -= h * d",
-            "    return found",
-            "print('finite differences', (moved(h) - moved(-h)) / (2 * h))",
-            "print('backward          ', "
-            "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
-        ],
+        repro=along_a_line(),
     )
+
+
+def along_a_line() -> list[str]:
+    """Lines of a script: the derivative of the outputs times ``w`` along ``v``, in both ways."""
+    return [
+        "h, ys, got = 1e-6, outs(), [None] * len(xs)",
+        "if ys[0].requires_grad: got = torch.autograd.grad(ys, xs, w, allow_unused=True)",
+        "got = [torch.zeros_like(x) if g is None else g for x, g in zip(xs, got)]",
+        "def moved(h):",
+        "    with torch.no_grad():",
+        "        for x, d in zip(xs, v): x += h * d",
+        "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
+        "        for x, d in zip(xs, v): x -= h * d",
+        "    return found",
+        "print('finite differences', (moved(h) - moved(-h)) / (2 * h))",
+        "print('backward          ', "
+        "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
+    ]
 
 
 def _wrong_entries(probe: Probe, only: int | None, detail: str, hint: str) -> Finding | None:
@@ -181,6 +187,9 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         far = stretched(probe.inputs.with_points(points))
         other = Right() if far is None else edit_of(probe.at(far), only)
         mend = other if other.mend else mend
+    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
+    if unread and not mend.mend:
+        return expected, got, unread, how
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)

@@ -1,6 +1,5 @@
 """`Verdict`, `Finding` and `Findings`: what was found about one Function, without a face."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -76,7 +75,7 @@ SIGNS: dict[Verdict, Sign] = {
 
 
 _BEYOND_TRAINING = ("saved", "double", "once", "forward", "forward-over-forward", "transforms",
-                    "vmap", "compositions")  # fmt: skip
+                    "vmap", "compositions", "autocast", "rank")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -203,16 +202,21 @@ class Findings:
     def causes(self) -> tuple[Finding, ...]:
         """The problems but for those that have the cause of another one, the gravest first.
 
-        What is silent comes before what is loud, plain training before other uses of gradients,
-        what is wrong at any numbers before what is at special ones, what has most consequences
+        Plain training comes before other uses of gradients, what is wrong at any numbers before
+        what is at special ones, what is silent before what is loud, what has most consequences
         before the others, and last what an author may have meant and not declared.
         """
         own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
-        counts = Counter(f.cause for f in self.problems)
-        return tuple(sorted(own, key=lambda f: (
-            f.verdict is not Verdict.BROKEN, f.clause in _BEYOND_TRAINING, f.clause == "values",
-            f.clause == "linear" and self.gradient == "nonlinear", -counts[f.clause],
-        )))  # fmt: skip
+        return tuple(sorted(own, key=self._gravity))
+
+    def _gravity(self, finding: Finding) -> tuple[int, ...]:
+        """The lower, the graver."""
+        return (
+            finding.clause in _BEYOND_TRAINING, finding.clause == "values",
+            finding.verdict is not Verdict.BROKEN,
+            finding.clause == "linear" and self.gradient == "nonlinear",
+            -sum(f.cause == finding.clause for f in self.problems),
+        )  # fmt: skip
 
     def _is_told(self, clause: str) -> bool:
         return any(f.clause == clause and not f.cause for f in self.problems)
@@ -248,7 +252,9 @@ class Findings:
         return len(self.findings)
 
     @property
-    def rank(self) -> tuple[int, int, str]:
-        """Sorts broken first, then crashing, then by name."""
+    def rank(self) -> tuple[object, ...]:
+        """Sorts by the gravest cause, then broken first, then crashing, then by name."""
         verdicts = [finding.verdict for finding in self.findings]
-        return -verdicts.count(Verdict.BROKEN), -verdicts.count(Verdict.CRASHES), self.function
+        gravest = self._gravity(self.causes[0])[:3] if self.causes else (2,)
+        counts = verdicts.count(Verdict.BROKEN), verdicts.count(Verdict.CRASHES)
+        return *gravest, -counts[0], -counts[1], self.function

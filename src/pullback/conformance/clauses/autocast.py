@@ -53,17 +53,17 @@ def autocast(probe: Probe) -> Finding:
     count = len(cotangents)
     for k, (one, true, moved) in enumerate(zip(got, expected, rounded, strict=True)):
         if (k >= count and one.dtype != true.dtype) or not _near(one, true, moved):
-            return probe.broken(
+            return low.broken(
                 f"{'The gradient' if k >= count else 'The output'} of a forward under autocast is "
                 "further off than bfloat16 rounds.",
                 expected=true, got=one, hint=_CAST,
                 place=probe.path(k - count) if k >= count else f"output {k}",
+                given={"w": cotangents},
                 repro=[
-                    "w = [torch.ones_like(y) for y in outs()]",
                     "print('plain   ', outs(), torch.autograd.grad(outs(), xs, w, "
                     "allow_unused=True))",
                     "with torch.autocast('cpu', dtype=torch.bfloat16): ys = outs()",
-                    "w = [torch.ones_like(y) for y in ys]",
+                    "w = [g.to(y.dtype) for g, y in zip(w, ys)]",
                     "print('autocast', ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
                 ],
             )  # fmt: skip

@@ -11,6 +11,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep
+from pullback.conformance._special import beside_wide
 from pullback.conformance._values import CANCELLED, close, largest
 from pullback.conformance._vectors import coarsest
 from pullback.report import Finding, Verdict
@@ -75,8 +76,9 @@ def _judge(probe: Probe, name: str, level: torch.dtype, low: Probe) -> Finding |
 def _of_another_default(probe: Probe) -> Finding | None:
     """Another default dtype gives other numbers: then it decides where the input's dtype should."""
     default, run = torch.get_default_dtype(), Run.of(probe)
+    another = torch.float64 if default != torch.float64 else torch.float32
     try:
-        torch.set_default_dtype(torch.float64 if default != torch.float64 else torch.float32)
+        torch.set_default_dtype(another)
         got = Run.of(probe, run.cotangents)
     except Exception:  # loud, and no number is wrong
         return None
@@ -92,11 +94,12 @@ def _of_another_default(probe: Probe) -> Finding | None:
             return probe.untidy(_OTHER, expected=one, got=other, place=where, hint=_DEFAULT)
         return probe.broken(
             _OTHER, expected=one, got=other, hint=_DEFAULT, place=where,
+            given={"w": run.cotangents},
             repro=[
-                "def g(): return torch.autograd.grad(outs(), xs, "
-                "[torch.ones_like(y) for y in outs()], allow_unused=True)",
-                "one = outs(), g(); torch.set_default_dtype(torch.float64)",
-                "print('float32', one); print('float64', outs(), g())",
+                f"for default in ({default}, {another}):",
+                "    torch.set_default_dtype(default)",
+                "    g = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
+                "    print(default, outs(), g)",
             ],
         )  # fmt: skip
     return None
@@ -128,10 +131,10 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
         )  # fmt: skip
     if place is None:
         return None
-    return probe.broken(
+    return low.broken(
         f"The gradient in {_name(level)} is further from the one in {_name(wide)} than rounding.",
         expected=expected[place], got=run.gradients[place], place=probe.path(place),
-        repro=_repro(level),
+        given={"w": run.cotangents}, repro=beside_wide(wide),
     )  # fmt: skip
 
 
@@ -199,21 +202,3 @@ def _shaken(high: Probe, cotangents: Tensors, eps: float) -> list[Tensors]:
         with suppress(Exception):  # refused there
             found.append(_reference(high.at(high.inputs.with_points(nudged)), cotangents))
     return [gradients for gradients in found if gradients is not None]
-
-
-def _repro(level: torch.dtype) -> list[str]:
-    return [
-        "w = [torch.ones_like(y) for y in outs()]",
-        "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
-        "def low(a):",
-        "    if not isinstance(a, torch.Tensor) or not (a.is_floating_point() or a.is_complex()):",
-        "        return a",
-        f"    to = {level}.to_complex() if a.is_complex() else {level}",
-        "    return a.detach().to(to).requires_grad_(a.requires_grad)",
-        "args = tree_map(low, args)",
-        "xs = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) "
-        "and a.requires_grad]; ys = outs(); node = ys[0].grad_fn",
-        "w = [torch.ones_like(y) for y in ys]; print('low ', torch.autograd.grad(ys, xs, w, "
-        "retain_graph=True, allow_unused=True))",
-        "print('raw ', torch.autograd.function.BackwardCFunction.apply(node, *w))",
-    ]

@@ -88,8 +88,8 @@ def _broken(probe: Probe, expected: float, got: float, detail: str, given: Given
             "import torch.autograd.forward_ad as fwd",
             "gs = torch.autograd.grad(outs(), xs, ws, allow_unused=True)",
             "with fwd.dual_level():",
-            "    new = [fwd.make_dual(x.detach(), v) for x, v in zip(xs, vs)]; "
-            "args = tree_map(lambda a: next((n for x, n in zip(xs, new) "
+            "    new = [fwd.make_dual(x.detach(), v) if v.any() else x.detach() "
+            "for x, v in zip(xs, vs)]; args = tree_map(lambda a: next((n for x, n in zip(xs, new) "
             "if x is a), a), args)",
             "    ts = [fwd.unpack_dual(y).tangent for y in outs()]",
             "print('backward', sum((g.conj() * v).sum().real.item() for g, v in zip(gs, vs) "

@@ -1,10 +1,12 @@
 """`forward-over-forward`: nested forward mode is right, or refused."""
 
+from dataclasses import replace
+
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import NESTED, Batch, push
-from pullback.conformance.clauses._hints import DERIVE, SCALAR
+from pullback.conformance.clauses._hints import DERIVE
 from pullback.report import Finding
 
 __all__ = ["forward_over_forward"]
@@ -37,15 +39,9 @@ def forward_over_forward(probe: Probe) -> Finding:
     if wrong is None:
         return probe.holds("Nested forward mode agrees with finite differences of backward.")
     expected, got = wrong
-    return probe.broken(
+    there = replace(probe, inputs=probe.inputs.with_points(batch.items[0][0]))
+    return there.broken(
         "Nested forward mode is silently wrong.", expected=expected, got=got,
         hint=f"torch differentiates a jvp of its own once only. {DERIVE}",
-        repro=[
-            "from torch.func import jvp; x = xs[0].detach(); v = torch.ones_like(x)",
-            SCALAR,
-            "def B(z): b = torch.autograd.grad(f(z.requires_grad_()), z)[0]; "
-            "return (b.conj() * v).real.sum()",
-            f"print('forward over forward   ', {NESTED.source})",
-            f"print('differences of backward', {NESTED.parts})",
-        ],
+        given=batch.given, repro=["from torch.func import jvp", *NESTED.shown()],
     )  # fmt: skip

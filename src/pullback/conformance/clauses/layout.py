@@ -89,6 +89,16 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": expanded,
     "Broadcast": lambda x: x,
 }
+# How scripts lay a tensor out.
+_STRIDED = "torch.stack([t * 0, t], -1)[..., 1]"
+_WRITTEN = {
+    "Transposed": f"t.mT.contiguous().mT if t.ndim > 1 else {_STRIDED}",
+    "Strided": _STRIDED,
+    "Offset": "torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape)",
+    "Expanded": "t[:1].expand(t.shape) if t.ndim and bool((t == t[:1]).all()) else t",
+    "Broadcast": "t.reshape(-1)[:1].expand(t.numel()).view(t.shape)",
+    "zero-dimensional": "t.reshape(1)",
+}
 # A cotangent is of no kind: any may be one row or one number, as that of a sum is.
 _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
@@ -207,8 +217,12 @@ def _broken(
 ) -> Finding:  # fmt: skip
     (what, kind), (expected, got) = which, pair
     path = probe.path(place) if 0 <= place < len(probe.inputs.differentiable) else "an output"
-    lay = "torch.stack([t * 0, t], -1)[..., 1]"
-    inputs = kind == "inputs"
+    moves = (
+        "new = [lay(x.detach()).requires_grad_() for x in xs]",
+        "args = tree_map(lambda a: next((n for x, n in zip(xs, new) if x is a), a), args)",
+        "xs = new",
+    )
+    alone = kind == "inputs" and what != "zero-dimensional"  # which has cotangents of its own
     return probe.broken(
         f"{what} {kind} give other numbers than contiguous ones.",
         expected=expected,
@@ -216,11 +230,11 @@ def _broken(
         place=path,
         given={"w": cotangents},
         repro=[
-            "print('contiguous', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
-            f"lay = lambda t: ({lay} if t.ndim < 2 else t.mT.contiguous().mT)",
-            "args = tree_map(lambda a: lay(a) if isinstance(a, torch.Tensor) else a, args)"
-            if inputs
-            else "w = [lay(t) for t in w]",
-            "print('strided   ', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
+            "print('as it is', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
+            f"def lay(t): return {_WRITTEN[what]}",
+            *(moves if kind == "inputs" else ()),
+            f"g = [{'t.clone()' if alone else 'lay(t)'} for t in w]",
+            # As they lie in memory: a copy would be contiguous.
+            "print('laid out', torch.autograd.grad(outs(), xs, [*g], allow_unused=True), outs())",
         ],
     )

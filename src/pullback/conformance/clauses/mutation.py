@@ -20,6 +20,12 @@ _DECLARE = (
     "with all of them, since torch keeps what the last one is given."
 )
 _LEAVE = "Work on a clone: who made the input, and what else was computed of it, reads it too."
+_REPRO = (
+    "before = [a.clone() for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+    "ys = outs()",
+    "if w: torch.autograd.grad(ys, xs, w, allow_unused=True)",
+    "after = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
+)
 
 
 @clause(
@@ -39,10 +45,11 @@ def mutation(probe: Probe) -> Finding:
     dirty = {t.data_ptr() for t in marks.dirty} - {t.data_ptr() for t in marks.dropped}
     before = list(zip(probe.inputs.values, versions, strict=True))
     changed = _changed(handed, before, dirty)
-    moment = "forward"
+    moment, weights = "forward", []
     if changed is None and probe.outputs:
         chosen = [every[k] for k in probe.outputs]
-        error = raised(lambda: probe.pull(leaves, probe.cotangents(chosen), chosen))
+        weights = probe.cotangents(chosen)
+        error = raised(lambda: probe.pull(leaves, [w.clone() for w in weights], chosen))
         changed, moment = _changed(handed, before, dirty), "backward"
         if error is not None and changed is None and probe.fault is None:
             raise error  # plain backward ran before, so this is no other clause's finding
@@ -58,15 +65,8 @@ def mutation(probe: Probe) -> Finding:
             f"{', here by the numbers that stood there' if same else ''}.",
             expected="" if same else then, got="" if same else now, place=name, said="",
             hint=_DECLARE if moment == "forward" else _LEAVE,
-            repro=[
-                "before = [a.clone() for a in tree_leaves((args, kwargs)) "
-                "if isinstance(a, torch.Tensor)]",
-                "ys = outs(); torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
-                "allow_unused=True)",
-                "after = [a for a in tree_leaves((args, kwargs)) "
-                "if isinstance(a, torch.Tensor)]",
-                f"print('before', before[{changed}]); print('after', after[{changed}])",
-            ],
+            given={"w": weights},
+            repro=[*_REPRO, f"print('before', before[{changed}], 'after', after[{changed}])"],
         )  # fmt: skip
     if probe.fault is not None:
         return probe.holds("Forward changes no input without declaring it; backward does not run.")
@@ -82,6 +82,7 @@ def _freed(probe: Probe, position: int, moment: str) -> Finding:
         expected=probe.inputs.values[position], got="freed memory", place=name,
         hint="Leave the memory of inputs to who made them.",
         repro=[
+            f"print('before', {name})",
             "ys = outs()",
             f"print('elements', {name}.numel())",
             f"print('bytes', {name}.untyped_storage().nbytes())",

@@ -233,6 +233,7 @@ def _overwritten(calls: _Calls, pair: tuple[object, object], place: int) -> Find
         expected=before,
         got=now,
         place=what,
+        said="",  # numbers of two calls, as above
         hint="Return memory of the call's own: what is returned is the caller's to keep.",
         given={"w": calls.cotangents, "others": calls.points[1]},
         repro=[

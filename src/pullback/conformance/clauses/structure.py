@@ -9,6 +9,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._probe import Probe
 from pullback.conformance._tree import tensors
+from pullback.conformance._wrong_derivative import along_a_line
 from pullback.report import Finding
 
 __all__ = ["structure"]
@@ -35,26 +36,22 @@ def structure(probe: Probe) -> Finding:
         return probe.skipped("No nested argument requires a gradient, as others do.")
     settled = 0
     for k in nested:
-        trial = judge(_only(probe, probe.inputs, k))
+        chosen = _only(probe, probe.inputs, k)
+        trial = judge(chosen)
         settled += trial.is_told
         silent = trial.value == 0.0
         if trial.is_wrong and (silent or probe.intent == "exact"):
-            return probe.broken(
+            there = replace(chosen, inputs=chosen.inputs.with_points(trial.points))
+            return there.broken(
                 f"The gradient of {probe.inputs.paths[k]} is silently "
                 f"{'dropped' if silent else 'wrong'}.",
-                expected=f"{trial.estimate.value:.8g} along a random direction",
-                got=f"{trial.value:.8g}",
+                expected=f"{trial.estimate.value:.8g} (finite differences)",
+                got=f"{trial.value:.8g} (backward)",
                 place=probe.inputs.paths[k],
                 hint="torch.autograd.Function differentiates only tensors that are arguments "
                 "themselves: pass them so, or write Function from pullback, which looks inside.",
-                repro=[
-                    f"x = {probe.inputs.paths[k]}.requires_grad_()",
-                    "ys = [y for y in tree_leaves(call(*args, **kwargs))]",
-                    "print('history:', [y.requires_grad for y in ys])",
-                    "ys = [y for y in ys if y.requires_grad]",
-                    "print('gradient:', torch.autograd.grad(sum(y.sum().real for y in ys), x, "
-                    "allow_unused=True) if ys else None)",
-                ],
+                given={"w": trial.weights, "v": trial.step},
+                repro=along_a_line(),
             )
     if not settled:
         return probe.skipped("Finite differences do not settle for any nested argument.")

@@ -1,11 +1,13 @@
 """`transforms`: `torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd."""
 
+from dataclasses import replace
+
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
-from pullback.conformance._transforms import ALONE, Batch, Transform
-from pullback.conformance.clauses._hints import COMPLETE, SCALAR
+from pullback.conformance._transforms import ALONE, Batch
+from pullback.conformance.clauses._hints import COMPLETE
 from pullback.report import Finding, Verdict
 
 __all__ = ["transforms"]
@@ -32,24 +34,17 @@ def transforms(probe: Probe) -> Finding:
             continue
         if wrong is not None:
             expected, got = wrong
-            return probe.broken(
+            there = replace(probe, inputs=probe.inputs.with_points(batch.items[0][0]))
+            return there.broken(
                 f"torch.func.{name} is silently wrong.",
-                expected=expected, got=got, hint=COMPLETE, repro=_repro(transform),
+                expected=expected, got=got, hint=COMPLETE,
+                given=batch.given, repro=transform.shown(),
             )  # fmt: skip
     if crashed:
         return probe.crashes(f"torch.func fails in {_list(crashed)}", COMPLETE)
     if lacking:
         return probe.lacking(f"torch.func refuses {_list(lacking)}", COMPLETE)
     return probe.holds("torch.func.grad, vjp, jacrev and hessian agree with autograd.")
-
-
-def _repro(transform: Transform) -> list[str]:
-    return [
-        SCALAR,
-        "x = xs[0].detach()",
-        f"print('torch.func', {transform.source})",
-        f"print('autograd  ', {transform.parts})",
-    ]
 
 
 def _list(messages: dict[str, list[str]]) -> str:
