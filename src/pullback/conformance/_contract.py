@@ -45,7 +45,8 @@ def edit_of_clause(
         The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
     """
     clause = finding.clause
-    worst = 1 if finding.got == "None" else 0  # what held of no gradient may refuse one
+    # What held of no gradient may refuse one, and so may what was not judged.
+    worst = 1 if finding.got == "None" or probe.erratic else 0
 
     def first() -> int | None:
         """Which of the edits it is."""
@@ -128,7 +129,8 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
         for scope in scopes:  # a rule may apply its own Function
             scope.update((name, other) for name, value in [*scope.items()] if value is kind)
         subject = None if other is None else with_functions(probe.subject, {kind: other})
-        return None if subject is None else replace(probe, subject=subject)
+        # That numbers are others each time is asked anew, and what was not judged for it.
+        return None if subject is None else replace(probe, subject=subject, erratic=False)
     return None
 
 

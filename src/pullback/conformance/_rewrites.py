@@ -59,6 +59,8 @@ def rewrites(
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
     elif isinstance(value, tuple) and place.e.is_whole:
         yield from _reordered(place)
+    elif type(value) is bool:
+        yield from _flags(place)
     elif is_number(value):
         yield from _numbers(place)
     elif is_plain(value):
@@ -97,8 +99,14 @@ def _negated(place: Place) -> Iterator[Rewrite]:
 
 
 def _flags(place: Place) -> Iterator[Rewrite]:
-    if type(place.value) is bool:
+    """The contrary; of a comparison its own rewrites hold it."""
+    node = place.e.node
+    if isinstance(node, ast.Constant):
         yield place.to(1, f"{not place.value}")
+    elif isinstance(node, ast.UnaryOp):
+        yield place.to(1, place.e.rule.text(node.operand))
+    elif not isinstance(node, (ast.Compare, ast.BoolOp)):
+        yield place.to(1, f"not {place.e.atom}")
 
 
 def _of_several(place: Place) -> Iterator[Rewrite]:
@@ -244,10 +252,11 @@ def _parts(place: Place) -> Iterator[Rewrite]:
         return
     called = {n.value: n.text for n in reversed(place.numbers) if type(n.value) is int}
     for dim, (count, every) in enumerate(zip(value.shape, whole.shape, strict=True)):
-        for start in {0, every - count} if count < every else ():
-            before = ":, " * dim
-            named = called.get(start or count, start or count)
-            part = f"{named}:" if start else f":{named}"
+        skipped, before = every - count, ":, " * dim
+        named = {n: called.get(n, n) for n in (count, skipped)}
+        # Of all but some, too: where it is written so, other sizes are meant as well.
+        parts = f":-{named[skipped]}", f":{named[count]}", f"{named[skipped]}:"
+        for part in parts if skipped else ():
             yield place.to(4, f"{place.e.rule.text(node.value)}[{before}{part}]")
 
 
@@ -294,5 +303,4 @@ def _moving(place: Place) -> Iterator[Name]:
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {
     ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
     ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
-    ast.Constant: _flags,
 }  # fmt: skip
