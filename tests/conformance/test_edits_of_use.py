@@ -455,7 +455,7 @@ def test_what_a_callable_reads_by_itself_is_left_to_it_while_edits_are_tried():
     scale = torch.tensor([1.5, 0.7], dtype=torch.float64).requires_grad_()
     args = (lambda x: (x[..., None] * scale).sinh().mean(-1)), X.clone().requires_grad_()
     finding = check(Roots, *args, scale, clauses="derivative")["derivative"]
-    assert "`-by_y` for `by_y`" in finding.hint
+    assert "(y, phi, -by_y)` for" in finding.hint
 
 
 class Accumulates(torch.autograd.Function):

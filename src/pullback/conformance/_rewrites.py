@@ -209,10 +209,10 @@ def _calls(place: Place) -> Iterator[Rewrite]:
         return
     if is_continuous(of) == is_continuous(value):
         lowers = is_continuous(of) and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
-        yield place.to(3 if lowers else 4, rule.text(whole))
+        yield place.to(2 if name in _REDUCTIONS else 3 if lowers else 4, rule.text(whole))
         if of.ndim and not value.ndim:  # an item's own number, beside all that the item has
             for count in range(1, _MOST):
-                yield place.to(4, f"{rule.atom(whole)}[..., {', '.join(['None'] * count)}]")
+                yield place.to(2, f"{rule.atom(whole)}[..., {', '.join(['None'] * count)}]")
     if name in _REDUCTIONS and is_continuous(of):
         yield from _reduced(place, rule.atom(whole), of)
 
