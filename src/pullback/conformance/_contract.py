@@ -45,8 +45,7 @@ def edit_of_clause(
         The edit in words, ``"`new` for `old` at file:line"``, and the subject with it.
     """
     clause = finding.clause
-    # What held of no gradient may refuse one, and so may what was not judged.
-    worst = 1 if finding.got == "None" or probe.erratic else 0
+    worst = 1 if finding.got == "None" else 0  # what held of no gradient may refuse one
 
     def first() -> int | None:
         """Which of the edits it is."""
@@ -137,7 +136,8 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
 def _is_kept(probe: Probe, there: Probe, clause: str, again: Again, worst: int) -> bool:
     """Whether a clause is no worse than it was: what only an edit refuses did hold."""
     found = _badness(again(clause, there).verdict)
-    return found <= worst or found <= _badness(again(clause, probe).verdict)
+    judged = replace(probe, erratic=False)
+    return found <= worst or found <= _badness(again(clause, judged).verdict)
 
 
 def _badness(verdict: Verdict) -> int:

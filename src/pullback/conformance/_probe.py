@@ -293,7 +293,8 @@ class Probe(Teller):
 
         It is handed copies of the cotangents: one that changes them is told of by `cotangent`.
         """
-        return copies(self.pull(self.leaves(points), copies(cotangents)))
+        handed = [cotangent.clone() for cotangent in cotangents]
+        return [gradient.detach() for gradient in self.pull(self.leaves(points), handed)]
 
     # Comparisons ------------------------------------------------------------------------------
 

@@ -255,9 +255,9 @@ def _parts(place: Place) -> Iterator[Rewrite]:
         skipped, before = every - count, ":, " * dim
         named = {n: called.get(n, n) for n in (count, skipped)}
         # Of all but some, too: where it is written so, other sizes are meant as well.
-        parts = f":-{named[skipped]}", f":{named[count]}", f"{named[skipped]}:"
-        for part in parts if skipped else ():
-            yield place.to(4, f"{place.e.rule.text(node.value)}[{before}{part}]")
+        ends = {f":-{named[skipped]}": 2, f"{named[skipped]}:": 2, f":{named[count]}": 4}
+        for part, rank in ends.items() if skipped else ():
+            yield place.to(rank, f"{place.e.rule.text(node.value)}[{before}{part}]")
 
 
 def _numbers(place: Place) -> Iterator[Rewrite]:
