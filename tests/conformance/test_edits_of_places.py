@@ -295,7 +295,22 @@ class Recurs(torch.autograd.Function):
         return by_b[:, 1:] * x[:, 1:], by_b  # x[:, :-1]
 
 
+class ByItsAdjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, operator, adjoint):
+        ctx.operator, ctx.adjoint = operator, adjoint
+        return torch.from_numpy(operator(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.from_numpy(ctx.operator(g.numpy())), None, None  # adjoint
+
+
+MATRIX = drawn(4, 4).detach().numpy()
+
 PLACES = {
+    "an adjoint": (ByItsAdjoint, (drawn(4), lambda x: MATRIX @ x, lambda y: MATRIX.T @ y),
+                   "ctx.adjoint(g.numpy())"),
     "a flag": (Solves, (drawn(3, 3), drawn(3, 2), False), "turned=not ctx.turned)` for"),
     "the other end": (Recurs, (drawn(2, 4), drawn(2, 5)), "`x[:, :-1]` for `x[:, 1:]`"),
     "beside a conjugate": (Reverses, (drawn(3, 5),),

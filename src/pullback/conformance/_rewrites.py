@@ -203,6 +203,10 @@ def _calls(place: Place) -> Iterator[Rewrite]:
                 )
     yield from _exchanged(place, node.args)
     yield from arranged_otherwise(place)
+    held = place.noted.scopes.get(place.e.place, {}).get(path[0]) if len(path) == 2 else None
+    for other, kept in getattr(held, "__dict__", {}).items():  # an adjoint beside its operator
+        if callable(kept) and other not in (name, "_ctx") and not isinstance(kept, torch.Tensor):
+            yield place.to(2, place.written({node.func: f"{path[0]}.{other}"}))
     whole = owner if owner is not None else node.args[0] if node.args else None
     of = None if whole is None else place.known(whole)
     if not (isinstance(of, torch.Tensor) and isinstance(value, torch.Tensor)):
