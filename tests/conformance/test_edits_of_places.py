@@ -278,7 +278,66 @@ class Mish(torch.autograd.Function):
         return _mish_slope(x, g)
 
 
+class Solves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b, turned):
+        x = torch.linalg.solve(a.mT if turned else a, b)
+        ctx.save_for_backward(a, x)
+        ctx.turned = turned
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        by_b = _solved(a, g, turned=ctx.turned)  # not ctx.turned
+        by_a = -by_b @ x.mT
+        return by_a.mT if ctx.turned else by_a, by_b, None
+
+
+def _solved(a, b, turned):
+    return torch.linalg.solve(a.mT if turned else a, b)
+
+
+class Recurs(torch.autograd.Function):
+    """x[t] = a[t] * x[t - 1] + b[t]."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = [b[:, 0]]
+        for t in range(1, b.shape[1]):
+            x.append(a[:, t - 1] * x[-1] + b[:, t])
+        x = torch.stack(x, 1)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        by_b = [g[:, -1]]
+        for t in range(g.shape[1] - 2, -1, -1):
+            by_b.append(g[:, t] + a[:, t] * by_b[-1])
+        by_b = torch.stack(by_b[::-1], 1)
+        return by_b[:, 1:] * x[:, 1:], by_b  # x[:, :-1]
+
+
+class ByItsAdjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, operator, adjoint):
+        ctx.operator, ctx.adjoint = operator, adjoint
+        return torch.from_numpy(operator(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.from_numpy(ctx.operator(g.numpy())), None, None  # adjoint
+
+
+MATRIX = drawn(4, 4).detach().numpy()
+
 PLACES = {
+    "an adjoint": (ByItsAdjoint, (drawn(4), lambda x: MATRIX @ x, lambda y: MATRIX.T @ y),
+                   "ctx.adjoint(g.numpy())"),
+    "a flag": (Solves, (drawn(3, 3), drawn(3, 2), False), "turned=not ctx.turned)` for"),
+    "the other end": (Recurs, (drawn(2, 4), drawn(2, 5)), "`x[:, :-1]` for `x[:, 1:]`"),
     "beside a conjugate": (Reverses, (drawn(3, 5),),
                            "`g.flip(-1).conj_physical()` for `g.conj_physical()`"),
     "parts": (Repeats, (drawn(3, 4), 2), "`g.reshape(-1, ctx.k, g.shape[-1]).sum(1)`"),

@@ -446,3 +446,62 @@ def test_a_rule_that_asks_whether_what_is_saved_requires_a_gradient_is_called_ag
     x, y = (torch.randn(5, dtype=torch.float64).requires_grad_() for _ in range(2))
     found = check(AsksWhatIsSaved, x, y, clauses="derivative", gradient="exact")["derivative"]
     assert "`2 * g * x * y`" in found.hint, found.hint or found.detail
+
+
+class Roots(torch.autograd.Function):
+    """The root of what a callable reads by itself: its parameters are the very ones it reads."""
+
+    @staticmethod
+    def forward(ctx, f, y, *phi):
+        ctx.f, low, high = f, torch.full_like(y, -8.0), torch.full_like(y, 8.0)
+        for _ in range(50):
+            middle = (low + high) / 2
+            below = f(middle) < y
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        ctx.save_for_backward((low + high) / 2, *phi)
+        return (low + high) / 2
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        x, *phi = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.f(x)
+        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
+        by_y = g / slope
+        return None, by_y, *torch.autograd.grad(y, phi, by_y)  # -by_y
+
+
+def test_what_a_callable_reads_by_itself_is_left_to_it_while_edits_are_tried():
+    scale = torch.tensor([1.5, 0.7], dtype=torch.float64).requires_grad_()
+    args = (lambda x: (x[..., None] * scale).sinh().mean(-1)), X.clone().requires_grad_()
+    finding = check(Roots, *args, scale, clauses="derivative")["derivative"]
+    assert "(y, phi, -by_y)` for" in finding.hint
+
+
+class Accumulates(torch.autograd.Function):
+    """Adds to a buffer that is made once, and returns it: the answer of before changes, too."""
+
+    buffer = None
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        if Accumulates.buffer is None or Accumulates.buffer.shape != w.shape:
+            Accumulates.buffer = torch.zeros_like(w)
+        return g @ w.mT, Accumulates.buffer.addmm_(x.mT, g)
+
+
+def test_what_is_added_up_from_call_to_call_is_named_before_what_follows_from_it():
+    args = [torch.randn(3, 2), torch.randn(2, 2)]
+    report = check(Accumulates, *[x.requires_grad_() for x in args])
+    assert report.gradient == "exact"
+    first, *_ = report.causes
+    assert first.clause == "deterministic"
+    assert "`True` for `Accumulates.buffer is None or " in first.hint

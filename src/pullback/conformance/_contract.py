@@ -132,14 +132,16 @@ def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
         for scope in scopes:  # a rule may apply its own Function
             scope.update((name, other) for name, value in [*scope.items()] if value is kind)
         subject = None if other is None else with_functions(probe.subject, {kind: other})
-        return None if subject is None else replace(probe, subject=subject)
+        # That numbers are others each time is asked anew, and what was not judged for it.
+        return None if subject is None else replace(probe, subject=subject, erratic=False)
     return None
 
 
 def _is_kept(probe: Probe, there: Probe, clause: str, again: Again, worst: int) -> bool:
     """Whether a clause is no worse than it was: what only an edit refuses did hold."""
     found = _badness(again(clause, there).verdict)
-    return found <= worst or found <= _badness(again(clause, probe).verdict)
+    judged = replace(probe, erratic=False)
+    return found <= worst or found <= _badness(again(clause, judged).verdict)
 
 
 def _badness(verdict: Verdict) -> int:

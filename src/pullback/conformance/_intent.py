@@ -55,6 +55,8 @@ def infer_intent(probe: Probe) -> Probe:
         return probe
     if probe.fault is not None:
         return _default(probe, "the default: plain backward does not run")
+    if probe.erratic:
+        return _default(probe, "the default: the same call gives other numbers each time")
     if not probe.outputs or not probe.inputs.differentiable:
         return _default(probe, "nothing is differentiated")
     try:

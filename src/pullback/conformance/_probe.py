@@ -19,7 +19,7 @@ from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, stepping, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
-from pullback.conformance._values import close, largest
+from pullback.conformance._values import close, copies, largest
 from pullback.conformance._vectors import KINDS, Tensors, filled, flatten, normal, scale, spread
 from pullback.internal.torch import function_of, versions_of
 from pullback.report import Finding, Verdict
@@ -216,7 +216,7 @@ class Probe(Teller):
         if self.fault is not None:
             return found
         with suppress(Exception, SystemExit):
-            found += [g.detach() for g in self.pull(leaves, self.cotangents(outputs), outputs)]
+            found += copies(self.pull(leaves, self.cotangents(outputs), outputs))
         return found
 
     def flat(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:

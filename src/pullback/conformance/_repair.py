@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pullback.conformance._branches import branch_not_run
 from pullback.conformance._changes import Difference, Pair
 from pullback.conformance._judged import Grade, Judge
+from pullback.conformance._likeliest import likeliest
 from pullback.conformance._place import Rewrite
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search
@@ -155,7 +156,7 @@ def _edits(
         if search is not None and search.starts():
             repair = _Repair(search, Judge(rule, only))
             repairs.append(repair)
-            yield from ((repair, rewrite) for rewrite in search.every())
+            yield from ((repair, rewrite) for rewrite in likeliest(search))
     for repair in repairs:
         yield from ((repair, rewrite) for rewrite in repair.search.masks(until))
         yield from ((repair, rewrite) for rewrite in repair.search.fitted(until))

@@ -59,6 +59,8 @@ def rewrites(
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
     elif isinstance(value, tuple) and place.e.is_whole:
         yield from _reordered(place)
+    elif type(value) is bool:
+        yield from _flags(place)
     elif is_number(value):
         yield from _numbers(place)
     elif is_plain(value):
@@ -97,8 +99,14 @@ def _negated(place: Place) -> Iterator[Rewrite]:
 
 
 def _flags(place: Place) -> Iterator[Rewrite]:
-    if type(place.value) is bool:
+    """The contrary; of a comparison its own rewrites hold it."""
+    node = place.e.node
+    if isinstance(node, ast.Constant):
         yield place.to(1, f"{not place.value}")
+    elif isinstance(node, ast.UnaryOp):
+        yield place.to(1, place.e.rule.text(node.operand))
+    elif not isinstance(node, (ast.Compare, ast.BoolOp)):
+        yield place.to(1, f"not {place.e.atom}")
 
 
 def _of_several(place: Place) -> Iterator[Rewrite]:
@@ -195,16 +203,20 @@ def _calls(place: Place) -> Iterator[Rewrite]:
                 )
     yield from _exchanged(place, node.args)
     yield from arranged_otherwise(place)
+    held = place.noted.scopes.get(place.e.place, {}).get(path[0]) if len(path) == 2 else None
+    for other, kept in getattr(held, "__dict__", {}).items():  # an adjoint beside its operator
+        if callable(kept) and other not in (name, "_ctx") and not isinstance(kept, torch.Tensor):
+            yield place.to(2, place.written({node.func: f"{path[0]}.{other}"}))
     whole = owner if owner is not None else node.args[0] if node.args else None
     of = None if whole is None else place.known(whole)
     if not (isinstance(of, torch.Tensor) and isinstance(value, torch.Tensor)):
         return
     if is_continuous(of) == is_continuous(value):
         lowers = is_continuous(of) and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
-        yield place.to(3 if lowers else 4, rule.text(whole))
+        yield place.to(2 if name in _REDUCTIONS else 3 if lowers else 4, rule.text(whole))
         if of.ndim and not value.ndim:  # an item's own number, beside all that the item has
             for count in range(1, _MOST):
-                yield place.to(4, f"{rule.atom(whole)}[..., {', '.join(['None'] * count)}]")
+                yield place.to(2, f"{rule.atom(whole)}[..., {', '.join(['None'] * count)}]")
     if name in _REDUCTIONS and is_continuous(of):
         yield from _reduced(place, rule.atom(whole), of)
 
@@ -244,11 +256,12 @@ def _parts(place: Place) -> Iterator[Rewrite]:
         return
     called = {n.value: n.text for n in reversed(place.numbers) if type(n.value) is int}
     for dim, (count, every) in enumerate(zip(value.shape, whole.shape, strict=True)):
-        for start in {0, every - count} if count < every else ():
-            before = ":, " * dim
-            named = called.get(start or count, start or count)
-            part = f"{named}:" if start else f":{named}"
-            yield place.to(4, f"{place.e.rule.text(node.value)}[{before}{part}]")
+        skipped, before = every - count, ":, " * dim
+        named = {n: called.get(n, n) for n in (count, skipped)}
+        # Of all but some, too: where it is written so, other sizes are meant as well.
+        ends = {f":-{named[skipped]}": 2, f"{named[skipped]}:": 2, f":{named[count]}": 4}
+        for part, rank in ends.items() if skipped else ():
+            yield place.to(rank, f"{place.e.rule.text(node.value)}[{before}{part}]")
 
 
 def _numbers(place: Place) -> Iterator[Rewrite]:
@@ -294,5 +307,4 @@ def _moving(place: Place) -> Iterator[Name]:
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {
     ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
     ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
-    ast.Constant: _flags,
 }  # fmt: skip

@@ -83,7 +83,7 @@ class Rule:
         saved = {f"ctx.saved_tensors[{k}]": t for k, t in enumerate(ctx.saved_tensors)}
         own = {f"ctx.{name}": value for name, value in vars(ctx).items()}
         self.left = dict(
-            zip([*saved, *own], _copies([*saved.values(), *own.values()]), strict=True)
+            zip([*saved, *own], self._apart([*saved.values(), *own.values()]), strict=True)
         )
         self.method, self._ctx, self._given = method, ctx, _copies(given)
         return method(ctx, *given)
@@ -101,6 +101,13 @@ class Rule:
             found.append(next(same, len(args)))
         return found
 
+    def _apart(self, values: Iterable[Any]) -> list[Any]:
+        """Copies of what forward left; what a callable there reads by itself is what it reads."""
+        inputs, own = self.probe.inputs, [id(t) for t in self.probe.inputs.owned.values()]
+        if own:
+            inputs.build(inputs.leaves(self.points))  # differences have moved it
+        return [v if id(v) in own else _copies([v])[0] for v in values]
+
     def call(
         self, function: Callable[..., Any] | None, left: Mapping[str, Any] = MappingProxyType({})
     ) -> list[torch.Tensor] | None:
@@ -109,7 +116,7 @@ class Rule:
             return self._answers(function)
         all_left = {**self.left, **left}
         names = list(all_left)
-        values = dict(zip(names, _copies(all_left.values()), strict=True))
+        values = dict(zip(names, self._apart(all_left.values()), strict=True))
         saved = tuple(v for name, v in values.items() if name.endswith("]"))
         own = {name[4:]: v for name, v in values.items() if not name.endswith("]")}
         try:

@@ -21,13 +21,10 @@ from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
 from pullback.conformance._names import Name, named_factors, names_at, numbers_at
-from pullback.conformance._place import Rewrite, is_flag, is_plain, lowers
+from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
-from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._sources import written
-from pullback.conformance._statements import statements
-from pullback.conformance._twins import twins
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -140,37 +137,6 @@ class Search:
             for k, found in enumerate(answers)
         )
 
-    def every(self) -> list[Rewrite]:
-        """All edits, the likeliest first."""
-        found: list[tuple[int, Rewrite]] = []
-        lost = not self.pair.got.any()
-        for e in self.expressions:
-            if e.key in self.noted.first:
-                against = self.reach(e)
-                if against is not None:
-                    # A flag loses an answer; one that is there, and wrong, was computed so.
-                    against += is_flag(e) and not lost
-                    own = [*rewrites(e, self.noted, *self.names_at(e)), *self.factors(e)]
-                    found += [(against, rewrite) for rewrite in own]
-                    if lost and is_flag(e) and type(self.noted.first[e.key]) is int:
-                        found.append((0, Rewrite(0, {e: f"{self.rule.places[self.only]}"})))
-        lowering = [r for _, r in found if len(r.texts) == 1 and lowers(r, self.noted)]
-        if len(lowering) > 1:
-            texts = {e: text for r in lowering for e, text in r.texts.items()}
-            found.append((0, Rewrite(3, texts)))
-        found += [(0, rewrite) for rewrite in self.turned_round()]
-        for source in self.rules if self.rule.does != "fill" else ():
-            found += [(0, rewrite) for rewrite in statements(source, self.noted)]
-            found += [(0, rewrite) for rewrite in twins(source, self.noted)]
-        found.sort(key=self._order)
-        return [rewrite for _, rewrite in found]
-
-    def _order(self, pair: tuple[int, Rewrite]) -> tuple[int, ...]:
-        """The likeliest first: of the rule itself before what others may call too, short ones."""
-        against, rewrite = pair
-        far = max(self.rules[e.rule] for e in rewrite.texts)
-        return against, rewrite.rank + far, far, sum(map(len, rewrite.texts.values()))
-
     @cached_property
     def expressions(self) -> Sequence[Expression]:
         """Those that may be meant otherwise: of what fills a context, what it leaves there."""
@@ -220,16 +186,6 @@ class Search:
         """Which of the other answers are right as they are."""
         base = enumerate(self.base)
         return {k: self.is_right(k, found) for k, found in base if k != self.only}
-
-    def turned_round(self) -> Iterator[Rewrite]:
-        """A loop along a dimension from its other end, and its results put back in order."""
-        whole = [e for e in self.source.expressions if e.is_whole]
-        for e in self.source.expressions:
-            looped = self.noted.first.get(e.key) if e.is_looped else None
-            for other in whole if isinstance(looped, torch.Tensor) else ():
-                if isinstance(self.noted.first.get(other.key), torch.Tensor):
-                    texts = {x: f"{x.atom}.flip(0)" for x in (e, other)}
-                    yield Rewrite(6, texts)
 
     def names_at(self, expression: Expression) -> tuple[Sequence[Name], Sequence[Name]]:
         """What it may name, and the numbers among that; alike in all of a statement."""

@@ -232,6 +232,15 @@ def _on_context(rules: Rules) -> Iterator[Edit]:
         yield from _into_saved(name, places, back, fill)
 
 
+def _anew_each_call(rules: Rules) -> Iterator[Edit]:
+    """What is made where it is not there yet, and kept beside the rule, made in each call."""
+    for rule, node in _nodes(rules, ast.If):
+        targets = [t for n in ast.walk(node) for t in getattr(n, "targets", ())]
+        kept = [getattr(t, "value", None) for t in targets]
+        if any(names_in(of) and names_in(of)[0] not in rule.local for of in kept):
+            yield {(rule, node.test): "True"}
+
+
 def _saved(rules: Rules) -> Iterator[Edit]:
     """A tensor that forward leaves on its context, saved."""
     back, fill = rules.back, rules.fill
@@ -376,7 +385,8 @@ _Made = Callable[[Rules], Iterator[Edit]]
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "cotangent": (_renamed, _out_of_place, _cloned), "retain": (_drawn, _out_of_place),
     "mutation": (_renamed, _out_of_place, _cloned),
-    "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own), "alias": (_own,),
+    "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own),
+    "deterministic": (_anew_each_call, _on_context, _out_of_place), "alias": (_own,),
     "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
     "undefined": (_toggled,), "saved": (_saved,), "double": (_attached, _saved), "dtype": (_typed,),
     "autocast": (_typed,), "rank": (_from_the_end,), "batch": (_from_the_end,),

@@ -26,10 +26,11 @@ def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
         s for s in ast.walk(rule.tree)
         if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.value in known
     ][:_MOST]  # fmt: skip
+    words = set(_words(rule.source))  # half of a word for another makes none that is there
     for one, other in itertools.permutations(simple, 2):
         marks = _marks(one.targets[0].id, other.targets[0].id)
         for text in _as_the_other(rule, one.value, other.value, *marks) if all(marks) else ():
-            if text != rule.text(other.value):
+            if text != rule.text(other.value) and words.issuperset(_words(text)):
                 yield Rewrite(1, {known[other.value]: text})
 
 
@@ -44,6 +45,10 @@ def _as_the_other(rule: Written, one: Any, other: Any, mark: str, instead: str) 
             if _form(same) == _form(other):
                 yield rule.spliced({same: rule.text(other), beside: turned(beside)}, one)
     yield turned(one)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
 
 
 def _marks(one: str, other: str) -> tuple[str, str]:

@@ -10,8 +10,8 @@ from pullback.conformance._explain import Difference, explain
 from pullback.conformance._vectors import wide
 
 __all__ = [
-    "CANCELLED", "broadcast", "close", "compared", "expanded", "is_freed", "largest", "offset",
-    "same_bits", "show", "show_pair", "strided", "table", "transposed", "window",
+    "CANCELLED", "broadcast", "close", "compared", "copies", "expanded", "is_freed", "largest",
+    "offset", "same_bits", "show", "show_pair", "strided", "table", "transposed", "window",
 ]  # fmt: skip
 
 _SHOWN = 6  # entries of a tensor
@@ -207,6 +207,11 @@ def largest(tensors: Iterable[torch.Tensor]) -> float:
     sizes = (wide(t.detach()).abs() for t in tensors if is_continuous(t))  # float8 has no abs
     finite = (size[size.isfinite()] for size in sizes)
     return max((float(size.max()) for size in finite if size.numel()), default=0.0)
+
+
+def copies(parts: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies without history: the next call may write into what one has returned."""
+    return [part.detach().clone() for part in parts]
 
 
 def transposed(x: torch.Tensor) -> torch.Tensor:

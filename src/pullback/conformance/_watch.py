@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Watch:
     scope: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
     latest: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
     scopes: dict[Key, dict[str, Any]] = field(default_factory=dict)  # as they were first
+    steps: Counter[int] = field(default_factory=Counter)  # statements that ran, of each rule
 
     def seen(self, key: Key, value: Any, names: dict[str, Any]) -> Any:
         """An expression has been evaluated."""
@@ -59,6 +61,7 @@ class Watch:
         self.scope[key] = scope
         if time.process_time() > self.until:
             raise TimeoutError("a loop that does not end")
+        self.steps[key[0]] += self.noting
         if self.noting and key not in self.scopes:
             self.scopes[key] = {name: _copy(value) for name, value in scope.items()}
 

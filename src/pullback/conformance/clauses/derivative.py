@@ -205,8 +205,8 @@ def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Fi
             found, others = beside, [(only, trial), *(o for o in others if o[0] != k)]
             break
     names = [probe.path(k) for k, _ in others if k is not None]
-    of = "those of" if len(names) > 1 else "that of"
-    too = f" So is {of} {' and '.join(names)}." if names else ""
+    of = "So are those of" if len(names) > 1 else "So is that of"
+    too = f" {of} {' and '.join(names)}." if names else ""
     return replace(found, detail=found.detail + too)
 
 

@@ -3,7 +3,7 @@
 from pullback.conformance._clause import clause
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._unwritten import tell_unwritten
-from pullback.conformance._values import same_bits
+from pullback.conformance._values import copies, same_bits
 from pullback.report import Finding
 
 __all__ = ["deterministic"]
@@ -38,7 +38,7 @@ def deterministic(probe: Probe) -> Finding:
         outputs = [] if probe.fault else [every[k] for k in probe.outputs]
         values = [y.detach().clone() for y in every]  # backward may free what it was computed from
         found = probe.pull(leaves, probe.cotangents(outputs), outputs) if outputs else []
-        return [*values, *(t.detach() for t in found)]
+        return [*values, *copies(found)]
 
     first = once()
     outputs = len(first) - len(probe.inputs.differentiable)
