@@ -91,7 +91,7 @@ class Probe(Teller):
         return unharmed(work, otherwise) if self.trying is None else alone(work)
 
     def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
-        """The probe at other arguments, or at the ``same`` numbers, which take the place of those."""
+        """The probe at other arguments; the ``same`` numbers may take the place of those given."""
         given = self.inputs if self.given is None else self.given
         away = any(value.device.type not in ("cpu", "meta") for value in inputs.values)
         tried = away and not same and inputs is not self.inputs

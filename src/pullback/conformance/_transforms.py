@@ -144,10 +144,6 @@ def _rows(w: Parts) -> tuple[Parts, Parts]:
     return w, tuple(part * part.abs() for part in w)
 
 
-def _weigh_rows(outputs: Parts, w: Parts) -> torch.Tensor:
-    return torch.stack([weigh(outputs, row) for row in _rows(w)])
-
-
 def _vmap(ask: Callable[..., Any]) -> Callable[..., Any]:
     return lambda batch, *item: batch.map(partial(ask, batch))(*item)
 
@@ -193,19 +189,16 @@ def _tangents(batch: Batch, ask: Callable[..., Any]) -> Wrong:
     return None
 
 
-def _bend(batch: Batch, ask: Callable[..., Any], other: int) -> Wrong:
-    """How <B, u> changes along v, item by item; ``other`` is the part that is left to multiply."""
+def _bend(batch: Batch, ask: Callable[..., Any], other: int | None = None) -> Wrong:
+    """How <B, u> changes along v, item by item; ``other`` is a part that is left to multiply."""
 
     def at(k: int) -> float:
         found = ask(batch, *batch.fresh(k))
+        if other is None:
+            return float(found)
         return products(batch.items[k][other], [t.detach() for t in found])[0]
 
     return _wrong_everywhere(batch, at, onto=3)
-
-
-def _bend_alone(batch: Batch, ask: Callable[..., Any]) -> Wrong:
-    """How <B, u> changes along v, item by item."""
-    return _wrong_everywhere(batch, lambda k: float(ask(batch, *batch.fresh(k))), onto=3)
 
 
 def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
@@ -259,7 +252,8 @@ ALONE: dict[str, Transform] = {
     ),
     "jacrev": Transform(
         lambda b, x, w, v, u: _on_plane(
-            torch.func.jacrev, lambda *moved: _weigh_rows(b.call(*moved), w), x, v, u
+            torch.func.jacrev,
+            lambda *moved: torch.stack([weigh(b.call(*moved), row) for row in _rows(w)]), x, v, u,
         ),
         _products, f"torch.func.jacrev(lambda t: f(x + t)){_PLANE}",
         "torch.autograd.functional.jacobian(lambda t: f(x + t), torch.zeros_like(x.real))",
@@ -268,7 +262,7 @@ ALONE: dict[str, Transform] = {
         lambda b, x, w, v, u: _on_plane(
             torch.func.hessian, lambda *moved: weigh(b.call(*moved), w), x, v, u
         )[1, 0],
-        _bend_alone, f"torch.func.hessian(lambda t: f(x + t)){_PLANE}",
+        _bend, f"torch.func.hessian(lambda t: f(x + t)){_PLANE}",
         "torch.autograd.functional.hessian(lambda t: f(x + t), torch.zeros_like(x.real))",
     ),
 }  # fmt: skip

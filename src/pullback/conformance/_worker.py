@@ -23,10 +23,10 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, limit, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._forked import Copy, can_copy
-from pullback.conformance._fresh import Answers
-from pullback.conformance._guard import has_device, silenced, unpatched, what_device_says
+from pullback.conformance._fresh import Answers, Fresh
+from pullback.conformance._guard import guarded, has_device, silenced, unpatched, what_device_says
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import first_answers, prepare
+from pullback.conformance._prepare import prepare, unprepared
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES
@@ -60,9 +60,11 @@ def main(folder: Path) -> None:
 
 
 def _first_answers(subject: Subject, request: dict[str, Any], folder: Path) -> Answers:
+    """What a process answers that has called nothing and has used no device."""
     _settle(request)
     arguments = Arguments.of(*unpack(folder / "inputs.pt"))
-    return first_answers(subject, arguments, request["seed"])
+    with guarded():
+        return Fresh.before(unprepared(subject, arguments, request["seed"])).apart()
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
