@@ -16,7 +16,7 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._literal import drawn_by, steps_drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
-from pullback.conformance._structure import keep, stepping, tangent
+from pullback.conformance._structure import keep, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, largest
@@ -173,7 +173,7 @@ class Probe(Teller):
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""
-        return stepping(point)(step) if self.free else tangent(point, step)
+        return tangent(point, step, linear=self.free)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """The differentiated outputs of a fresh run, without history.
