@@ -100,11 +100,7 @@ class Probe(Teller):
 
     @property
     def limit(self) -> float:
-        """The seconds of one call here.
-
-        What compiles a kernel for each precision does so at its first call with another one than
-        was given, and takes seconds.
-        """
+        """The seconds of one call: in another precision than was given it may compile a kernel."""
         given = self.inputs if self.given is None else self.given
         pairs = zip(self.inputs.values, given.values, strict=False)
         compiles = any(value.dtype != known.dtype for value, known in pairs)
