@@ -144,6 +144,10 @@ def _rows(w: Parts) -> tuple[Parts, Parts]:
     return w, tuple(part * part.abs() for part in w)
 
 
+def _weigh_rows(outputs: Parts, w: Parts) -> torch.Tensor:
+    return torch.stack([weigh(outputs, row) for row in _rows(w)])
+
+
 def _vmap(ask: Callable[..., Any]) -> Callable[..., Any]:
     return lambda batch, *item: batch.map(partial(ask, batch))(*item)
 
@@ -252,8 +256,7 @@ ALONE: dict[str, Transform] = {
     ),
     "jacrev": Transform(
         lambda b, x, w, v, u: _on_plane(
-            torch.func.jacrev,
-            lambda *moved: torch.stack([weigh(b.call(*moved), row) for row in _rows(w)]), x, v, u,
+            torch.func.jacrev, lambda *moved: _weigh_rows(b.call(*moved), w), x, v, u
         ),
         _products, f"torch.func.jacrev(lambda t: f(x + t)){_PLANE}",
         "torch.autograd.functional.jacobian(lambda t: f(x + t), torch.zeros_like(x.real))",

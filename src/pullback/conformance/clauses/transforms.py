@@ -4,7 +4,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._failure import classify, describe
 from pullback.conformance._probe import Probe
-from pullback.conformance._transforms import ALONE, Batch
+from pullback.conformance._transforms import ALONE, Batch, Transform
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR
 from pullback.report import Finding, Verdict
 
@@ -34,19 +34,22 @@ def transforms(probe: Probe) -> Finding:
             expected, got = wrong
             return probe.broken(
                 f"torch.func.{name} is silently wrong.",
-                expected=expected, got=got, hint=COMPLETE,
-                repro=[
-                    SCALAR,
-                    "x = xs[0].detach()",
-                    f"print('torch.func', {transform.source})",
-                    f"print('autograd  ', {transform.parts})",
-                ],
+                expected=expected, got=got, hint=COMPLETE, repro=_repro(transform),
             )  # fmt: skip
     if crashed:
         return probe.crashes(f"torch.func fails in {_list(crashed)}", COMPLETE)
     if lacking:
         return probe.lacking(f"torch.func refuses {_list(lacking)}", COMPLETE)
     return probe.holds("torch.func.grad, vjp, jacrev and hessian agree with autograd.")
+
+
+def _repro(transform: Transform) -> list[str]:
+    return [
+        SCALAR,
+        "x = xs[0].detach()",
+        f"print('torch.func', {transform.source})",
+        f"print('autograd  ', {transform.parts})",
+    ]
 
 
 def _list(messages: dict[str, list[str]]) -> str:
