@@ -279,7 +279,7 @@ def _compiled(probe: Probe, *how: str, **options: Any) -> Callable[..., Any]:
 def _both(probe: Probe, call: Callable[..., Any], cotangents: Tensors | None = None) -> Tensors:
     """Outputs and gradients of a way to call the Function."""
     subject = replace(probe.subject, call=call)
-    # Compilers have their own time; and nothing of theirs is tried on another device first.
+    # A compiler takes its time, and is not tried on the CPU before a device (`CpuTrial`).
     there = replace(probe, subject=subject, patience=math.inf, trial=None)
     return Run.of(there, cotangents).every
 
