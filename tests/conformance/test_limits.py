@@ -252,6 +252,14 @@ def test_what_compiles_for_each_precision_has_the_time_for_it(known, monkeypatch
     assert "end" not in report["autocast"].detail
 
 
+def test_the_time_to_compile_is_for_another_precision_alone():
+    """What never ends at numbers of the given precision had four times as long."""
+    given = Arguments.of((normal(3),))
+    probe = replace(_prepare.prepare(Subject.of(CompilesForEachPrecision), given, 0), patience=5.0)
+    low = probe.at(given.cast(torch.float32))
+    assert [p.limit for p in (low, low.at(given), probe)] == [20.0, 5.0, 5.0]
+
+
 class CompilesForEachLayout(CompilesForEachPrecision):
     """Its first backward for contiguous cotangents takes as long as a compiler, and for others."""
 

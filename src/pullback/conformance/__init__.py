@@ -5,8 +5,7 @@ from pullback.internal._extras import require_tensor as _require_tensor
 _require_tensor("pullback.conformance")
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._calls import Call, bind, check_calls
-from pullback.conformance._check import check, select_clauses
+from pullback.conformance._check import Call, bind, check, check_calls, select_clauses
 from pullback.conformance._clause import Clause
 from pullback.conformance._forked import can_copy
 from pullback.conformance._guard import device_in_use, global_settings, guarded, reseed, unpatched

@@ -258,10 +258,6 @@ class Arguments:
             )
             yield with_fields(self, args=args, kwargs=kwargs)
 
-    def with_generators(self, generators: Sequence[PutBack]) -> "Arguments":
-        """The same arguments with more generators that are put back before each run."""
-        return with_fields(self, generators=(*self.generators, *generators))
-
     def with_points(self, points: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with others that are differentiated."""
         given = dict(zip(self.differentiable, points, strict=True))

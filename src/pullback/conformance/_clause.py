@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pullback.conformance._causes import fold
@@ -19,7 +18,6 @@ __all__ = [
     "COMPILING",
     "Clause",
     "clause",
-    "limit",
     "run_clause",
     "run_clauses",
 ]
@@ -216,7 +214,7 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
 
 def _run(clause: Clause, probe: Probe) -> Finding:
     try:
-        with guarded(), limit(probe.timeout):
+        with guarded(), limited(probe.timeout or math.inf, probe.timeout):
             found = clause.test(probe)
             return found if isinstance(found, Finding) else next(filter(None, found))
     except (KeyboardInterrupt, GeneratorExit):
@@ -236,8 +234,3 @@ def _gives_float8(probe: Probe) -> bool:
             return any(output.element_size() == 1 for output in probe.output_values())
     except Exception:
         return False
-
-
-def limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Raise `NoEnd` after so many seconds of work; ``None`` for limits of single calls alone."""
-    return limited(math.inf if seconds is None else seconds, seconds)

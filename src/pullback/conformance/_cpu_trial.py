@@ -5,7 +5,7 @@ an assertion of the device, after which no later call of the process uses it: ne
 whoever asked for it. So what the CPU refuses is refused, and the device never sees it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,16 +61,13 @@ def _runs(call: Callable[..., Any], made: tuple[Any, Any]) -> bool:
 
 
 def _call(call: Callable[..., Any], made: tuple[Any, Any]) -> None:
-    values = list(_on_cpu(tensors(made)))
+    values = [
+        value.detach().to("cpu", copy=True).requires_grad_(value.requires_grad)
+        for value in tensors(made)
+    ]
     args, kwargs = replace(made, iter(values))
     outputs = [y for y in tensors(call(*args, **kwargs)) if y.requires_grad]
     leaves = [x for x in values if x.requires_grad]
     if outputs and leaves:
         ones = [torch.ones_like(y) for y in outputs]
         torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
-
-
-def _on_cpu(values: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    for value in values:
-        copy = value.detach().to("cpu", copy=True)
-        yield copy.requires_grad_(value.requires_grad)

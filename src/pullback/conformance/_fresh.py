@@ -50,25 +50,22 @@ class Fresh:
     @classmethod
     def of(cls, probe: Probe, copy: Copy | None = None) -> "Fresh":
         """Make the first call, and before it the copy, unless that was made already."""
-        made = cls._before(probe)
+        made = cls.before(probe)
         first = None
         if copy is None and can_copy():
-            copy = Copy(made._apart)
+            copy = Copy(made.apart)
         with suppress(NoEnd):
             first = made._answer(made.probe.inputs)
         return replace(made, copy=copy, first=first)
 
     @classmethod
-    def answers(cls, probe: Probe) -> Answers:
-        """What a process answers in which nothing has run yet: for a copy that makes the probe."""
-        return cls._before(probe)._apart()
-
-    @classmethod
-    def _before(cls, probe: Probe) -> "Fresh":
+    def before(cls, probe: Probe) -> "Fresh":
+        """The same where nothing has been called."""
         inputs = replace(probe.inputs, detached=True)  # forward may change them in place
         return cls(probe.at(inputs, same=True))
 
-    def _apart(self) -> Answers:
+    def apart(self) -> Answers:
+        """What a process answers in which nothing has run yet."""
         return {name: self._answer(arguments) for name, arguments, _ in self._calls()}
 
     def later(self, patience: float, *, others: bool = True) -> Answers:

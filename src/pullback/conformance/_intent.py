@@ -25,7 +25,7 @@ import torch
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import guarded
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._own import hides_slopes, stands_still_to_autograd
+from pullback.conformance._own import hides_slopes, unlike_own
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._steps import (
     REACHES,
@@ -88,7 +88,8 @@ def _infer(probe: Probe) -> Probe:
             probe, intent="surrogate", reason=reason, held=every, moving=probe.outputs, stops=True
         )
     if hides_slopes(probe) and trial.match == "unclear":
-        place = stands_still_to_autograd(probe)
+        # An input along which forward stands still to autograd, and that backward answers for.
+        place = next((k for k, one, _ in unlike_own(probe, 0) or () if not one.any()), None)
         if place is None:
             return _default(probe, "the default: its precision shows no steps")
         reason = f"forward stands still along {probe.path(place)}, backward is not zero"

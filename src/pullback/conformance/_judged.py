@@ -22,8 +22,9 @@ from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.conformance._resize import larger, resizings
 from pullback.conformance._rule import Rule
+from pullback.conformance._screen import Run
 from pullback.conformance._structure import outside, structures
-from pullback.conformance._vectors import normal
+from pullback.conformance._vectors import are_finite, normal
 
 __all__ = ["Grade", "Judge", "stretched"]
 
@@ -171,19 +172,14 @@ def stretched(given: Arguments) -> Arguments | None:
 def _runs(probe: Probe) -> bool:
     """Whether backward runs."""
     with suppress(Exception):
-        leaves = probe.leaves()
-        outputs = probe.evaluate(leaves)
-        probe.pull(leaves, probe.cotangents(outputs), outputs)
-        return True
+        return bool(Run.of(probe).every)
     return False
 
 
 def _is_finite(probe: Probe) -> bool:
     """Whether gradients are finite numbers."""
     with suppress(Exception):
-        points = probe.inputs.points()
-        weights = probe.cotangents(probe.output_values(points))
-        return all(bool(t.isfinite().all()) for t in probe.backward(points, weights))
+        return are_finite(Run.of(probe).gradients)
     return False
 
 

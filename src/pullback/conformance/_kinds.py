@@ -204,22 +204,12 @@ def _is_mask(x: torch.Tensor, dim: int) -> bool:
     return bool(((x == 0) | (x == 1)).all())
 
 
-def _one_hot(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """A one at the first of the largest entries of each row."""
-    return torch.zeros_like(x).scatter(dim, x.argmax(dim, keepdim=True), 1.0)
-
-
 def _is_near_one(sums: torch.Tensor, x: torch.Tensor) -> bool:
     return bool(((sums - 1).abs() <= _rounding(x)).all())
 
 
 def _adds_up(x: torch.Tensor, dim: int) -> bool:
     return bool((x >= 0).all()) and _is_near_one(x.sum(dim), x)
-
-
-def _share(x: torch.Tensor, dim: int) -> torch.Tensor:
-    size = x.abs()
-    return size / size.sum(dim, keepdim=True)
 
 
 def _moving(weights: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -256,11 +246,14 @@ def _always(x: torch.Tensor, dim: int) -> bool:
 
 
 _OF_ROWS = (
-    ("one-hot", lambda x, dim: _is_mask(x, dim) and bool((x.sum(dim) == 1).all()), _one_hot,
+    ("one-hot", lambda x, dim: _is_mask(x, dim) and bool((x.sum(dim) == 1).all()),
+     # A one at the first of the largest entries of each row.
+     lambda x, dim: torch.zeros_like(x).scatter(dim, x.argmax(dim, keepdim=True), 1.0),
      _always, None),
     ("a mask", _is_mask, lambda x, dim: (x.abs() > 0.5).to(x.dtype),
      lambda x, dim: bool((x == 0).any()), None),
-    ("adding up to one", _adds_up, _share, _always, _moving(torch.ones_like)),
+    ("adding up to one", _adds_up, lambda x, dim: x.abs() / x.abs().sum(dim, keepdim=True),
+     _always, _moving(torch.ones_like)),
     ("of length one", lambda x, dim: _is_near_one(x.square().sum(dim), x),
      lambda x, dim: x / x.norm(dim=dim, keepdim=True), _always, _moving(lambda x: 2 * x)),
     ("logarithms of shares",

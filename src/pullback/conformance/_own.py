@@ -15,9 +15,7 @@ from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import are_finite, wide
 
-__all__ = [
-    "cotangents_at", "hides_slopes", "own_gradients", "stands_still_to_autograd", "unlike_own",
-]  # fmt: skip
+__all__ = ["cotangents_at", "hides_slopes", "own_gradients", "unlike_own"]
 
 
 def hides_slopes(probe: Probe) -> bool:
@@ -55,11 +53,6 @@ def unlike_own(probe: Probe, number: int) -> list[tuple[int, torch.Tensor, torch
         (k, one, other) for k, (one, other) in pairs
         if not _norm(wide(other) - wide(one)) <= tolerance * _norm(wide(one))
     ]  # fmt: skip
-
-
-def stands_still_to_autograd(probe: Probe) -> int | None:
-    """An input along which forward stands still to autograd, and that backward answers for."""
-    return next((k for k, one, _ in unlike_own(probe, 0) or () if not one.any()), None)
 
 
 def _norm(tensor: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ import torch
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._failure import Fault, classify, describe, raised
 from pullback.conformance._forked import Copy
-from pullback.conformance._fresh import Answers, Fresh
+from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
 from pullback.conformance._limits import patience_for
@@ -26,7 +26,7 @@ from pullback.errors import ArgumentError, PullbackError
 from pullback.internal._operator import registered_rules
 from pullback.report import Verdict
 
-__all__ = ["first_answers", "prepare"]
+__all__ = ["prepare", "unprepared"]
 
 
 _COMPILES = 3  # times as long as the first calls may a later one take
@@ -46,7 +46,7 @@ def prepare(
         ArgumentError: the inputs do not fit the function's signature.
     """
     began = time.process_time()
-    probe = _unprepared(subject, arguments, seed)
+    probe = unprepared(subject, arguments, seed)
     with guarded():
         probe = replace(probe, fresh=Fresh.of(probe, copy)) if fresh else probe
         found = _settled(probe)
@@ -64,13 +64,8 @@ def prepare(
             return replace(probe, fault=Fault(said, Verdict.SKIPPED))
 
 
-def first_answers(subject: Subject, arguments: Arguments, seed: int) -> Answers:
-    """What `Fresh` compares with, from a process that has called nothing and has used no device."""
-    with guarded():
-        return Fresh.answers(_unprepared(subject, arguments, seed))
-
-
-def _unprepared(subject: Subject, arguments: Arguments, seed: int) -> Probe:
+def unprepared(subject: Subject, arguments: Arguments, seed: int) -> Probe:
+    """The probe of a subject that has not been called yet."""
     if not subject.structured:
         flat = [k for k in arguments.differentiable if not arguments.nested(k)]
         arguments = arguments.with_differentiable(flat)
@@ -223,8 +218,6 @@ def _carrying(outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
 
 def _fault(probe: Probe) -> Fault | None:
     """What plain backward raises, or that it answers with no numbers; ``None`` where it runs."""
-    if not (probe.outputs and probe.inputs.differentiable):
-        return None
     try:
         leaves = probe.leaves()
         outputs = probe.evaluate(leaves)
@@ -295,7 +288,8 @@ def _put_back(probe: Probe) -> Probe:
     if not _differs(probe):
         return probe
     own = own_generators(probe.subject.target)
-    rewound = [given.with_generators(own) for given in (probe.inputs, probe.original)]
+    rewound = [replace(given, generators=(*given.generators, *own))
+               for given in (probe.inputs, probe.original)]  # fmt: skip
     there = replace(probe, inputs=rewound[0], original=rewound[1], private=True)
     if own and not _differs(there):
         return there

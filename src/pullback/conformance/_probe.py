@@ -16,7 +16,7 @@ from pullback.conformance._guard import reseed
 from pullback.conformance._limits import limited, patience_to_compile
 from pullback.conformance._literal import drawn_by, steps_drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
-from pullback.conformance._structure import keep, stepping, tangent
+from pullback.conformance._structure import keep, tangent
 from pullback.conformance._teller import Teller
 from pullback.conformance._tree import tensors
 from pullback.conformance._values import close, copies, largest
@@ -91,20 +91,20 @@ class Probe(Teller):
         return unharmed(work, otherwise) if self.trying is None else alone(work)
 
     def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
-        """The probe at other arguments, or at the ``same`` numbers, which take the place of those.
-
-        What compiles a kernel for each precision does so at its first call, and takes seconds.
-        """
-        known = [value.dtype for value in self.inputs.values]
-        compiles = [value.dtype for value in inputs.values] != known
-        patience = patience_to_compile(self.patience) if compiles else self.patience
+        """The probe at other arguments; the ``same`` numbers may take the place of those given."""
         given = self.inputs if self.given is None else self.given
         away = any(value.device.type not in ("cpu", "meta") for value in inputs.values)
         tried = away and not same and inputs is not self.inputs
         trial = CpuTrial(lambda: given.build(given.leaves(given.points()))) if tried else None
-        return replace(
-            self, inputs=inputs, original=inputs, given=given, patience=patience, trial=trial
-        )
+        return replace(self, inputs=inputs, original=inputs, given=given, trial=trial)
+
+    @property
+    def limit(self) -> float:
+        """The seconds of one call: in another precision than was given it may compile a kernel."""
+        given = self.inputs if self.given is None else self.given
+        pairs = zip(self.inputs.values, given.values, strict=False)
+        compiles = any(value.dtype != known.dtype for value, known in pairs)
+        return patience_to_compile(self.patience) if compiles else self.patience
 
     # Inputs -----------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Probe(Teller):
 
     def kept_step(self, point: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """A step that keeps what its point is, as far as directions do (`free`)."""
-        return stepping(point)(step) if self.free else tangent(point, step)
+        return tangent(point, step, linear=self.free)
 
     def output_values(self, points: Sequence[torch.Tensor] | None = None) -> Tensors:
         """The differentiated outputs of a fresh run, without history.
@@ -186,11 +186,11 @@ class Probe(Teller):
         if torch.compiler.is_compiling():  # Dynamo follows nothing of what keeps a limit
             return tensors(self.subject.call(*args, **kwargs))
         if self.trial is not None:
-            with limited(self.patience):
+            with limited(self.limit):
                 self.trial.of(self.subject.call, (args, kwargs))
         if seeded:
             reseed(self.seed)
-        with limited(self.patience):
+        with limited(self.limit):
             return tensors(self.subject.call(*args, **kwargs))
 
     def exposed(self, leaves: Sequence[torch.Tensor]) -> tuple[Tensors, list[int], Tensors]:
@@ -199,7 +199,7 @@ class Probe(Teller):
         args, kwargs = self.inputs.build(leaves)
         handed = tensors((args, kwargs))
         versions = versions_of(handed)
-        with limited(self.patience):
+        with limited(self.limit):
             return handed, versions, tensors(self.subject.call(*args, **kwargs))
 
     def evaluate(self, leaves: Sequence[torch.Tensor], *, seeded: bool = True) -> Tensors:
@@ -278,7 +278,7 @@ class Probe(Teller):
         **options: Any,
     ) -> Sequence[torch.Tensor | None]:
         """What autograd answers for each input, by the way that the function takes."""
-        with limited(self.patience):
+        with limited(self.limit):
             if not self.accumulates:
                 return torch.autograd.grad(
                     outputs, inputs, cotangents, allow_unused=True, **options

@@ -138,11 +138,11 @@ class Sweep(Generic[_Name]):
         return None
 
 
-def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
+def agrees(probe: Probe, run: Run, step: Tensors, *, every: bool = False) -> bool:
     """Whether one central difference agrees with backward; what does not needs a closer look.
 
     Outputs whose two one-sided differences are far apart, as at a kink, get no cotangent; when
-    none is left, nothing agrees.
+    none is left, or one is where every one is asked for, nothing agrees.
     """
     eps = 2.0**-23 if torch.finfo(probe.dtype).eps > 2.0**-52 else 2.0**-52
     h = 2.0**-6 if eps > 2.0**-52 else 2.0**-10
@@ -155,7 +155,7 @@ def agrees(probe: Probe, run: Run, step: Tensors) -> bool:
         return False
     smooth = (up + down - 2 * base).abs() <= 0.05 * (up - down).abs()
     weights = flatten(run.cotangents).double() * smooth
-    if not weights.any():
+    if not weights.any() or (every and not smooth.all()):
         return False
     given = unflatten(weights, run.cotangents)
     value, magnitude = products(probe.backward(probe.inputs.points(), given), step)

@@ -26,8 +26,7 @@ from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
 from pullback.internal.torch import version_of
 
 __all__ = [
-    "bound_rows", "keep", "moving", "outside", "stepping", "structures", "tangent",
-    "ties_matrices",
+    "bound_rows", "keep", "moving", "outside", "structures", "tangent", "ties_matrices",
 ]  # fmt: skip
 
 
@@ -94,18 +93,6 @@ def keep(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor | None:
     return made if all(structure.holds(made) for structure in wanted) else None
 
 
-def stepping(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The orthogonal projection of steps onto those that stay symmetric, triangular or the like."""
-    linear = [structure.restore for structure in structures(point) if structure.linear]
-
-    def project(step: torch.Tensor) -> torch.Tensor:
-        for restore in linear:
-            step = restore(step)
-        return step
-
-    return project
-
-
 def moving(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     """The projection of steps of single entries onto those along which matrices stay what they are.
 
@@ -130,9 +117,12 @@ def moving(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def tangent(
-    point: torch.Tensor, step: torch.Tensor, given: torch.Tensor | None = None
-) -> torch.Tensor:
+    point: torch.Tensor, step: torch.Tensor, given: torch.Tensor | None = None, *,
+    linear: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Turn a step into one along which a point keeps its structure, or that of another tensor.
+
+    Where the linear ones are asked for, a step that stays symmetric, triangular or the like.
 
     Example:
         >>> unit = torch.tensor([0.6, 0.8])
@@ -140,7 +130,7 @@ def tangent(
         [0.64, -0.48]
     """
     for structure in structures(point if given is None else given):
-        step = structure.step(point, step)
+        step = structure.step(point, step) if structure.linear or not linear else step
     return step
 
 

@@ -198,19 +198,16 @@ def _tangents(batch: Batch, ask: Callable[..., Any]) -> Wrong:
     return None
 
 
-def _bend(batch: Batch, ask: Callable[..., Any], other: int) -> Wrong:
-    """How <B, u> changes along v, item by item; ``other`` is the part that is left to multiply."""
+def _bend(batch: Batch, ask: Callable[..., Any], other: int | None = None) -> Wrong:
+    """How <B, u> changes along v, item by item; ``other`` is a part that is left to multiply."""
 
     def at(k: int) -> float:
         found = ask(batch, *batch.fresh(k))
+        if other is None:
+            return float(found)
         return products(batch.items[k][other], [t.detach() for t in found])[0]
 
     return _wrong_everywhere(batch, at, onto=3)
-
-
-def _bend_alone(batch: Batch, ask: Callable[..., Any]) -> Wrong:
-    """How <B, u> changes along v, item by item."""
-    return _wrong_everywhere(batch, lambda k: float(ask(batch, *batch.fresh(k))), onto=3)
 
 
 def _curves(batch: Batch, ask: Callable[..., Any]) -> Wrong:
@@ -299,7 +296,7 @@ ALONE: dict[str, Transform] = {
         lambda b, x, w, v, u: _on_plane(
             torch.func.hessian, lambda *moved: weigh(b.call(*moved), w), x, v, u
         )[1, 0],
-        _bend_alone, "torch.func.hessian(f)(zero)[1, 0]", _BEND,
+        _bend, "torch.func.hessian(f)(zero)[1, 0]", _BEND,
     ),
 }  # fmt: skip
 NESTED = Transform(  # how the tangent along u changes along v

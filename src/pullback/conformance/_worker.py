@@ -7,6 +7,7 @@ Standard output and error stay free for the checked code.
 
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,13 +21,14 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import COMPILING, limit, run_clauses
+from pullback.conformance._clause import COMPILING, run_clauses
 from pullback.conformance._failure import describe
 from pullback.conformance._forked import Copy, can_copy
-from pullback.conformance._fresh import Answers
-from pullback.conformance._guard import has_device, silenced, unpatched, what_device_says
+from pullback.conformance._fresh import Answers, Fresh
+from pullback.conformance._guard import guarded, has_device, silenced, unpatched, what_device_says
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import first_answers, prepare
+from pullback.conformance._limits import limited
+from pullback.conformance._prepare import prepare, unprepared
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES
@@ -60,9 +62,11 @@ def main(folder: Path) -> None:
 
 
 def _first_answers(subject: Subject, request: dict[str, Any], folder: Path) -> Answers:
+    """What a process answers that has called nothing and has used no device."""
     _settle(request)
     arguments = Arguments.of(*unpack(folder / "inputs.pt"))
-    return first_answers(subject, arguments, request["seed"])
+    with guarded():
+        return Fresh.before(unprepared(subject, arguments, request["seed"])).apart()
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
@@ -144,7 +148,7 @@ def judge(
         UnsupportedError: an assertion of the device has ended its use in this process.
     """
     say(started="prepare")
-    with unpatched() as replaced, silenced(), limit(timeout):
+    with unpatched() as replaced, silenced(), limited(timeout or math.inf, timeout):
         fresh = "first-call" in request["clauses"]
         probe = prepare(subject, arguments, request["seed"], fresh=fresh, copy=copy)
         if request["infer"]:

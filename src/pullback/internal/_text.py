@@ -13,12 +13,11 @@ _HARMLESS = "\n\t"
 _NONCHARACTERS = "\ufffe\uffff"
 
 
-def clean(text: str, limit: int = _LIMIT) -> str:
+def clean(text: str) -> str:
     r"""Write out what a terminal would obey and a file would refuse, and cut what is endless.
 
     Arguments:
         text: any text, such as the message of an error or the name of a class.
-        limit: the most characters of it that are kept.
 
     Returns:
         Printable characters, spaces, tabs and line breaks only.
@@ -27,8 +26,8 @@ def clean(text: str, limit: int = _LIMIT) -> str:
         >>> clean("red \x1b[31m, alone \ud800")
         'red \\x1b[31m, alone \\ud800'
     """
-    if len(text) > limit:
-        text = f"{text[:limit]}... ({len(text) - limit} characters more)"
+    if len(text) > _LIMIT:
+        text = f"{text[:_LIMIT]}... ({len(text) - _LIMIT} characters more)"
     return printable(text)
 
 

@@ -167,6 +167,8 @@ try:
     make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
     is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
     is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+    # The tensor that a view was made of; ``None`` for what is no view.
+    base_of: Callable[[torch.Tensor], torch.Tensor | None] = operator.attrgetter("_base")
     _find(dir(torch.Tensor), "_version", "_base")
     _find(dir(torch.UntypedStorage), "_cdata")
 
@@ -194,7 +196,7 @@ try:
     set_deterministic: Any = _c._set_deterministic_algorithms
 
     # Modules, and the functions that run a whole layer in one call.
-    _layers: Any = torch._VF
+    fused_function: Callable[[str], Any] = functools.partial(getattr, torch._VF)  # as ``"lstm"``
     FUSED_ATTENTION: Any = (
         torch._transformer_encoder_layer_fwd,
         torch._native_multi_head_attention,
@@ -211,6 +213,8 @@ try:
 
     # The engine of autograd.
     METADATA = "_input_metadata"
+    # Shape, dtype and device of each gradient that a node takes.
+    metadata_of: Callable[[Any], tuple[Any, ...]] = operator.attrgetter(METADATA)
     _SEQUENCE = (
         "_sequence_nr"  # of a node among those that a thread has made: the later, the larger
     )
@@ -238,6 +242,9 @@ try:
     CustomOpDef: Any = _custom_ops.CustomOpDef
     OpOverload: Any = torch._ops.OpOverload
     OpOverloadPacket: Any = torch._ops.OpOverloadPacket
+    schema_of: Callable[[Any], Any] = operator.attrgetter("_schema")  # of an overload
+    # What a `torch.library.custom_op` defines.
+    overload_of: Callable[[Any], Any] = operator.attrgetter("_opoverload")
     has_kernel: Callable[[str, str], bool] = _c._dispatch_has_kernel_for_dispatch_key
     _find(OpOverload.__init__.__code__.co_names, "_schema")
     _find(CustomOpDef.__init__.__code__.co_names, "_init_fn")
@@ -296,11 +303,6 @@ def versions_of(tensors: Iterable[torch.Tensor | None]) -> list[int]:
         return [*map(version_of, tensors)]
 
 
-def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that a view was made of; ``None`` for what is no view."""
-    return tensor._base
-
-
 def storage_of(tensor: torch.Tensor) -> int:
     """What is the same number for two tensors if they lie in one storage, without data too."""
     with disable_torch_function():  # nothing to the modes around
@@ -320,11 +322,6 @@ def answer_by(ctx: object, function: type) -> None:
 def has_saved_result(node: Any) -> bool:
     """Whether a node of the graph has saved what its function gave, as that of exp has."""
     return hasattr(node, "_saved_result")
-
-
-def metadata_of(node: Any) -> tuple[Any, ...]:
-    """Shape, dtype and device of each gradient that a node takes."""
-    return getattr(node, METADATA)
 
 
 def node_class(function: type) -> Any:
@@ -384,16 +381,6 @@ def leave_function_mode(mode: Any) -> None:
         above.append(last)
     for other in reversed(above):
         _c._push_on_torch_function_stack(other)
-
-
-def schema_of(op: Any) -> Any:
-    """The schema of an overload of an operator."""
-    return op._schema
-
-
-def overload_of(op: Any) -> Any:
-    """The overload that a `torch.library.custom_op` defines."""
-    return op._opoverload
 
 
 def function_behind(op: object) -> Any:
@@ -776,11 +763,6 @@ def declare_ordered(operator: Any) -> None:
         operator.register_effect(_ORDERED)
     else:
         _effects._register_effectful_op(operator._opoverload, _ORDERED)
-
-
-def fused_function(name: str) -> Callable[..., Any]:
-    """Return one of the functions that run a whole layer in one call, such as ``"lstm"``."""
-    return getattr(_layers, name)
 
 
 Answer = Callable[[Callable[..., Any], type, tuple[Any, ...], dict[str, Any]], Any]

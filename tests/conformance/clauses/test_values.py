@@ -10,7 +10,11 @@ from tests.specimens._specimen import normal
 from tests.specimens.wrong.values import PLACES, fault_at
 
 from pullback.conformance import check
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._evidence import look
+from pullback.conformance._prepare import prepare
+from pullback.conformance._screen import Run, agrees
+from pullback.conformance._subject import Subject
 
 pytestmark = pytest.mark.usefixtures("no_edits")
 
@@ -196,3 +200,25 @@ class RealFft(torch.autograd.Function):
 def test_complex_cotangents_stay_complex_in_another_precision():
     report = check(RealFft, torch.randn(3, 8, dtype=torch.float64), clauses="values")
     assert report["values"].verdict == "holds", report
+
+
+class SquareAndSize(torch.autograd.Function):
+    """Smooth beside a kink."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x + x, x.abs()
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        (x,) = ctx.saved_tensors
+        return cotangents[0] * (2 * x + 1) + cotangents[1] * x.sign()
+
+
+def test_an_entry_is_left_alone_only_where_no_output_has_a_kink():
+    zeros = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    probe = prepare(Subject.of(SquareAndSize), Arguments.of((zeros,)), 0)
+    run, step = Run.of(probe), [torch.ones(2, dtype=torch.float64)]
+    assert agrees(probe, run, step)
+    assert not agrees(probe, run, step, every=True)

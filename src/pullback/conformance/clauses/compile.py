@@ -1,11 +1,12 @@
 """The clause `compile`."""
 
+import math
 import os
 import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
+from pullback.conformance._screen import Run
 from pullback.conformance._traced import survived
 from pullback.conformance._transforms import ALONE, PAIRS, Batch, jvp
 from pullback.conformance._tree import tensors
@@ -276,12 +278,10 @@ def _compiled(probe: Probe, *how: str, **options: Any) -> Callable[..., Any]:
 
 def _both(probe: Probe, call: Callable[..., Any], cotangents: Tensors | None = None) -> Tensors:
     """Outputs and gradients of a way to call the Function."""
-    leaves = probe.leaves()
-    args, kwargs = probe.inputs.build(leaves)
-    every = tensors(call(*args, **kwargs))
-    outputs = [every[k] for k in probe.outputs]
-    given = probe.cotangents(outputs) if cotangents is None else cotangents
-    return [t.detach() for t in (*outputs, *probe.pull(leaves, given, outputs))]
+    subject = replace(probe.subject, call=call)
+    # A compiler takes its time, and is not tried on the CPU before a device (`CpuTrial`).
+    there = replace(probe, subject=subject, patience=math.inf, trial=None)
+    return Run.of(there, cotangents).every
 
 
 def _other_size(probe: Probe) -> Probe | None:

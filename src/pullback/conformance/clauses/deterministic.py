@@ -1,9 +1,9 @@
 """`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
 
 from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._probe import Probe
 from pullback.conformance._unwritten import tell_unwritten
-from pullback.conformance._values import copies, same_bits
+from pullback.conformance._values import same_bits
 from pullback.report import Finding
 
 __all__ = ["deterministic"]
@@ -29,21 +29,10 @@ def deterministic(probe: Probe) -> Finding:
         return _private(probe)
     if probe.unwritten:
         return tell_unwritten(probe, probe.unwritten, probe.unwritten)
-    points = probe.inputs.points()
-
-    def once() -> Tensors:
-        leaves = probe.leaves(points)
-        every = probe.run(leaves)
-        # One cause gives one finding: a backward that does not run is the finding of another.
-        outputs = [] if probe.fault else [every[k] for k in probe.outputs]
-        values = [y.detach().clone() for y in every]  # backward may free what it was computed from
-        found = probe.pull(leaves, probe.cotangents(outputs), outputs) if outputs else []
-        return [*values, *copies(found)]
-
-    first = once()
+    first = probe.answer()
     outputs = len(first) - len(probe.inputs.differentiable)
     for _ in range(2):
-        again = once()
+        again = probe.answer()
         for k, (one, other) in enumerate(zip(first, again, strict=True)):
             if not same_bits(one, other):
                 return probe.broken(

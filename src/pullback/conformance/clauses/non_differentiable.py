@@ -17,6 +17,7 @@ from pullback.conformance._nodes import (
     watched_marks,
 )
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import Run
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import metadata_of
 from pullback.report import Finding
@@ -137,10 +138,7 @@ def _unmarked(probe: Probe) -> Finding | None:
         return None
     for k in probe.outputs:
         alone = replace(probe, outputs=(k,))
-        leaves = alone.leaves()
-        outputs = alone.evaluate(leaves)
-        gradients = alone.pull(leaves, alone.cotangents(outputs), outputs)
-        if any(bool(g.abs().gt(0).any()) for g in gradients):
+        if any(bool(g.abs().gt(0).any()) for g in Run.of(alone).gradients):
             continue
         trial = judge(alone)
         if trial.is_wrong:

@@ -1,5 +1,6 @@
 """`undefined`: an undefined cotangent counts as zero, under both materialize settings."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,13 +40,12 @@ def undefined(probe: Probe) -> Finding:
     if len(run.outputs) > 1 and probe.intent != "nonlinear":
         total = [torch.zeros_like(g) for g in joint]
         for k in range(len(run.outputs)):
-            leaves = probe.leaves()
-            chosen = [probe.evaluate(leaves)[k]]
+            alone = replace(probe, outputs=probe.outputs[k : k + 1])
             try:
-                alone = probe.pull(leaves, [run.cotangents[k]], chosen)
+                found = Run.of(alone, run.cotangents[k : k + 1]).gradients
             except Exception as error:  # judged by its type
                 return _fails(probe, error, f"only output {k} is used")
-            total = [a + b.detach() for a, b in zip(total, alone, strict=True)]
+            total = [a + b for a, b in zip(total, found, strict=True)]
         settled = are_finite(joint)
         place = probe.differ(total, joint, looser=1e3) if settled else None
         if place is not None:

@@ -239,8 +239,10 @@ def _bend(up: Side, down: Side) -> torch.Tensor:
 
 
 def _by_entry(probe: Probe, run: Run, k: int, step: Tensors) -> _Slopes | None:
-    """Of the entry of the outputs that moves most with one entry of an input."""
+    """Of the entry of the outputs that moves most with one entry of an input, which is in doubt."""
     x = float(probe.inputs.points()[k][step[k] != 0].abs())
+    if agrees(probe, run, [(x or 1.0) * v for v in step], every=True):
+        return None  # three calls in place of forty
     sides = _sides(probe, step, (x or 1.0) / 64, x)
     if not sides or not len(sides[0].change) or any(side.jumps for side in sides):
         return None
