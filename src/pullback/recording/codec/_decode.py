@@ -35,7 +35,7 @@ _MEND = "Record again with this version of pullback and of the program."
 
 def decode_call(
     arguments: list[Any], keywords: list[tuple[str, Any]], tensors: list[torch.Tensor],
-    loader: Loader,
+    loader: Loader, where: str = "",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
     """The positional and keyword arguments that `Encoder.encode_call` wrote.
 
@@ -44,12 +44,14 @@ def decode_call(
         keywords: names and encoded values.
         tensors: the tensors that they refer to; fresh copies are handed out.
         loader: finds what they name, or refuses to.
+        where: an expression for the tensors. Each that is handed out has its own noted on it, by
+            which a script finds it; what a recording says of a tensor is never run.
 
     Raises:
         RecordingError: the data is not of the form that `Encoder` writes, or names something
             that is not there any more, or that the loader refuses.
     """
-    decoder = _Decoder(tensors, loader)
+    decoder = _Decoder(tensors, loader, where)
     try:
         args = tuple(decoder.decode(item) for item in arguments)
         return args, {name: decoder.decode(item) for name, item in keywords}
@@ -75,9 +77,10 @@ def describe_fault(error: BaseException) -> str:
 
 
 class _Decoder:
-    def __init__(self, tensors: list[torch.Tensor], loader: Loader) -> None:
+    def __init__(self, tensors: list[torch.Tensor], loader: Loader, where: str) -> None:
         self._tensors = tensors
         self._loader = loader
+        self._where = where
         self._used: set[int] = set()
         self._live: dict[int, torch.Tensor] = {}
         self._objects: dict[int, Any] = {}
@@ -107,8 +110,10 @@ class _Decoder:
             value = self._fresh(position, device)
             if parameter:
                 value = torch.nn.Parameter(value, requires_grad=grad)
-            elif grad:
-                value.requires_grad_(True)
+            else:
+                value.requires_grad_(grad)
+                if self._where:
+                    setattr(value, EXPRESSION, f"{self._where}[{position}]")
             self._live[position] = value
         return self._live[position]
 
