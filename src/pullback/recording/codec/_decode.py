@@ -271,10 +271,6 @@ def _group(ranks: Any) -> Any:
     return dist.new_group(numbers, use_local_synchronization=True)
 
 
-def _counter(pairs: Iterator[tuple[Any, Any]]) -> Any:
-    return collections.Counter(dict(pairs))
-
-
 _KINDS: dict[str, Callable[..., Any]] = {
     "tensor": _Decoder._tensor,
     "subclass": _Decoder._subclass,
@@ -288,7 +284,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "dict": lambda self, pairs: self._dict(dict, pairs),
     "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
     "defaultdict": _Decoder._defaultdict,
-    "Counter": lambda self, pairs: self._dict(_counter, pairs),
+    "Counter": lambda self, pairs: collections.Counter(self._dict(dict, pairs)),
     "deque": lambda self, items, most: collections.deque(self._many(items), self.decode(most)),
     "view": _Decoder._view,
     "array": lambda self, position: self._numpy(position, True),
