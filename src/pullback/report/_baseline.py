@@ -134,10 +134,10 @@ class Baseline:
         self, reports: Sequence[Report], unchecked: Iterable[str]
     ) -> tuple[set[_Key], list[_Key]]:
         """What was found, and the entries that were looked at and not found, in their order."""
-        keys = {self._key(report, item): item.verdict.is_bad for report in reports for item in report}
+        judged = [(self._key(report, item), item) for report in reports for item in report]
         found = {(self._name(name), "", _UNCHECKED) for name in unchecked}
-        found |= {key for key, is_bad in keys.items() if is_bad}
-        looked_at = {key[:2] for key in (*keys, *found)}
+        found |= {key for key, item in judged if item.verdict.is_bad}
+        looked_at = {key[:2] for key in (*found, *(key for key, _ in judged))}
         looked_at |= {(self._name(report.function), "") for report in reports}
         stale = [key for key in sorted(self.reasons) if key[:2] in looked_at and key not in found]
         return found, stale

@@ -10,7 +10,7 @@ import enum
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -169,14 +169,14 @@ class _Decoder:
             raise ValueError(f"{name} is not a dtype, layout or memory format")
         return value
 
-    def _dict(self, kind: Callable[..., Any], pairs: list[tuple[Any, Any]]) -> Any:
-        return kind((self._key(key), self.decode(item)) for key, item in pairs)
+    def _dict(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        return {self._key(key): self.decode(item) for key, item in pairs}
 
     def _defaultdict(self, pairs: list[tuple[Any, Any]], factory: Any) -> Any:
         made = self.decode(factory)
         if made is not None and made not in _FACTORIES:
             raise ValueError("the factory of a dict is none of the plain types")
-        return self._dict(functools.partial(collections.defaultdict, made), pairs)
+        return collections.defaultdict(made, self._dict(pairs))
 
     def _view(self, kind: str, node: Any) -> Any:
         mapping = self.decode(node)
@@ -188,9 +188,6 @@ class _Decoder:
     def _numpy(self, position: int, array: bool) -> Any:
         value = self._fresh(position).numpy()
         return value if array else value[()]
-
-    def _keys(self, nodes: list[Any]) -> Iterator[Any]:
-        return map(self._key, nodes)
 
     def _key(self, node: Any) -> Any:
         """A value whose hash and comparison run no code of a class."""
@@ -279,12 +276,12 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,
     "size": lambda self, items: torch.Size(_integers(items)),
-    "set": lambda self, items: set(self._keys(items)),
-    "frozenset": lambda self, items: frozenset(self._keys(items)),
-    "dict": lambda self, pairs: self._dict(dict, pairs),
-    "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
+    "set": lambda self, items: set(map(self._key, items)),
+    "frozenset": lambda self, items: frozenset(map(self._key, items)),
+    "dict": _Decoder._dict,
+    "OrderedDict": lambda self, pairs: collections.OrderedDict(self._dict(pairs)),
     "defaultdict": _Decoder._defaultdict,
-    "Counter": lambda self, pairs: collections.Counter(self._dict(dict, pairs)),
+    "Counter": lambda self, pairs: collections.Counter(self._dict(pairs)),
     "deque": lambda self, items, most: collections.deque(self._many(items), self.decode(most)),
     "view": _Decoder._view,
     "array": lambda self, position: self._numpy(position, True),
