@@ -155,16 +155,17 @@ ISOLATED = (
 from tests.accelerator import functions
 from tests.specimens.clauses.first_call import MaskOfFirst, ScaleByShape
 
-from pullback.recording._recording import _name_tensor
-from pullback.recording.codec import EXPRESSION
+from pullback.recording.codec import EXPRESSION, StrictLoader, decode_call
 
 x = torch.randn(5, 3, device="second", requires_grad=True)
 report = pullback.check(functions.LosesIt, x, clauses=["layout", "linear"], isolate=True)
 found = verdicts(report)
 assert found["layout"][0] == "CRASHES" and "device-side" in found["layout"][1], found
 assert found["linear"][0] == "HOLDS", found
-_name_tensor(x, [torch.ones(5, 3), x.detach().cpu()], "recorded")  # which lies on the CPU
-assert getattr(x, EXPRESSION) == "recorded[1]"
+node, stored = ("tensor", 1, True, "second", False), [torch.ones(5, 3), x.detach().cpu()]
+((found,), _) = decode_call([node], [], stored, StrictLoader(), "recorded")  # on the CPU
+assert found.device == x.device and torch.equal(found, x)
+assert getattr(found, EXPRESSION) == "recorded[1]"
 for function in (MaskOfFirst, ScaleByShape):
     report = pullback.check(function, x, clauses="first-call", isolate=True)
     assert report["first-call"].verdict.is_bad, report

@@ -74,6 +74,7 @@ CASES = {
         "track -- python idle.py -x",
     ),
     "a script of record": (["record", "idle.py"], "goes after --", "record -- python idle.py"),
+    "a script named after python": (["record", "python_3.py", "x"], "goes", "python python_3.py x"),
     "wrong number": ([*INPUT, "torch.ones(3)"], "could not be checked", "forward"),
     "inputs of a package": (["check", "errors_module", "--input", "1"], "one Function", "--input"),
     "unknown clause": ([*INPUT, "torch.ones(3), 0", "--clauses", "nope"], "no such clause", "vmap"),

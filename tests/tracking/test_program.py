@@ -100,6 +100,7 @@ def recorded_before(folder: Path) -> dict[str, str]:
     ("program_words", "status", "said"),
     [
         (["missing.py"], 2, "no such program"),
+        (["python_missing.py"], 2, "no such program"),
         ([sys.executable, "missing.py"], 2, "no such program"),
         ([sys.executable, "-W", "error", "missing.py"], 2, "no such program"),
         ([sys.executable, "-m", "no_module_of_this_name"], 1, "Nothing was recorded"),

@@ -73,16 +73,14 @@ def _replay(
     from pullback.text.lm import Run
 
     run = Run(journal, replay=True)
-    recorded = run.journal.notes().get("program") or ([] if program is None else [str(program)])
-    if not recorded:
+    recorded = run.journal.notes().get("program") or []
+    path = program or next(map(Path, recorded), None)
+    if path is None or not path.is_file():
         run.journal.close()
-        raise ArgumentError("The journal does not say which program made it.",
-                            given=str(journal), mend="Pass --program.")  # fmt: skip
-    path = Path(recorded[0]) if program is None else program
-    if not path.is_file():
-        run.journal.close()
-        raise ArgumentError("The program of the journal is not there.", given=str(path),
-                            mend="Pass --program.")  # fmt: skip
+        what = "The program of the journal is not there."
+        if path is None:
+            what = "The journal does not say which program made it."
+        raise ArgumentError(what, given=str(path or journal), mend="Pass --program.")
     arguments = recorded[1:] if _state.program is None else _state.program
     return run_program(run, path, arguments)
 

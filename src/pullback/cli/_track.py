@@ -150,38 +150,31 @@ def _refuse_unrecorded(program: list[str], code: int, names: list[str] | None) -
 
 def _split(program: list[str]) -> tuple[str, list[str], list[str]]:
     """The interpreter, its own options, and what it is to run."""
-    first, *rest = program or [""]
-    if Path(first).name.startswith("python"):
-        # What is installed beside this Python comes first, as if its environment were activated.
-        beside = shutil.which(first, path=str(Path(sys.executable).parent))
-        found = beside or shutil.which(first)
-        flags: list[str] = []
-        while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
-            # -X dev and -W error take the next word, -Xdev and -Werror do not.
-            count = 2 if rest[0] in _FLAGS_WITH_A_WORD else 1
-            flags, rest = [*flags, *rest[:count]], rest[count:]
-        if found is None or not rest:
-            raise ArgumentError(
-                "There is no such Python program.",
-                given=" ".join(program),
-                expected="for example: pullback track -- python train.py",
-            )
-        if rest[0] not in ("-", "-m", "-c"):
-            _refuse_missing(rest[0])
-        return found, flags, rest
-    if first.endswith(".py"):
-        _refuse_missing(first)
-        return sys.executable, [], program
-    raise ArgumentError(
-        "Only Python programs can be tracked.",
-        given=" ".join(program) or "no program",
-        expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ... after --",
-        mend=_OF_OTHERS,
-    )
-
-
-def _refuse_missing(script: str) -> None:
-    if not Path(script).exists():
-        raise ArgumentError("There is no such program.", given=script, mend="Check the spelling.")
-    if Path(script).is_file():
-        Path(script).open("rb").close()  # what cannot be read is refused by its name
+    is_script = bool(program) and program[0].endswith(".py")
+    first, *rest = [sys.executable, *program] if is_script else program or [""]
+    if not (is_script or Path(first).name.startswith("python")):
+        raise ArgumentError(
+            "Only Python programs can be tracked.",
+            given=" ".join(program) or "no program",
+            expected="python SCRIPT ..., python -m MODULE ... or SCRIPT.py ... after --",
+            mend=_OF_OTHERS,
+        )
+    # What is installed beside this Python comes first, as if its environment were activated.
+    found = shutil.which(first, path=str(Path(sys.executable).parent)) or shutil.which(first)
+    flags: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
+        # -X dev and -W error take the next word, -Xdev and -Werror do not.
+        count = 2 if rest[0] in _FLAGS_WITH_A_WORD else 1
+        flags, rest = [*flags, *rest[:count]], rest[count:]
+    if found is None or not rest:
+        raise ArgumentError(
+            "There is no such Python program.",
+            given=" ".join(program),
+            expected="for example: pullback track -- python train.py",
+        )
+    script = Path(rest[0])
+    if rest[0] not in ("-", "-m", "-c") and not script.exists():
+        raise ArgumentError("There is no such program.", given=rest[0], mend="Check the spelling.")
+    if script.is_file():
+        script.open("rb").close()  # what cannot be read is refused by its name
+    return found, flags, rest

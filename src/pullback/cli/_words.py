@@ -19,10 +19,10 @@ def refuse_program(words: Sequence[str]) -> None:
     command, program = words[:1], words[1:]
     if command not in (["check"], ["record"], ["track"]) or not program:
         return
-    python = len(program) > 1 and Path(program[0]).name.startswith("python")
-    script = program[0].endswith(".py") and command != ["check"]  # which takes the name of one
-    if python or script:
-        run = program if python else ["python", *program]
+    is_script = program[0].endswith(".py")
+    python = not is_script and len(program) > 1 and Path(program[0]).name.startswith("python")
+    if python or (is_script and command != ["check"]):  # which takes the name of one
+        run = ["python", *program] if is_script else program
         raise ArgumentError(
             "A program to run goes after --.",
             given=shlex.join(program),

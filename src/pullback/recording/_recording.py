@@ -18,7 +18,6 @@ import torch
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._defaults import PLAIN
 from pullback.internal._files import write_whole
-from pullback.internal.torch import pytree
 from pullback.recording._archive import MAKE, read_archive
 from pullback.recording._recorder import choose
 from pullback.recording._spool import read_counts
@@ -133,10 +132,11 @@ class RecordedFunction:
         """
         self.load()  # what is no Function is given no arguments
         call = self.calls[number]
-        args, keywords = decode_call(call.arguments, call.keywords, call.tensors, self.loader)
-        for leaf in pytree.tree_leaves((args, keywords)) if path else ():
-            place = f"['functions'][{self.index}]['calls'][{number}]['tensors']"
-            _name_tensor(leaf, call.tensors, f"torch.load({path!r}, weights_only=True){place}")
+        place = f"['functions'][{self.index}]['calls'][{number}]['tensors']"
+        where = f"torch.load({path!r}, weights_only=True){place}" if path else ""
+        args, keywords = decode_call(
+            call.arguments, call.keywords, call.tensors, self.loader, where
+        )
         for place, value in enumerate([*args, *keywords.values()]):
             if path and type(value) is FunctionType and "<" in value.__qualname__:
                 what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
@@ -346,22 +346,6 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
-
-
-def _name_tensor(value: Any, tensors: list[torch.Tensor], where: str) -> None:
-    """Note on a tensor by which expression a script finds it in a recording.
-
-    Whatever stands there is replaced: what a recording says of a tensor is never run.
-    """
-    if type(value) is torch.Tensor:
-        here = value.cpu()  # as a recording has it
-        places = (
-            k
-            for k, t in enumerate(tensors)
-            if t.shape == here.shape and t.dtype == here.dtype and torch.equal(t, here)
-        )
-        place = next(places, None)
-        setattr(value, EXPRESSION, "" if place is None else f"{where}[{place}]")
 
 
 def _requires_grad(node: Any) -> bool:

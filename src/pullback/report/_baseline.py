@@ -107,21 +107,13 @@ class Baseline:
             reports: what was checked in this run; entries of other Functions may still be true.
             unchecked: the names of the Functions that could not be checked.
         """
-        found, looked_at = self._found(reports, unchecked)
-        return [
-            " ".join(filter(None, key))
-            for key in sorted(self.reasons)
-            if key not in found and (key[0], key[1]) in looked_at
-        ]
+        _, stale = self._compared(reports, unchecked)
+        return [" ".join(filter(None, key)) for key in stale]
 
     def updated(self, reports: Sequence[Report], unchecked: Iterable[str]) -> "Baseline":
         """A baseline that accepts what was found in this run, with the reasons that it had."""
-        found, looked_at = self._found(reports, unchecked)
-        kept = {
-            key: reason
-            for key, reason in self.reasons.items()
-            if key in found or (key[0], key[1]) not in looked_at
-        }
+        found, stale = self._compared(reports, unchecked)
+        kept = {key: reason for key, reason in self.reasons.items() if key not in stale}
         return Baseline(self.path, {**dict.fromkeys(found, _NO_REASON), **kept})
 
     def render(self) -> str:
@@ -138,21 +130,17 @@ class Baseline:
             blocks.append("\n".join(["[[accepted]]", *lines]) + "\n")
         return "\n".join(blocks) if self.reasons else f"{_HEAD}\naccepted = []\n"
 
-    def _found(
+    def _compared(
         self, reports: Sequence[Report], unchecked: Iterable[str]
-    ) -> tuple[set[_Key], set[tuple[str, str]]]:
-        """What was found, and the Functions and clauses that were looked at."""
-        names = [self._name(name) for name in unchecked]
-        found = {(name, "", _UNCHECKED) for name in names}
-        looked_at = {(self._name(report.function), "") for report in reports}
-        looked_at |= {(name, "") for name in names}
-        for report in reports:
-            for finding in report:
-                key = self._key(report, finding)
-                looked_at.add((key[0], key[1]))
-                if finding.verdict.is_bad:
-                    found.add(key)
-        return found, looked_at
+    ) -> tuple[set[_Key], list[_Key]]:
+        """What was found, and the entries that were looked at and not found, in their order."""
+        judged = [(self._key(report, item), item) for report in reports for item in report]
+        found = {(self._name(name), "", _UNCHECKED) for name in unchecked}
+        found |= {key for key, item in judged if item.verdict.is_bad}
+        looked_at = {key[:2] for key in (*found, *(key for key, _ in judged))}
+        looked_at |= {(self._name(report.function), "") for report in reports}
+        stale = [key for key in sorted(self.reasons) if key[:2] in looked_at and key not in found]
+        return found, stale
 
     def _key(self, report: Report, finding: Any) -> _Key:
         return self._name(report.function), finding.clause, finding.verdict.value

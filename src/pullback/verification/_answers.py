@@ -14,7 +14,7 @@ import torch
 from pullback.conformance import Arguments, NoEnd, reseed
 from pullback.internal.torch import pytree
 
-__all__ = ["Answer", "Placing", "Runner", "Slow", "Subject", "buffers_of", "dtype_of", "same_bits"]
+__all__ = ["Answer", "Placing", "Runner", "Slow", "Subject", "dtype_of", "kept_in", "same_bits"]
 
 Placing = Callable[[torch.Tensor], torch.Tensor]
 """Values -> the tensor that is handed over, without history."""
@@ -130,7 +130,7 @@ class Runner:
         points = {arguments.paths[k]: tensors[k] for k in arguments.differentiable}
         for point in points.values():
             point.requires_grad_(self.gradients)
-        points |= self._common(function, _parameters)
+        points |= self._common(function, "parameters")
         outputs = self.outputs(function, arguments, tensors)
         history = any(map(_has_history, outputs.values()))
         found: tuple[torch.Tensor, ...] = ()
@@ -158,19 +158,19 @@ class Runner:
         args, kwargs = every.build(handed)
         found = _named_leaves(function(*args, **kwargs))
         left = {arguments.paths[k]: handed[k] for k in self.reference.written(arguments)}
-        left |= {name: t.clone() for name, t in self._common(function, buffers_of).items()}
+        left |= {name: t.clone() for name, t in self._common(function, "buffers").items()}
         return found | {f"{name} as it is left": tensor for name, tensor in left.items()}
 
-    def _common(self, function: Any, kind: "_Kind") -> dict[str, torch.Tensor]:
+    def _common(self, function: Any, kind: str) -> dict[str, torch.Tensor]:
         """Of a module, the tensors of a kind that kernel and reference both have, by name."""
-        pair = kind(self.kernel.given), kind(self.reference.given)
-        own = kind(inspect.unwrap(function))
+        pair = kept_in(self.kernel.given, kind), kept_in(self.reference.given, kind)
+        own = kept_in(inspect.unwrap(function), kind)
         both = [n for n in pair[1] if n in pair[0] and pair[0][n].shape == pair[1][n].shape]
         return {f"its {name}": own[name] for name in both if name in own}
 
     def unequal(self) -> str:
         """A parameter or buffer in which kernel and reference differ as they are given, if any."""
-        for kind in (_parameters, buffers_of):
+        for kind in ("parameters", "buffers"):
             kernel, reference = (self._common(s.given, kind) for s in (self.kernel, self.reference))
             for name, value in kernel.items():
                 if not _are_equal(value, reference[name]):
@@ -208,24 +208,14 @@ def _held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
 
 
-_Kind = Callable[[Any], dict[str, torch.Tensor]]
+def kept_in(module: Any, kind: str) -> dict[str, torch.Tensor]:
+    """The buffers of a module, or the parameters that are learnt; nothing of what is none.
 
-
-def _parameters(module: Any) -> dict[str, torch.Tensor]:
-    """The parameters of a module that are learnt, by name; nothing of what is none."""
-    named = module.named_parameters() if isinstance(module, torch.nn.Module) else ()
-    return {_plain(name): parameter for name, parameter in named if parameter.requires_grad}
-
-
-def buffers_of(module: Any) -> dict[str, torch.Tensor]:
-    """The buffers of a module, by name; nothing of what is none."""
-    named = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
-    return {_plain(name): buffer for name, buffer in named}
-
-
-def _plain(name: str) -> str:
-    """The name that a tensor has in a module before that is compiled."""
-    return name.removeprefix("_orig_mod.")
+    By the names that they have before the module is compiled.
+    """
+    named = getattr(module, f"named_{kind}")() if isinstance(module, torch.nn.Module) else ()
+    learnt = ((n, t) for n, t in named if kind == "buffers" or t.requires_grad)
+    return {name.removeprefix("_orig_mod."): tensor for name, tensor in learnt}
 
 
 def _told(error: Exception) -> str:

@@ -26,7 +26,7 @@ from pullback.conformance import (
     unpatched,
 )  # fmt: skip
 from pullback.report import Verdict
-from pullback.verification._answers import Answer, buffers_of, same_bits
+from pullback.verification._answers import Answer, kept_in, same_bits
 from pullback.verification._entries import Result
 from pullback.verification._forbidden import Operators
 from pullback.verification._work import Work, broken, promise
@@ -182,7 +182,7 @@ def _interleaved(work: Work) -> str:
         @wraps(kernel, updated=())
         def between(*args: Any, kernel: Any = kernel, other: Any = other, **kwargs: Any) -> Any:
             made = kernel(*args, **kwargs)
-            left = [(buffer, buffer.clone()) for buffer in buffers_of(kernel).values()]
+            left = [(buffer, buffer.clone()) for buffer in kept_in(kernel, "buffers").values()]
             points = [point.clone().requires_grad_() for point in other.points()]
             work.outputs(kernel, other, other.with_points(points).values)
             for buffer, value in left:  # a running mean counts every call

@@ -153,8 +153,11 @@ def test_the_main_file_of_a_package_imports_from_it(tmp_path) -> None:
     assert not only_defines(str(main))
 
 
-def test_a_script_whose_definitions_fail_says_so(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "fails", ["import no_such_module_at_all as m", "import sys; m = sys.exit(3)"]
+)
+def test_a_script_whose_definitions_fail_says_so(fails: str, tmp_path) -> None:
     path = tmp_path / "broken.py"
-    path.write_text("import no_such_module_at_all\nclass F(no_such_module_at_all.Base): pass\n")
+    path.write_text(f"{fails}\nclass F(m.Base): pass\n")
     with pytest.raises(ArgumentError, match="cannot be taken out"):
         load_script(str(path), "F")

@@ -4,6 +4,7 @@ Each has its published arguments.
 """
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,11 +42,8 @@ _HALF = (torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-class _NoContext:
-    """The context of a forward whose backward is torch's own."""
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep nothing."""
+# The context of a forward whose backward is torch's own: it keeps nothing.
+_NO_CONTEXT = SimpleNamespace(save_for_backward=lambda *tensors: None)
 
 
 class _Step:
@@ -71,7 +69,7 @@ class _Step:
         compiled code, classes with rules of their own and who calls it.
         """
         if cls.__module__ == __name__ and not torch.compiler.is_compiling():
-            return cls.forward(_NoContext(), *args, **kwargs)
+            return cls.forward(_NO_CONTEXT, *args, **kwargs)
         rules: Any = super()
         return rules.apply(*args, **kwargs)
 

@@ -10,7 +10,7 @@ import enum
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ _MEND = "Record again with this version of pullback and of the program."
 
 def decode_call(
     arguments: list[Any], keywords: list[tuple[str, Any]], tensors: list[torch.Tensor],
-    loader: Loader,
+    loader: Loader, where: str = "",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
     """The positional and keyword arguments that `Encoder.encode_call` wrote.
 
@@ -44,12 +44,14 @@ def decode_call(
         keywords: names and encoded values.
         tensors: the tensors that they refer to; fresh copies are handed out.
         loader: finds what they name, or refuses to.
+        where: an expression for the tensors. Each that is handed out has its own noted on it, by
+            which a script finds it; what a recording says of a tensor is never run.
 
     Raises:
         RecordingError: the data is not of the form that `Encoder` writes, or names something
             that is not there any more, or that the loader refuses.
     """
-    decoder = _Decoder(tensors, loader)
+    decoder = _Decoder(tensors, loader, where)
     try:
         args = tuple(decoder.decode(item) for item in arguments)
         return args, {name: decoder.decode(item) for name, item in keywords}
@@ -75,9 +77,10 @@ def describe_fault(error: BaseException) -> str:
 
 
 class _Decoder:
-    def __init__(self, tensors: list[torch.Tensor], loader: Loader) -> None:
+    def __init__(self, tensors: list[torch.Tensor], loader: Loader, where: str) -> None:
         self._tensors = tensors
         self._loader = loader
+        self._where = where
         self._used: set[int] = set()
         self._live: dict[int, torch.Tensor] = {}
         self._objects: dict[int, Any] = {}
@@ -107,8 +110,10 @@ class _Decoder:
             value = self._fresh(position, device)
             if parameter:
                 value = torch.nn.Parameter(value, requires_grad=grad)
-            elif grad:
-                value.requires_grad_(True)
+            else:
+                value.requires_grad_(grad)
+                if self._where:
+                    setattr(value, EXPRESSION, f"{self._where}[{position}]")
             self._live[position] = value
         return self._live[position]
 
@@ -164,14 +169,14 @@ class _Decoder:
             raise ValueError(f"{name} is not a dtype, layout or memory format")
         return value
 
-    def _dict(self, kind: Callable[..., Any], pairs: list[tuple[Any, Any]]) -> Any:
-        return kind((self._key(key), self.decode(item)) for key, item in pairs)
+    def _dict(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        return {self._key(key): self.decode(item) for key, item in pairs}
 
     def _defaultdict(self, pairs: list[tuple[Any, Any]], factory: Any) -> Any:
         made = self.decode(factory)
         if made is not None and made not in _FACTORIES:
             raise ValueError("the factory of a dict is none of the plain types")
-        return self._dict(functools.partial(collections.defaultdict, made), pairs)
+        return collections.defaultdict(made, self._dict(pairs))
 
     def _view(self, kind: str, node: Any) -> Any:
         mapping = self.decode(node)
@@ -183,9 +188,6 @@ class _Decoder:
     def _numpy(self, position: int, array: bool) -> Any:
         value = self._fresh(position).numpy()
         return value if array else value[()]
-
-    def _keys(self, nodes: list[Any]) -> Iterator[Any]:
-        return map(self._key, nodes)
 
     def _key(self, node: Any) -> Any:
         """A value whose hash and comparison run no code of a class."""
@@ -266,10 +268,6 @@ def _group(ranks: Any) -> Any:
     return dist.new_group(numbers, use_local_synchronization=True)
 
 
-def _counter(pairs: Iterator[tuple[Any, Any]]) -> Any:
-    return collections.Counter(dict(pairs))
-
-
 _KINDS: dict[str, Callable[..., Any]] = {
     "tensor": _Decoder._tensor,
     "subclass": _Decoder._subclass,
@@ -278,12 +276,12 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "tuple": lambda self, items: tuple(self._many(items)),
     "namedtuple": _Decoder._namedtuple,
     "size": lambda self, items: torch.Size(_integers(items)),
-    "set": lambda self, items: set(self._keys(items)),
-    "frozenset": lambda self, items: frozenset(self._keys(items)),
-    "dict": lambda self, pairs: self._dict(dict, pairs),
-    "OrderedDict": lambda self, pairs: self._dict(collections.OrderedDict, pairs),
+    "set": lambda self, items: set(map(self._key, items)),
+    "frozenset": lambda self, items: frozenset(map(self._key, items)),
+    "dict": _Decoder._dict,
+    "OrderedDict": lambda self, pairs: collections.OrderedDict(self._dict(pairs)),
     "defaultdict": _Decoder._defaultdict,
-    "Counter": lambda self, pairs: self._dict(_counter, pairs),
+    "Counter": lambda self, pairs: collections.Counter(self._dict(pairs)),
     "deque": lambda self, items, most: collections.deque(self._many(items), self.decode(most)),
     "view": _Decoder._view,
     "array": lambda self, position: self._numpy(position, True),

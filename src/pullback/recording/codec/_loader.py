@@ -139,7 +139,8 @@ class StrictLoader(Loader):
         package = home.partition(".")[0]
         found = _static(sys.modules.get(home), qualname)
         if package == "torch":
-            if _is_harmless_class(found) if is_class else _is_of_tensors(found):
+            of_tensors = id(found) in _tensor_functions() or _is_of_torch(found)
+            if _is_of_torch(found, tuple) if is_class else of_tensors:
                 return found
         elif home == "builtins" and not is_class and any(found is kind for kind in _PLAIN_TYPES):
             return found
@@ -176,7 +177,7 @@ class StrictLoader(Loader):
         found = inspect.getattr_static(kind, name, None)
         function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
         if isinstance(function, types.FunctionType):
-            allowed = _is_nn_class(kind) and name == "forward"
+            allowed = _is_of_torch(kind) and name == "forward"
             if allowed or self._is_own_code(function):
                 return found.__get__(None if is_class else owner, kind)
         raise _refused(f"A method that a recording may not name: {type.__repr__(kind)}.{name}.")
@@ -214,18 +215,16 @@ def _refused(what: str, given: str | None = None) -> RecordingError:
     )
 
 
-def _is_harmless_class(found: Any) -> bool:
-    """Whether it is a module or a tuple of torch, of which an instance runs nothing when made."""
+def _is_of_torch(found: Any, *others: type) -> bool:
+    """Whether it is a module of torch, or another class of it: made, it runs nothing.
+
+    Called, a module of torch computes with tensors alone.
+    """
     return (
         isinstance(found, type)
         and found.__module__.startswith(("torch.nn.", "torch.return_types"))
-        and issubclass(found, (torch.nn.Module, tuple))
+        and any(base in _mro(found) for base in (torch.nn.Module, *others))
     )
-
-
-def _is_of_tensors(found: Any) -> bool:
-    """Whether it computes with tensors alone."""
-    return id(found) in _tensor_functions() or _is_nn_class(found)
 
 
 def _mro(kind: type) -> tuple[type, ...]:
@@ -246,14 +245,6 @@ def _is_operator(found: ast.FunctionDef) -> bool:
 def _is_function(found: Any) -> bool:
     return isinstance(found, torch.library.CustomOpDef) or (
         isinstance(found, type) and torch.autograd.Function in _mro(found)
-    )
-
-
-def _is_nn_class(found: Any) -> bool:
-    return (
-        isinstance(found, type)
-        and torch.nn.Module in _mro(found)
-        and found.__module__.startswith("torch.nn.")
     )
 
 

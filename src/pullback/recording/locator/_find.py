@@ -153,7 +153,7 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
         code = compile(ast.Module(needed, []), file, "exec", dont_inherit=True)
         exec(code, vars(sys.modules[name]))  # noqa: S102 - the user's own script, chosen statements
         _left[name] = [item for item in _left[name] if item not in needed or _is_future(item)]
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # as scripts leave that lack an argument
         raise ArgumentError(
             f"What {wanted or 'the recording'} needs cannot be taken out of the script {file}.",
             given=f"{type(error).__name__}: {error}",

@@ -248,14 +248,10 @@ class _Tracking:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: list[Any]) -> Any:
         """Return what runs the graph and records."""
-        interpreter = _MetricsInterpreter(graph_module)
 
         def run(*args: Any) -> Any:
             self.graph = graph_module.graph
-            interpreter.shown = []  # of an earlier call nothing is kept
-            result = interpreter.run(*args)
-            interpreter.shown = []
-            return result
+            return _MetricsInterpreter(graph_module).run(*args)
 
         return run
 
