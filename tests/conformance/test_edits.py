@@ -1240,6 +1240,7 @@ def test_a_backward_that_fails_or_answers_none_is_repaired_too(name):
     report = check(function, *inputs, clauses=["linear", "derivative"])
     bad = [finding for finding in report if finding.verdict in ("broken", "crashes")]
     assert said in bad[0].hint
+    assert said in bad[0].detail
     assert all(finding.cause == bad[0].clause for finding in bad[1:])
 
 

@@ -15,7 +15,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._names import Name, along, is_number, is_size
-from pullback.conformance._place import Place, Rewrite, is_plain, turned
+from pullback.conformance._place import Place, Rewrite, is_flag, is_plain, turned
 from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._tree import is_sparse
@@ -106,7 +106,8 @@ def _flags(place: Place) -> Iterator[Rewrite]:
     elif isinstance(node, ast.UnaryOp):
         yield place.to(1, place.e.rule.text(node.operand))
     elif not isinstance(node, (ast.Compare, ast.BoolOp)):
-        yield place.to(1, f"not {place.e.atom}")
+        of_another = is_flag(place.e) or getattr(node, "attr", "") == "requires_grad"
+        yield place.to(5 if of_another else 1, f"not {place.e.atom}")  # that is likelier
 
 
 def _of_several(place: Place) -> Iterator[Rewrite]:

@@ -69,7 +69,7 @@ def compared(expected: object, got: object, said: str | None) -> tuple[tuple[str
     """
     entries = ""
     if isinstance(expected, torch.Tensor) and got is None:
-        said = explain(Difference(expected, None))
+        said = explain(Difference(expected, None)) if said is None else said
     elif _is_plain(expected) and _is_plain(got) and expected.shape == got.shape:
         said = explain(Difference(expected, got)) if said is None else said
         entries = table(expected, got)
