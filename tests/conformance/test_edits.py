@@ -1197,7 +1197,24 @@ def marked(*shapes):
     return tuple(torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes)
 
 
+class ChangeOfBasis(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, basis):
+        ctx.save_for_backward(basis)
+        return basis @ x @ basis.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        (basis,) = ctx.saved_tensors
+        return basis @ g @ basis.t(), None
+
+
 WITHIN = {
+    "both sides of a change of basis": (
+        ChangeOfBasis,
+        (*marked((3, 3)), torch.randn(3, 3, generator=torch.Generator().manual_seed(5))),
+        "`basis.mT @ g @ basis` for `basis @ g @ basis.t()`",
+    ),
     "operands of a product": (
         Product,
         marked((4, 3), (3, 2)),

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from tests.specimens._specimen import normal
 
 from pullback.conformance import check
 
@@ -505,3 +506,30 @@ def test_what_is_added_up_from_call_to_call_is_named_before_what_follows_from_it
     first, *_ = report.causes
     assert first.clause == "deterministic"
     assert "`True` for `Accumulates.buffer is None or " in first.hint
+
+
+class Triplet(torch.autograd.Function):
+    """With two gradients exchanged, and a number of rows that is that of a matrix alone."""
+
+    @staticmethod
+    def forward(ctx, anchor, positive, negative):
+        near, far = (anchor - positive).pow(2).sum(1), (anchor - negative).pow(2).sum(1)
+        ctx.save_for_backward(anchor, positive, negative, near + 0.2 > far)
+        return (near - far + 0.2).clamp(min=0).mean()
+
+    @staticmethod
+    def backward(ctx, g):
+        anchor, positive, negative, active = ctx.saved_tensors
+        scale = (2.0 * g / anchor.size(0) * active.to(anchor.dtype)).unsqueeze(1)
+        return (
+            scale * (negative - positive),
+            scale * (anchor - negative),
+            scale * (positive - anchor),
+        )
+
+
+def test_an_edit_that_changes_the_answer_to_what_was_given_is_none():
+    rows = [normal(8, 3, seed=k) for k in range(3)]
+    found = check(Triplet, *rows, clauses=["derivative", "rank"])["rank"]
+    assert found.verdict == "broken"
+    assert "anchor.size(-1)" not in found.hint  # with which the given rows get other gradients

@@ -25,6 +25,7 @@ from pullback.report import Finding, Verdict
 __all__ = ["as_edited", "edit_of_clause"]
 
 _SECONDS, _MOST = 4.0, 60  # of work that looking for an edit may take, and edits that are tried
+_OF_SHAPES = ("rank", "batch")  # which are about other arguments than those given
 
 Again = Callable[[str, Probe], Finding]
 
@@ -57,6 +58,8 @@ def edit_of_clause(
                 continue
             if any(again(other, there).verdict.is_bad for other in healed):
                 continue
+            if not _answers_alike(probe, there, outputs_alone=clause not in _OF_SHAPES):
+                continue
             spoilt = (k for k in kept if not _is_kept(probe, there, k, again, worst))
             which = next(spoilt, None)
             if which is None:
@@ -79,6 +82,26 @@ def _edits(probe: Probe, clause: str) -> Iterator[tuple[Edit, Probe | None]]:
         rules = _rules(kind)
         for edit in itertools.islice(slips(clause, rules), _MOST):
             yield edit, _edited(probe, kind, rules, edit)
+
+
+def _answers_alike(probe: Probe, there: Probe, *, outputs_alone: bool) -> bool:
+    """Whether a Function answers the arguments given as it did before an edit.
+
+    What forward returns is what its author means; what backward does may be what is wrong.
+    """
+
+    def answer(of: Probe) -> Sequence[torch.Tensor]:
+        return [y.detach() for y in of.run(of.leaves())] if outputs_alone else of.answer()
+
+    if probe.erratic:
+        return True
+    try:
+        before = answer(probe)
+    except Exception:  # it is that which is mended
+        return True
+    with suppress(Exception):
+        return probe.differ(answer(there), before, 1e4) is None
+    return False
 
 
 def _in_words(edit: Edit) -> str:

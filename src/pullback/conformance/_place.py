@@ -55,7 +55,8 @@ def lowers(rewrite: Rewrite, noted: Watch) -> bool:
 
 def turned(atom: str, how: str = ".mT") -> str:
     """The text of a transpose; of one that is written as such, what it is of."""
-    return atom.removesuffix(how) if atom.endswith(how) else atom + how
+    written = next((s for s in (how, ".t()", ".T") if atom.endswith(s) and how in (s, ".mT")), "")
+    return atom.removesuffix(written) if written else atom + how
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,10 @@ def _operators(place: Place) -> Iterator[Rewrite]:
         for first, second in ((one, two), (two, one)):
             for left, right in itertools.product((first, turned(first)), (second, turned(second))):
                 yield place.to(4, f"{left} @ {right}")
+        inner = node.left
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.MatMult):  # a change of basis
+            outer = {n: turned(rule.atom(n)) for n in (inner.left, node.right)}
+            yield place.to(4, place.written(outer))
     if kind is ast.Pow and is_number(place.known(node.right)):
         power = place.known(node.right)
         for other in (power - 1, power + 1, -power, power / 2, 2 * power):
