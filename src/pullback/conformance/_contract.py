@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from pullback.conformance._mends import around, changed
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import every_output
 from pullback.conformance._slips import Edit, Rules, slips
 from pullback.conformance._sources import written
 from pullback.conformance._within import functions_in, with_functions
@@ -51,6 +52,7 @@ def edit_of_clause(
     def first() -> int | None:
         """Which of the edits it is; one that spoils the second derivative, if it is alone."""
         until, second = time.process_time() + _SECONDS, None
+        before = _answer(probe, clause)
         for number, (_, there) in enumerate(_edits(probe, clause)):
             if time.process_time() > until:
                 break
@@ -58,7 +60,8 @@ def edit_of_clause(
                 continue
             if any(again(other, there).verdict.is_bad for other in healed):
                 continue
-            if not _answers_alike(probe, there, outputs_alone=clause not in _OF_SHAPES):
+            after = None if before is None else _answer(there, clause)
+            if before is not None and not _are_alike(probe, before, after):
                 continue
             spoilt = (k for k in kept if not _is_kept(probe, there, k, again, worst))
             which = next(spoilt, None)
@@ -84,24 +87,21 @@ def _edits(probe: Probe, clause: str) -> Iterator[tuple[Edit, Probe | None]]:
             yield edit, _edited(probe, kind, rules, edit)
 
 
-def _answers_alike(probe: Probe, there: Probe, *, outputs_alone: bool) -> bool:
-    """Whether a Function answers the arguments given as it did before an edit.
+def _answer(probe: Probe, clause: str) -> Tensors | None:
+    """What an edit for a clause is to leave of the answer to the arguments given.
 
     What forward returns is what its author means; what backward does may be what is wrong.
     """
+    with suppress(Exception):  # it is that which is mended
+        if not probe.erratic:
+            return probe.answer() if clause in _OF_SHAPES else every_output(probe)
+    return None
 
-    def answer(of: Probe) -> Sequence[torch.Tensor]:
-        return [y.detach() for y in of.run(of.leaves())] if outputs_alone else of.answer()
 
-    if probe.erratic:
-        return True
-    try:
-        before = answer(probe)
-    except Exception:  # it is that which is mended
-        return True
-    with suppress(Exception):
-        return probe.differ(answer(there), before, 1e4) is None
-    return False
+def _are_alike(probe: Probe, before: Tensors, after: Tensors | None) -> bool:
+    if after is None or len(after) != len(before):
+        return False
+    return probe.differ(after, before, 1e4) is None
 
 
 def _in_words(edit: Edit) -> str:

@@ -55,8 +55,10 @@ def lowers(rewrite: Rewrite, noted: Watch) -> bool:
 
 def turned(atom: str, how: str = ".mT") -> str:
     """The text of a transpose; of one that is written as such, what it is of."""
-    written = next((s for s in (how, ".t()", ".T") if atom.endswith(s) and how in (s, ".mT")), "")
-    return atom.removesuffix(written) if written else atom + how
+    for ending in (".mT", ".t()", ".T") if how == ".mT" else (how,):
+        if atom.endswith(ending):
+            return atom.removesuffix(ending)
+    return atom + how
 
 
 @dataclass(frozen=True)

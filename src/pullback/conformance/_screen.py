@@ -26,8 +26,8 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import filled, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
-__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "died", "is_foreign", "is_right",
-           "is_wrong"]  # fmt: skip
+__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output", "is_foreign",
+           "is_right", "is_wrong"]  # fmt: skip
 
 RIGHT = "right"
 
@@ -136,6 +136,11 @@ class Sweep(Generic[_Name]):
         except NoEnd:  # nor will others end, and each takes as long
             self.ended = "a call does not end"
         return None
+
+
+def every_output(probe: Probe) -> Tensors:
+    """The outputs of a fresh run, those that are not differentiated too."""
+    return [y.detach() for y in probe.run(probe.leaves())]
 
 
 def agrees(probe: Probe, run: Run, step: Tensors, *, every: bool = False) -> bool:

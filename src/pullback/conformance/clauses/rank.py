@@ -14,7 +14,15 @@ from pullback.conformance._failure import describe
 from pullback.conformance._items import Batch, changed, data, sharings
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, is_foreign, is_right
+from pullback.conformance._screen import (
+    RIGHT,
+    Run,
+    Sweep,
+    agrees,
+    every_output,
+    is_foreign,
+    is_right,
+)
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.report import Finding
@@ -54,8 +62,8 @@ class _Ran:
     @classmethod
     def of(cls, probe: Probe, made: _Made) -> "_Ran":
         items = [probe.at(item) for item in made.items]
-        outputs = _every_output(probe.at(made.inputs))
-        return cls(outputs, [*map(_every_output, items)], [*map(Run.of, items)])
+        outputs = every_output(probe.at(made.inputs))
+        return cls(outputs, [*map(every_output, items)], [*map(Run.of, items)])
 
 
 @clause(
@@ -138,11 +146,6 @@ def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
     return _by_differences(probe, other, made, run)
 
 
-def _every_output(probe: Probe) -> Tensors:
-    """The outputs, those that are not differentiated too."""
-    return [y.detach() for y in probe.run(probe.leaves())]
-
-
 def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:
     """Whether the numbers are the same, whatever dimensions of one there are."""
     if any(a.numel() != b.numel() for a, b in zip(got, expected, strict=True)):
@@ -207,7 +210,7 @@ def _is_first_alone(probe: Probe, made: _Made, alone: list[Tensors]) -> bool:
         return False  # what is drawn may be the same by chance
     try:
         turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
-        same = made.agreeing(probe, _every_output(turned), alone[::-1])
+        same = made.agreeing(probe, every_output(turned), alone[::-1])
         whole = Batch.of(probe, made.chosen)
         places = [whole.differs(torch.tensor([k], device="cpu"))[0] for k in (0, 1)]
     except Exception:  # not known
@@ -241,7 +244,7 @@ def _as_few(probe: Probe, made: _Made) -> list[Arguments]:
         return []
     few = changed(probe.inputs, made.chosen, lambda v: v[:2])
     with suppress(Exception):  # refused
-        _every_output(probe.at(few))
+        every_output(probe.at(few))
         return [few]
     return []
 
