@@ -243,13 +243,13 @@ def test_a_retry_counts_every_attempt():
 
 def test_time_ends_calls_under_way():
     with Server(faults=[faults.hang(5)]) as server:
-        lm = Budget(OpenAI("m", base_url=server.url, api_key=KEY), seconds=0.2)
+        lm = Budget(OpenAI("m", base_url=server.url, api_key=KEY), seconds=0.5)
         begin = time.monotonic()
         with pytest.raises(BudgetError, match="time"):
             lm("x")
         with pytest.raises(BudgetError, match="time"):
             lm("y")
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 4
         assert len(server.bodies) == 1
 
 

@@ -601,13 +601,15 @@ def test_a_call_that_is_interrupted_is_kept(tmp_path):
 
     async def main(lm):
         task = asyncio.ensure_future(lm.acomplete("x"))
-        await asyncio.sleep(0.05)
+        while not server.bodies:
+            await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.4)
+        while not run.paid:
+            await asyncio.sleep(0.005)
 
-    with Server(delay=0.2) as server, Run(path):
+    with Server(delay=0.2) as server, Run(path) as run:
         asyncio.run(main(OpenAI("m", base_url=server.url, api_key=KEY)))
     with Journal(path) as journal:
         assert [call.answer.text for call in journal.calls()] == ["x"]

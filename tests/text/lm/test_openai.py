@@ -192,11 +192,14 @@ def test_what_a_server_does_not_count_is_not_reported():
 @pytest.mark.parametrize("name", FAULTS)
 def test_retry_asks_again_exactly_where_it_may_help(name):
     fault, kind, _, transient = FAULTS[name]
+    hangs = name == "hang"  # on a busy machine an answer, too, may miss a short limit
     with Server(faults=[fault, fault]) as server:
-        lm = Retry(model(server, timeout=0.15), attempts=3, wait=0.01)
+        lm = Retry(
+            model(server, timeout=0.3 if hangs else 5.0), attempts=9 if hangs else 3, wait=0.01
+        )
         if transient:
             assert lm("x").text == "x"
-            assert len(server.bodies) == 3
+            assert len(server.bodies) == 3 or (hangs and len(server.bodies) > 3)
         else:
             with pytest.raises(kind):
                 lm("x")
@@ -299,7 +302,8 @@ def test_a_stream_that_is_left_leaves_no_generator_to_the_garbage_collector(read
 def test_a_cancelled_call_ends_its_connection():
     async def main(lm):
         task = asyncio.create_task(lm.acomplete("x"))
-        await asyncio.sleep(0.2)
+        while not server.bodies:
+            await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
