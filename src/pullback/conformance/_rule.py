@@ -1,6 +1,6 @@
 """A rule of a Function, called again and again as forward has left it to be called."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,10 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from pullback.conformance._changes import is_same
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._sources import written
 from pullback.conformance._transforms import push
 from pullback.conformance._tree import is_sparse
 
@@ -61,6 +63,15 @@ class Rule:
                 there.answers(there.leaves(self.points), _copies(self.weights))
             self.runs = True
         return self.method is not None
+
+    def called_by_forward(self) -> Collection[Any]:
+        """The author's functions that forward calls."""
+        source = None if self.forward is None else written(self.forward)
+        if source is None:
+            return ()
+        with suppress(Exception), torch.no_grad():  # of one that fails, those that it had called
+            source.replaced({})(*(_apart_from(value) for value in _copies(self._taken)))
+        return {rule.function for rule in source.rules}
 
     def of(self, methods: Mapping[str, Callable[..., Any]]) -> Probe | None:
         """The subject with methods that are called through others."""
@@ -122,7 +133,8 @@ class Rule:
         try:
             with torch.no_grad():
                 found = (function or self.method)(  # type: ignore[misc]
-                    Stand(self._ctx, **own, saved_tensors=saved), *_copies(self._given)
+                    Stand(self._ctx, **own, saved_tensors=saved, saved_variables=saved),
+                    *_copies(self._given),
                 )
             found = found if isinstance(found, (tuple, list)) else (found,)
             answers = [found[k] for k in self.places]
@@ -156,6 +168,14 @@ def _is(value: Any, point: torch.Tensor) -> bool:
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """What is differentiated of it: of a sparse one the values that it has."""
     return tensor.coalesce().values() if is_sparse(tensor) else tensor
+
+
+def _apart_from(value: Any) -> Any:
+    """What stands for a context, which stays as it is; anything else itself."""
+    if not isinstance(value, FunctionCtx):
+        return value
+    methods = [name for name in dir(FunctionCtx) if not name.startswith("_")]
+    return Stand(value, **dict.fromkeys(methods, lambda *_: None))
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:

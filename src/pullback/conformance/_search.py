@@ -24,7 +24,7 @@ from pullback.conformance._names import Name, named_factors, names_at, numbers_a
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rule import Rule
-from pullback.conformance._sources import written
+from pullback.conformance._sources import Source
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -47,7 +47,7 @@ class Search:
     """The edits of one rule, the likeliest first."""
 
     rule: Rule
-    source: Written
+    source: Source
     only: int  # the position of the answer that is wrong
     pair: Pair  # that expected and got
     is_right: IsRight
@@ -146,12 +146,9 @@ class Search:
     @cached_property
     def rules(self) -> Mapping[Written, int]:
         """The rule and what it calls, by how many calls; what forward calls is as it is meant."""
-        forward = written(self.rule.forward) if self.rule.forward is not None else None
-        shared = {source.function for source in forward.rules} if forward is not None else set()
-        found = {self.source: 0}
-        for source in self.source.rules:
-            found |= {h: found.get(source, 0) + 1 for h in source.helpers.values()}
-        return {r: far for r, far in found.items() if not far or r.function not in shared}
+        shared = self.rule.called_by_forward()
+        far = self.source.far.items()
+        return {rule: calls for rule, calls in far if not calls or rule.function not in shared}
 
     def twice(self, e: Expression) -> list[torch.Tensor] | None:
         """All answers where an expression is doubled; ``None`` where it cannot be."""
