@@ -368,6 +368,26 @@ WITHIN = {
 }
 
 
+def test_a_rule_whose_context_holds_a_graph_of_its_own_is_run_with_its_forward():
+    class Recomputes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, layer, *learnt):
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y, ctx.learnt = layer(ctx.x), learnt
+            return ctx.y.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            found = torch.autograd.grad(ctx.y, (ctx.x, *ctx.learnt), g)
+            return found[0], None, *[2 * p for p in found[1:]]
+
+    layer = torch.nn.Linear(4, 5).double()
+    inputs = (drawn(3, 4), layer, *layer.parameters())
+    finding = check(Recomputes, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert "`p` for `2 * p`" in finding.hint, finding.detail
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", WITHIN)
 def test_an_edit_is_found_within(name):

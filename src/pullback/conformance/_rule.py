@@ -123,8 +123,18 @@ class Rule:
         self, function: Callable[..., Any] | None, left: Mapping[str, Any] = MappingProxyType({})
     ) -> list[torch.Tensor] | None:
         """The answers of another rule, or to what else is left for it; ``None`` if it fails."""
-        if self.does == "fill":
+        if self.does == "fill" or (self._is_called_once and not left):
             return self._answers(function)
+        return self._called_again(function, left)
+
+    @cached_property
+    def _is_called_once(self) -> bool:
+        """Whether forward has to run for each call: a graph that it leaves ends with the first."""
+        return self.does == "back" and self.runs and self._called_again(None, {}) is None
+
+    def _called_again(
+        self, function: Callable[..., Any] | None, left: Mapping[str, Any]
+    ) -> list[torch.Tensor] | None:
         all_left = {**self.left, **left}
         names = list(all_left)
         values = dict(zip(names, self._apart(all_left.values()), strict=True))
