@@ -283,6 +283,9 @@ class Slope:
         return 1 + y * y
 
     def __call__(self, y):
+        return self.__of(y)
+
+    def __of(self, y):
         return 1 + y * y
 
 

@@ -201,10 +201,19 @@ def _compiled(rule: Written, tree: Any) -> CodeType:
     for arg in ast.walk(tree.args):
         if isinstance(arg, ast.arg):
             arg.annotation = None
+    _spell_private_names(tree, rule.function.__qualname__.split(".")[-2:-1])
     names = rule.function.__code__.co_freevars
     around = parse(f"def __around__({', '.join(names)}):\n    return {tree.name}")
     around.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
     return compile(ast.fix_missing_locations(around), rule.file, "exec")
+
+
+def _spell_private_names(tree: ast.AST, owner: Sequence[str]) -> None:
+    """Write ``self.__name`` as it is read within its class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("__") and owner:
+            private = not node.attr.endswith("__")
+            node.attr = f"_{owner[0].lstrip('_')}{node.attr}" if private else node.attr
 
 
 def written(function: Any) -> Source | None:
