@@ -35,9 +35,11 @@ def written(
     if isinstance(function, MethodType):  # of the class
         found = written(function.__func__, depth, main, kinds)
         return found and replace(found, bound=function.__self__)
-    function = author_of(function)
+    given, function = function, author_of(function)
     if not isinstance(function, FunctionType) or "<lambda>" in function.__qualname__:
         return None
+    if inspect.isgeneratorfunction(function) and function is not given:
+        return None  # of a context manager, which without its decorator is another thing
     file = Path(function.__code__.co_filename)
     if any(root in file.parents for root in _OTHERS):
         return None
