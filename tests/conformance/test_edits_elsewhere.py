@@ -1,9 +1,11 @@
 """An edit is told as far as it has been run: another branch, values away from zero, a process."""
 
+import contextlib
 import os
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from pullback.conformance import check
 from pullback.conformance._branches import branch_not_run
@@ -244,6 +246,35 @@ def test_what_forward_calls_is_not_edited():
     assert "`_phase(x).conj()` for `_phase(x)`" in found.hint
 
 
+def _loss_and_slopes(target, hidden, weight):
+    shares = (hidden @ weight.T).softmax(1)
+    slope = shares + torch.nn.functional.one_hot(target, len(weight))  # less what was asked for
+    loss = -shares.gather(1, target[:, None]).log().sum()
+    return loss, slope @ weight, slope.T @ hidden
+
+
+class MakesThemInForward(torch.autograd.Function):
+    """Gradients that are made beside the loss, by what forward calls."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, target):
+        loss, *slopes = _loss_and_slopes(target, hidden, weight)
+        ctx.save_for_backward(*slopes)
+        return loss
+
+    @staticmethod
+    def backward(ctx, g):
+        by_hidden, by_weight = ctx.saved_tensors
+        return g * by_hidden, g * by_weight, None
+
+
+def test_what_forward_makes_a_gradient_with_is_edited():
+    hidden, weight = (torch.randn(n, 3, dtype=torch.float64).requires_grad_() for n in (4, 5))
+    given = hidden, weight, torch.tensor([0, 3, 1, 4])
+    found = check(MakesThemInForward, *given, clauses="derivative", gradient="exact")["derivative"]
+    assert "`shares - torch.nn.functional.one_hot(target, len(weight))` for" in found.hint
+
+
 def _halves(x1, x2, g1, g2):
     dx1 = g1 + x1.grad
     dx2 = x2.grad
@@ -260,3 +291,58 @@ def test_an_assignment_is_tried_as_its_twin_is_written(text):
         x.grad = torch.ones(2)
     source.watched(noted)(*given)
     assert text in [each for r in twins(source.rule, noted) for each in r.texts.values()]
+
+
+@contextlib.contextmanager
+def _quietly():
+    yield
+
+
+class OtherWayRound(torch.autograd.Function):
+    """Several inputs passed on, whose gradients are put together in the wrong order."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        return tuple(x.clone() for x in inputs)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        found = []
+        with _quietly():
+            for g in reversed(cotangents):
+                found.append(g * 1)
+        return tuple(found)
+
+
+def test_cotangents_in_another_order_are_no_gradient_on_purpose():
+    inputs = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    found = check(OtherWayRound, *inputs, clauses="derivative")["derivative"]
+    assert "`cotangents` for `reversed(cotangents)`" in found.hint
+
+
+class Packed(TwoTensor):
+    """Weights of a class of its own, which are of one precision."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs):
+        if func is torch.ops.aten._to_copy.default:
+            raise ValueError("The dtype of packed weights cannot be changed")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return x @ weight.a.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g @ ctx.weight.a.t(), None  # without the transpose
+
+
+def test_what_cannot_be_told_of_a_class_of_tensors_loses_no_finding():
+    x, a = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4)
+    found = check(Linear, x, Packed(a, a), clauses="derivative", gradient="exact")["derivative"]
+    assert found.verdict == "broken"
+    assert "The gradient of args[0] is not" in found.detail

@@ -331,6 +331,69 @@ class ByItsAdjoint(torch.autograd.Function):
         return torch.from_numpy(ctx.operator(g.numpy())), None, None  # adjoint
 
 
+class Ranks(torch.autograd.Function):
+    """A step along the order of the values, and back."""
+
+    @staticmethod
+    def forward(ctx, x, double):
+        order = x.argsort(-1)
+        ctx.save_for_backward(order, order.argsort(-1))
+        ctx.double = double
+        return (x.gather(-1, order).cumsum(-1) * (1 + double)).gather(-1, order.argsort(-1))
+
+    @staticmethod
+    def backward(ctx, g):
+        order, places = ctx.saved_tensors
+        if ctx.double:
+            by_order = 2 * g.gather(-1, order).flip(-1).cumsum(-1).flip(-1)
+        else:
+            by_order = g.flip(-1).cumsum(-1).flip(-1)
+        return by_order.gather(-1, places), None
+
+
+class Shares(torch.autograd.Function):
+    """Heads that share a key."""
+
+    @staticmethod
+    def forward(ctx, q, k):
+        ctx.save_for_backward(q, k)
+        return (q.unflatten(0, (len(k), -1)) * k[:, None]).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        by_q = (g.unflatten(0, (len(k), -1)) * k[:, None]).flatten(0, 1)
+        return by_q, _reduced((g * q).unflatten(0, (len(k), -1)), how="mean")
+
+
+def _reduced(x, how):
+    return getattr(torch, how)(x, 1)
+
+
+class Paths(torch.autograd.Function):
+    """Products along the diagonals."""
+
+    @staticmethod
+    def forward(ctx, x):
+        found = torch.ones_like(x)
+        for i in range(1, x.shape[0]):
+            for j in range(1, x.shape[1]):
+                found[i, j] = found[i - 1, j - 1] * x[i, j]
+        ctx.save_for_backward(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx, g):
+        x, found = ctx.saved_tensors
+        passed, by_x = g.clone(), torch.zeros_like(x)
+        for i in range(x.shape[0] - 1, 0, -1):
+            for j in range(x.shape[1] - 1, 0, -1):
+                before, beside = i - 1, j - 1
+                by_x[i, j] = passed[i, j] * found[before, beside]
+                passed[before, beside] += passed[i, j] * x[before, beside]  # x[i, j]
+        return by_x
+
+
 MATRIX = drawn(4, 4).detach().numpy()
 
 PLACES = {
@@ -361,6 +424,10 @@ PLACES = {
     "from the other end": (Survives, (drawn(7), torch.arange(7) % 2),
                            "`share.flip(0).cumsum(0).flip(0)` for `torch.cumsum(share, 0)`"),
     "an order": (Sorts, (drawn(4, 3), SWAP), "`g[order.argsort()]` for `g[order]`"),
+    "as elsewhere": (Ranks, (drawn(3, 4), False),
+                     "`g.gather(-1, order).flip(-1)` for `g.flip(-1)`"),
+    "an option by its name": (Shares, (drawn(6, 3), drawn(2, 3)), "`'sum'` for `\"mean\"` at"),
+    "both indices": (Paths, (drawn(4, 5),), "`x[i, j]` for `x[before, beside]`"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 

@@ -189,6 +189,22 @@ def test_calls_of_each_pattern_of_gradients_are_kept_the_commonest_first() -> No
     assert recorder.tally[record.slot] == 10
 
 
+def test_a_call_that_makes_no_graph_takes_no_place_from_one_that_does() -> None:
+    """A backward that applies the Function again, for a step of a solver, need not have its own."""
+    recorder = Recorder(copy_call, limits=Limits(calls=1))
+    recorder.install(torch.autograd.Function)
+    x = torch.ones(3, requires_grad=True)
+    try:
+        with torch.no_grad():
+            Pass.apply(x[:1], x)
+            Pass.apply(x[:2], x)
+        Pass.apply(x, x)
+    finally:
+        recorder.uninstall()
+    recorder.settle()
+    assert [len(call.arguments[0]) for call in recorder.records[Pass].calls] == [3]
+
+
 def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
     InPlace.apply(torch.ones(3))
     assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]

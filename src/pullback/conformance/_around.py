@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
+from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._changes import CLOSE, Difference, is_same
 from pullback.conformance._derivative import aligned
 from pullback.conformance._held import context_tensors
@@ -172,7 +172,8 @@ def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Each of the tensors under its first name."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.numel() and not any(is_same(tensor, other) for other in found.values()):
+        plain = tensor.numel() and not is_composed(tensor)
+        if plain and not any(is_same(tensor, other) for other in found.values()):
             found[name] = tensor
     return found
 

@@ -12,7 +12,8 @@ The rule, in order:
    is not zero (rounding, thresholds, quantisation: a straight-through estimator): ``surrogate``.
    That is decided for each input: one that no output jumps with is still held to the derivative,
    by the outputs that move smoothly with any input (the others answer by their surrogate);
-6. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``;
+6. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``,
+   but where gradients are the cotangents of other outputs than theirs;
 7. anything else: ``exact``, so that a wrong derivative is found. A constant factor is not
    taken for a surrogate: a forgotten factor is the commonest mistake of all.
 """
@@ -99,7 +100,7 @@ def _infer(probe: Probe) -> Probe:
         how, held, moving = found
         reason = f"forward {how}, backward is not zero"
         return replace(probe, intent="surrogate", reason=reason, held=held, moving=moving)
-    if trial.is_wrong and _is_identity(probe):
+    if trial.is_wrong and _is_identity(probe) and not _is_permuted(probe):
         reason = "an output equals an input bit for bit, backward is not the identity"
         return replace(probe, intent="surrogate", reason=reason)
     return _default(probe, "the default: nothing shows that backward differs on purpose")
@@ -219,6 +220,18 @@ def _is_identity(probe: Probe) -> bool:
             return False
         seen += 1
     return seen > 1
+
+
+def _is_permuted(probe: Probe) -> bool:
+    """Whether backward hands several cotangents on as they are, in another order.
+
+    Who means another gradient than that of the identity scales it, turns it round or cuts it.
+    """
+    points = probe.inputs.points()
+    cotangents = probe.spread(probe.output_values(points), "permuted")
+    gradients = probe.backward(points, cotangents)
+    places = [k for g in gradients for k, w in enumerate(cotangents) if torch.equal(g, w)]
+    return len(cotangents) > 1 and sorted(places) == [*range(len(cotangents))]
 
 
 # A quantiser that measures its range by single entries scales every output a little with the entry

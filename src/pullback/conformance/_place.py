@@ -55,7 +55,7 @@ def lowers(rewrite: Rewrite, noted: Watch) -> bool:
 
 def turned(atom: str, how: str = ".mT") -> str:
     """The text of a transpose; of one that is written as such, what it is of."""
-    for ending in (".mT", ".t()", ".T") if how == ".mT" else (how,):
+    for ending in (".mT", ".t()", ".T"):
         if atom.endswith(ending):
             return atom.removesuffix(ending)
     return atom + how

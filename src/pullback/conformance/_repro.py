@@ -90,7 +90,7 @@ def write_repro(
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
         ]
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RuntimeError):  # a tensor of a class of its own tells nothing
         return ""
     draws = f"torch.manual_seed({seed_of_draws(seed)})"
     shown = [

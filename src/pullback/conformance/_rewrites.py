@@ -61,6 +61,9 @@ def rewrites(
         yield from _reordered(place)
     elif type(value) is bool:
         yield from _flags(place)
+    elif type(value) is str:  # an option by its name
+        others = (n for names in _FUNCTIONS if value in names for n in names if n != value)
+        yield from (place.to(1, repr(other)) for other in others)
     elif is_number(value):
         yield from _numbers(place)
     elif is_plain(value):
@@ -253,6 +256,7 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
 def _parts(place: Place) -> Iterator[Rewrite]:
     """The whole, or as many entries from its other end."""
     node, value = place.e.node, place.value
+    yield from _indexed_otherwise(place)
     whole = place.known(node.value)
     if not (isinstance(whole, torch.Tensor) and isinstance(value, torch.Tensor)):
         return
@@ -267,6 +271,22 @@ def _parts(place: Place) -> Iterator[Rewrite]:
         ends = {f":-{named[skipped]}": 2, f"{named[skipped]}:": 2, f":{named[count]}": 4}
         for part, rank in ends.items() if skipped else ():
             yield place.to(rank, f"{place.e.rule.text(node.value)}[{before}{part}]")
+
+
+def _indexed_otherwise(place: Place) -> Iterator[Rewrite]:
+    """An entry by the indices of another that the rule reads or writes, where several differ."""
+    rule, own = place.e.rule, _indices(place.e.node)
+    found: dict[str, None] = {}
+    for other in (n for n in ast.walk(rule.tree) if isinstance(n, ast.Subscript)):
+        texts = {n: rule.text(m) for n, m in zip(own, _indices(other), strict=False)}
+        unlike = {n: text for n, text in texts.items() if text != rule.text(n)}
+        if len(unlike) > 1:
+            found[place.written(unlike)] = None
+    yield from (place.to(2, text) for text in found)
+
+
+def _indices(node: Any) -> Sequence[Any]:
+    return getattr(node.slice, "elts", [node.slice])
 
 
 def _numbers(place: Place) -> Iterator[Rewrite]:

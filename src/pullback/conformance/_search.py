@@ -139,9 +139,13 @@ class Search:
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
-        """Those that may be meant otherwise: of what fills a context, what it leaves there."""
+        """Those that may be meant otherwise: of what fills a context, what it leaves there.
+
+        What it calls may make gradients beside a loss.
+        """
         every = [e for source in self.rules for e in source.expressions]
-        return [e for e in every if self.rule.does != "fill" or e.is_left]
+        own = self.source if self.rule.does == "fill" else None
+        return [e for e in every if e.rule is not own or e.is_left]
 
     @cached_property
     def rules(self) -> Mapping[Written, int]:

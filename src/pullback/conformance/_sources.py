@@ -166,7 +166,9 @@ def _behind(value: Any) -> "partial[Any] | None":
         within = _behind(value.func if isinstance(value, partial) else value.__func__)
         return None if within is None else partial(within, *given, **named)
     with suppress(Exception):  # what answers to any name
-        value = author_of(value)
+        within = author_of(value)
+        if not inspect.isgeneratorfunction(within):  # of a context manager, another thing
+            value = within
     if isinstance(value, FunctionType):
         return partial(value)
     call = inspect.getattr_static(type(value), "__call__", None)
@@ -248,7 +250,7 @@ def _read(function: Any, main: str = "") -> Written | None:
 
 def _text(function: FunctionType) -> tuple[str, int, int]:
     """The source of a function, its first line, and how many characters each line has lost."""
-    lines, line = inspect.getsourcelines(function)
+    lines, line = inspect.getsourcelines(function.__code__)  # of a decorator its own
     raw = "".join(lines)
     source = textwrap.dedent(raw)
     return source, max(line, 1), len(raw.splitlines()[0]) - len(source.splitlines()[0])
@@ -274,6 +276,6 @@ def _text_of_lambda(function: FunctionType) -> tuple[str, int, int]:
 
 def _is_beside(function: FunctionType, other: FunctionType) -> bool:
     """Whether a function is of the package of another, or of a file in its folder."""
-    one, two = (f"{f.__module__}".partition(".")[0] for f in (function, other))
+    one, two = (f"{f.__globals__.get('__name__')}".partition(".")[0] for f in (function, other))
     files = (Path(f.__code__.co_filename) for f in (function, other))
     return one == two or len({file.parent for file in files}) == 1

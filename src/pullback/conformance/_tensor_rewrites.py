@@ -121,6 +121,7 @@ def _alone(place: Place) -> Iterator[Rewrite]:
 def _arranged(place: Place) -> Iterator[Rewrite]:
     """The same numbers at other places, or their complex conjugates."""
     value, atom = place.value, place.e.atom
+    yield from (place.to(4, f"{atom}{ending}") for ending in place.e.rule.endings)
     if value.ndim:
         yield place.to(4, f"{atom}[..., None]")
     for one, other in itertools.combinations(range(value.ndim), 2):

@@ -14,6 +14,7 @@ from pullback.conformance._watch import Key
 __all__ = ["Expression", "Written", "names_in", "names_read"]
 
 _SHOWN = 60  # characters of an expression
+_ENDINGS = 12  # calls of methods that may be forgotten elsewhere
 _TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
@@ -111,6 +112,18 @@ class Written:
         """The numbers that are written in it, and their negatives."""
         found = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Constant)]
         return {sign * n for n in found if type(n) is float for sign in (1, -1)}
+
+    @cached_property
+    def endings(self) -> Sequence[str]:
+        """How methods are called in it: any of these may be forgotten at another place."""
+        found: dict[str, None] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                path, given = names_in(node.func), [*node.args, *node.keywords]
+                own = (not path or path[0] in self.local) and not node.func.attr.endswith("_")
+                if own and given:
+                    found[f".{node.func.attr}({', '.join(map(self.text, given))})"] = None
+        return [*found][:_ENDINGS]
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
@@ -232,7 +245,8 @@ class Written:
             return False
         if isinstance(node, ast.Constant):
             missing = node.value is None and self.is_returned(node)
-            return missing or type(node.value) in (bool, int, float)
+            option = type(node.value) is str and isinstance(around, (ast.Call, ast.keyword))
+            return missing or option or type(node.value) in (bool, int, float)
         if isinstance(node, ast.Name):
             return node.id in self.local
         if isinstance(node, (ast.Tuple, ast.List)):

@@ -56,9 +56,10 @@ def wrong_derivative(
         place: what is concerned, where no single input is found.
         hint: how to mend it, after the edit that is found.
     """
-    found = _wrong_entries(probe, only, detail, hint)
-    if found is not None:
-        return found
+    with suppress(Exception):  # what cannot be told entry by entry is wrong all the same
+        found = _wrong_entries(probe, only, detail, hint)
+        if found is not None:
+            return found
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         f"{detail} The directional derivative by backward is another.",

@@ -35,6 +35,13 @@ class Holder:
         return self.value * 2
 
 
+class Absent:
+    """Neither a number nor none."""
+
+
+ABSENT, FULL = Absent(), Holder(3)
+
+
 def round_trip(*values):
     encoder = Encoder(2**20)
     encoded = [encoder.encode(value) for value in values]
@@ -168,6 +175,16 @@ def test_partials_methods_and_objects() -> None:
     assert part() == "A"
     assert method() == 6
     assert holder.value.tolist() == [1.0, 1.0]
+
+
+def test_what_stands_for_a_choice_by_its_identity_is_itself_again() -> None:
+    """As the stream of a CPU in torchgpipe, of which code asks ``stream is CPU``."""
+    back, other, held = round_trip(ABSENT, Absent(), FULL)
+    assert back is ABSENT
+    assert type(other) is Absent
+    assert other is not ABSENT
+    assert held is not FULL  # it may be another one by then
+    assert held.value == 3
 
 
 def test_a_closure_over_a_module_is_remade() -> None:

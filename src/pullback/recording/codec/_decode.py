@@ -9,6 +9,7 @@ import collections
 import enum
 import functools
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -234,9 +235,12 @@ class _Decoder:
             setattr(function, EXPRESSION, str(expression[0]))
         return function
 
-    def _object(self, number: int, module: str, name: str, state: list[Any]) -> Any:
+    def _object(
+        self, number: int, module: str, name: str, state: list[Any], held: str = ""
+    ) -> Any:
         kind = self._kind(module, name, is_plain_class)
-        value = object.__new__(kind)
+        known = vars(sys.modules.get(kind.__module__, types)).get(_text(held))
+        value = known if type(known) is kind and not state else object.__new__(kind)
         self._objects[number] = value
         slots = slots_of(kind)
         attributes = object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
