@@ -35,9 +35,15 @@ _FUNCTIONS = (
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
-    ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
+    ("real", "imag"), ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
+# Of what torch's functions take by name, one for another.
+_TEXTS = (
+    ("sum", "mean", "prod", "amax", "amin"), ("forward", "backward", "ortho"),
+    ("zeros", "border", "reflection"), ("constant", "reflect", "replicate", "circular"),
+    ("nearest", "linear", "bilinear", "bicubic", "trilinear"), ("full", "same", "valid"),
+)  # fmt: skip
 _MOST = 4  # dimensions of which every choice is tried
 
 
@@ -63,6 +69,8 @@ def rewrites(
         yield from _flags(place)
     elif is_number(value):
         yield from _numbers(place)
+    elif type(value) is str:
+        yield from _texts(place)
     elif is_plain(value):
         yield from of_a_tensor(place)
     elif is_sparse(value) and value.ndim == 2:
@@ -108,6 +116,15 @@ def _flags(place: Place) -> Iterator[Rewrite]:
     elif not isinstance(node, (ast.Compare, ast.BoolOp)):
         of_another = is_flag(place.e) or getattr(node, "attr", "") == "requires_grad"
         yield place.to(5 if of_another else 1, f"not {place.e.atom}")  # that is likelier
+
+
+def _texts(place: Place) -> Iterator[Rewrite]:
+    """Another text that is known to whatever takes it: the author's functions ask for theirs."""
+    known = [text for texts in _TEXTS if place.value in texts for text in texts]
+    for rule in place.e.rule.rules:
+        asked = rule.compared
+        known += asked if place.value in asked else []
+    yield from (place.to(1, repr(text)) for text in dict.fromkeys(known) if text != place.value)
 
 
 def _of_several(place: Place) -> Iterator[Rewrite]:
@@ -178,7 +195,10 @@ def _compared(place: Place) -> Iterator[Rewrite]:
     if len(node.ops) > 1:
         return
     old = _COMPARISONS.get(type(node.ops[0]), "")
-    for sign in _COMPARISONS.values() if old else ():
+    signs = [*_COMPARISONS.values()] if old else []
+    if isinstance(node.comparators[0], ast.Constant) and type(node.comparators[0].value) is str:
+        signs = ["==", "!="]  # a text is that or another one
+    for sign in signs:
         if sign != old:
             yield place.to(2, _signed(place, node.left, old, sign))
 
@@ -250,6 +270,14 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
                 yield place.to(5, text)
 
 
+def _attributes(place: Place) -> Iterator[Rewrite]:
+    """The other part of complex numbers."""
+    node = place.e.node
+    for one, other in itertools.permutations(("real", "imag")):
+        if node.attr == one and isinstance(place.value, torch.Tensor):
+            yield place.to(2, f"{place.e.rule.text(node.value)}.{other}")
+
+
 def _parts(place: Place) -> Iterator[Rewrite]:
     """The whole, or as many entries from its other end."""
     node, value = place.e.node, place.value
@@ -312,4 +340,5 @@ def _moving(place: Place) -> Iterator[Name]:
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {
     ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
     ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
+    ast.Attribute: _attributes,
 }  # fmt: skip

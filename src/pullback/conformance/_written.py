@@ -132,6 +132,13 @@ class Written:
         return {sign * n for n in found if type(n) is float for sign in (1, -1)}
 
     @cached_property
+    def compared(self) -> Sequence[str]:
+        """The texts that it compares with."""
+        nodes = [n for c in ast.walk(self.tree) if isinstance(c, ast.Compare) for n in ast.walk(c)]
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant)]
+        return list(dict.fromkeys(text for text in texts if type(text) is str))
+
+    @cached_property
     def expressions(self) -> Sequence[Expression]:
         """What may be another one, in the order of the source."""
         found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
@@ -329,7 +336,8 @@ class Written:
             return False
         if isinstance(node, ast.Constant):
             missing = node.value is None and self.is_returned(node)
-            return missing or type(node.value) in (bool, int, float)
+            handed = type(node.value) is str and isinstance(around, (ast.Call, ast.keyword))
+            return missing or handed or type(node.value) in (bool, int, float)
         if isinstance(node, ast.Name):
             return node.id in self.local
         if isinstance(node, (ast.Tuple, ast.List)):

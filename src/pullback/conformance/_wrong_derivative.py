@@ -23,11 +23,10 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT, Right, right_edit
 from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
-from pullback.conformance._structure import moving
+from pullback.conformance._structure import moving, unlike
 from pullback.conformance._tree import walk
 from pullback.conformance._unread import unread_cotangent
 from pullback.conformance._values import window
-from pullback.conformance._vectors import spread
 from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
 from pullback.report import Finding
@@ -218,7 +217,7 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
     inputs = at.probe.inputs.with_points(at.points)
     hiding = [is_uniform(v) and k not in inputs.owned for k, v in enumerate(inputs.values)]
     values = [
-        spread(v, at.probe.generator(f"hides {k}")) if hides else v
+        unlike(v, at.probe.generator(f"hides {k}")) if hides else v
         for k, (v, hides) in enumerate(zip(inputs.values, hiding, strict=True))
     ]
     with suppress(Exception):  # refused there

@@ -14,8 +14,7 @@ from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
-from pullback.conformance._structure import bound_rows
-from pullback.conformance._vectors import spread
+from pullback.conformance._structure import beside, bound_rows
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
@@ -67,11 +66,11 @@ def derivative(probe: Probe) -> Finding:
             "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
             "differentiated with requires_grad, which settles it.",
         )
-    beside = _beside(asked, choices)
-    if beside:
+    bound = _beside(asked, choices)
+    if bound:
         return probe.lacking(
             f"Backward agrees with finite differences where rows stay as they were given, and not "
-            f"beside: {beside}.{through}",
+            f"beside: {bound}.{through}",
             "Nothing, where rows are always so. For others, differentiate forward as it is there.",
         )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {judged} "
@@ -117,9 +116,13 @@ def _hidden(probe: Probe, only: int | None) -> _Tried | None:
     for k, value in enumerate(given.values):
         if not is_uniform(value) or k in {*given.differentiable, *given.owned}:
             continue
-        beside = value + 0.02 * spread(value, probe.generator(f"zeros {k}"))
+        drawn = probe.generator(f"zeros {k}")
+        close = beside(value, drawn, 0.02)
+        away = beside(value, drawn, 0.5) if bound_rows(value) else value + 1
+        if torch.equal(close, value) or torch.equal(away, value):
+            continue  # all that it may be
         values = [[made if j == k else v for j, v in enumerate(given.values)]
-                  for made in (value + 1, beside)]  # fmt: skip
+                  for made in (away, close)]  # fmt: skip
         with suppress(Exception):  # refused there
             far, near = (replace(probe, inputs=given.with_values(made)) for made in values)
             if judge(far, only).is_wrong and (trial := judge(near, only)).is_wrong:
