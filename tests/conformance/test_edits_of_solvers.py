@@ -64,7 +64,7 @@ INDEX = torch.tensor([0, 0, 2, 2, 2, 5, 6])
     ],
 )
 def test_a_flag_that_is_a_text_and_a_part_of_complex_numbers_are_named(function, args, edit):
-    args = [a.clone().requires_grad_(not a.dtype == torch.int64) for a in args]
+    args = [a.clone().requires_grad_(a.dtype != torch.int64) for a in args]
     assert edit in check(function, *args, clauses="derivative")["derivative"].hint
 
 
@@ -128,11 +128,11 @@ class Euler(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        y, middle, end, *weights = ctx.saved_tensors
+        y, middle, end, *weights = ctx.saved_tensors  # noqa: RUF059 - one is forgotten
         learnt = [torch.zeros_like(w) for w in weights]
-        for at in (end, y):
+        for begin in (end, y):
             with torch.enable_grad():
-                at = at.detach().requires_grad_()
+                at = begin.detach().requires_grad_()
                 by_y, *more = torch.autograd.grad(ctx.field(at), [at, *weights], g)
             g, learnt = g + by_y, [a + b for a, b in zip(learnt, more, strict=True)]
         return None, g, *learnt

@@ -35,7 +35,8 @@ _FUNCTIONS = (
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
-    ("real", "imag"), ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
+    ("real", "imag"), ("scatter", "scatter_add"),
+    ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
 # Of what torch's functions take by name, one for another.
