@@ -146,3 +146,27 @@ def test_what_a_module_learns_is_judged_however_deep_its_layers_lie():
     found = check(Euler, *args, clauses="derivative")["derivative"]
     assert found.verdict == "broken"
     assert "`(middle, y)` for `(end, y)`" in found.hint
+
+
+class StartsAnywhere(torch.autograd.Function):
+    """A linear system by steps that start at random numbers, and its adjoint."""
+
+    @staticmethod
+    def forward(ctx, b):
+        return _solved(b)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _solved(g)
+
+
+def _solved(b):
+    x = torch.randn_like(b)
+    for _ in range(80):
+        x = x - 0.5 * (1.3 * x + 0.1 * x.roll(1) + 0.1 * x.roll(-1) - b)
+    return x
+
+
+def test_a_solver_that_starts_at_random_numbers_is_linear():
+    report = check(StartsAnywhere, X.clone().requires_grad_(), clauses="linear,derivative")
+    assert (report.gradient, list(report.problems)) == ("exact", [])

@@ -76,8 +76,9 @@ class Place:
         return self.noted.first.get(self.e.rule.key(node))
 
     def to(self, rank: int, text: str, name: str = "") -> Rewrite:
-        """An edit, likelier where it reads a name that nobody reads."""
-        return Rewrite(rank - 3 * (name in self.e.rule.unread), {self.e: text})
+        """An edit, likelier where it reads a name that nobody reads, most of all one that is given."""
+        unread = (name in self.e.rule.unread) + (name in self.e.rule.idle)
+        return Rewrite(rank - 3 * unread, {self.e: text})
 
     def written(self, texts: Mapping[Any, str]) -> str:
         """Its text with other operands."""

@@ -126,6 +126,12 @@ class Written:
         return self.local - {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
     @cached_property
+    def idle(self) -> Collection[str]:
+        """The arguments that it is given and does not read."""
+        given = (*self.tree.args.posonlyargs, *self.tree.args.args, *self.tree.args.kwonlyargs)
+        return self.unread & {arg.arg for arg in given}
+
+    @cached_property
     def literals(self) -> Collection[float]:
         """The numbers that are written in it, and their negatives."""
         found = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Constant)]
