@@ -170,3 +170,31 @@ def _solved(b):
 def test_a_solver_that_starts_at_random_numbers_is_linear():
     report = check(StartsAnywhere, X.clone().requires_grad_(), clauses="linear,derivative")
     assert (report.gradient, list(report.problems)) == ("exact", [])
+
+
+class BesideItsNull(torch.autograd.Function):
+    """The solution of a singular system that has nothing of its null vector, from random numbers."""
+
+    @staticmethod
+    def forward(ctx, a, b, null):
+        x = torch.randn_like(b)
+        x = x - (null @ x) * null
+        for _ in range(120):
+            x = x - 0.5 * (a @ x - b)
+        ctx.save_for_backward(a, null, x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, null, x = ctx.saved_tensors
+        by_b = BesideItsNull.apply(a, g - (null @ g) * null, null)
+        return -by_b[:, None] * x, by_b, -x * (null @ g)
+
+
+def test_what_random_numbers_move_beside_the_arguments_alone_is_no_gradient():
+    basis = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=G))[0]
+    a = (basis * torch.tensor([0.0, 0.6, 1.0, 1.4])) @ basis.mT
+    null = basis[:, 0].clone().requires_grad_()
+    b = basis[:, 1:].sum(1)
+    report = check(BesideItsNull, a, b, null, clauses="derivative")
+    assert [str(finding) for finding in report.problems] == []

@@ -310,6 +310,8 @@ def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> d
 def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
     """One sentence that names an argument, and the value at which backward is right without it."""
     inputs, until = at.probe.inputs.with_points(at.points), time.process_time() + _SECONDS
+    if _is_of(at, only, answered, inputs):  # too close to be told by this
+        return ""
     for path, value, other in _neutral(inputs):
         if time.process_time() > until:  # a number may be that of all steps
             break

@@ -15,6 +15,7 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
 from pullback.conformance._structure import beside, bound_rows
+from pullback.conformance._vectors import products
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
@@ -49,7 +50,7 @@ def derivative(probe: Probe) -> Finding:
         choices = [None]
     settled = judged = 0
     for there, only, trial, where in _trials(probe, asked, choices):
-        if trial.is_wrong:
+        if trial.is_wrong and not _hangs_on_its_start(there, trial):
             return _broken(there, trial, only, where)
         settled, judged = settled + trial.is_told, judged + 1
     if not settled:
@@ -100,6 +101,30 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
     for only in range(len(given.differentiable), len(there.inputs.differentiable)):
         yield there, only, judge(there, only), ""
     yield from filter(None, (_hidden(probe, only) for only in choices))
+
+
+# How far slopes of two seeds are apart, and how much less their values.
+_APART, _ALIKE, _STEP = 0.1, 1e-3, 2.0**-8
+
+
+def _hangs_on_its_start(probe: Probe, trial: Trial) -> bool:
+    """Whether random numbers move what forward answers beside the arguments, and not at them.
+
+    A solver that starts at random numbers forgets them where its arguments fit each other, as an
+    operator does its eigenvector. Beside such arguments it has no one answer to differentiate.
+    """
+
+    def value(seed: int, t: float) -> float:
+        there = replace(probe, seed=seed)
+        found = there.output_values(there.moved(trial.points, trial.step, t))
+        return products(trial.weights, found)[0]
+
+    with suppress(Exception):  # not defined there
+        at, up, down = ([value(probe.seed + k, t) for k in (0, 1)] for t in (0.0, _STEP, -_STEP))
+        apart = abs((up[0] - down[0]) - (up[1] - down[1]))
+        moves = max(abs(u - d) for u, d in zip(up, down, strict=True))
+        return bool(at[0]) and apart > _APART * moves and abs(at[0] - at[1]) < _ALIKE * apart
+    return False
 
 
 def _grad_of(owned: torch.Tensor) -> torch.Tensor:
