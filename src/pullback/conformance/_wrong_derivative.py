@@ -181,7 +181,9 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
     mend = _edit_where_nothing_hides(at, only)
-    mend = mend if mend.said else _edit(at, only, replace(sharp, got=finite))
+    if not mend.mend:
+        here = _edit(at, only, replace(sharp, got=finite))
+        mend = here if here.mend or not mend.said else mend
     if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
         far = stretched(probe.inputs.with_points(points))
         other = Right() if far is None else edit_of(probe.at(far), only)
