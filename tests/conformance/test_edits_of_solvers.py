@@ -173,7 +173,7 @@ def test_a_solver_that_starts_at_random_numbers_is_linear():
 
 
 class BesideItsNull(torch.autograd.Function):
-    """The solution of a singular system that has nothing of its null vector, from random numbers."""
+    """The solution of a singular system without its null vector, from random numbers."""
 
     @staticmethod
     def forward(ctx, a, b, null):

@@ -76,7 +76,7 @@ class Place:
         return self.noted.first.get(self.e.rule.key(node))
 
     def to(self, rank: int, text: str, name: str = "") -> Rewrite:
-        """An edit, likelier where it reads a name that nobody reads, most of all one that is given."""
+        """An edit, likelier where it reads a name that nobody reads, most of all a given one."""
         unread = (name in self.e.rule.unread) + (name in self.e.rule.idle)
         return Rewrite(rank - 3 * unread, {self.e: text})
 

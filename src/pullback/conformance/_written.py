@@ -129,7 +129,7 @@ class Written:
     def idle(self) -> Collection[str]:
         """The arguments that it is given and does not read."""
         given = (*self.tree.args.posonlyargs, *self.tree.args.args, *self.tree.args.kwonlyargs)
-        return self.unread & {arg.arg for arg in given}
+        return {arg.arg for arg in given} & {*self.unread}
 
     @cached_property
     def literals(self) -> Collection[float]:

@@ -55,7 +55,11 @@ def sparse_of(
     Raises:
         RuntimeError: they are not.
     """
-    how = {"check_invariants": check}
+    size, first = tuple(shape), indices[0]
     if layout is torch.sparse_coo:
-        return torch.sparse_coo_tensor(*indices, values, tuple(shape), is_coalesced=True, **how)
-    return torch.sparse_compressed_tensor(*indices, values, tuple(shape), layout=layout, **how)
+        return torch.sparse_coo_tensor(
+            first, values, size, is_coalesced=True, check_invariants=check
+        )  # fmt: skip
+    return torch.sparse_compressed_tensor(
+        first, indices[1], values, size, layout=layout, check_invariants=check
+    )
