@@ -306,7 +306,7 @@ def test_what_else_is_global_is_left_as_it_was(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("unusual", "told"),
     [
-        (lambda: torch.eye(3).to_sparse_csr(), "torch.sparse_csr"),
+        (lambda: torch.eye(3).to_mkldnn(), "torch._mkldnn"),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
         (lambda: torch.ones(3, device="meta"), "meta"),
     ],

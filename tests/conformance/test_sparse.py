@@ -1,5 +1,6 @@
 """Sparse inputs: what moves are the values that they have."""
 
+import pytest
 import torch
 
 from pullback.conformance import check
@@ -82,3 +83,44 @@ def test_the_edit_of_a_gradient_by_sparse_values_is_named():
     finding = check(AnotherIndex, a.detach().coalesce().requires_grad_(), x,
                     clauses="derivative", gradient="exact")["derivative"]  # fmt: skip
     assert "`x[column]` for `x[row]`" in finding.hint, finding.hint or finding.detail
+
+
+class Rows(torch.autograd.Function):
+    """The product with a matrix by compressed rows, whose gradient has the pattern of it."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        ctx.save_for_backward(a, x)
+        return a.to_dense() @ x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        start, column = a.crow_indices(), a.col_indices()
+        row = torch.repeat_interleave(torch.arange(len(start) - 1), start.diff())
+        values = g[row] * x[column]
+        return torch.sparse_csr_tensor(start, column, values, a.shape), a.to_dense().mT @ g
+
+
+class RowsOfRows(Rows):
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        start, column = a.crow_indices(), a.col_indices()
+        row = torch.repeat_interleave(torch.arange(len(start) - 1), start.diff())
+        values = g[row] * x[row]
+        return torch.sparse_csr_tensor(start, column, values, a.shape), a.to_dense().mT @ g
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_matrix_by_compressed_rows_is_one_of_its_values():
+    a = operands()[0].detach().to_dense().double().to_sparse_csr().requires_grad_()
+    x = torch.randn(5).double().requires_grad_()
+    report = check(Rows, a, x, without="compile,autocast")
+    assert [str(finding) for finding in report.problems] == []
+    assert "for 2 of 2 input" in report["derivative"].detail
+    found = check(RowsOfRows, a, x, clauses="derivative")["derivative"]
+    assert found.input == "args[0].values()"
+    assert "`x[column]` for `x[row]`" in found.hint
+    assert "torch.sparse_compressed_tensor(" in found.repro
+    assert "Run by the checker" not in found.repro

@@ -115,7 +115,7 @@ def _statistics(pair: Pair) -> Iterator[Said]:
     """
     for name, tensor in pair.takes(pair.difference.hand):
         for dims, where in (([*range(tensor.ndim)], ""), ([-1], " along its last dimension")):
-            few = math.prod(tensor.shape[d] for d in dims) < 5
+            few = not tensor.ndim or math.prod(tensor.shape[d] for d in dims) < 5
             if not few and _is_off_by(pair, tensor, dims, constant=True):
                 yield (
                     f"Got is off by a multiple of {name} and a constant{where}: the derivative "

@@ -92,6 +92,15 @@ def _children(value: Any, whole: bool) -> Iterator[tuple[Any, str]]:
         yield from ((item, f".{name}") for name, item in _attributes(value) if name not in hidden)
         if whole:
             yield type(value), ""
+            yield from _learnt(value)
+
+
+def _learnt(value: Any) -> Iterator[tuple[torch.Tensor, str]]:
+    """The parameters and buffers of all layers of a module, however deep these lie."""
+    kind = torch.nn.Module
+    with suppress(AttributeError):  # one that was never made ready
+        for named in (kind.named_parameters, kind.named_buffers) * isinstance(value, kind):
+            yield from ((tensor, f".{name}") for name, tensor in named(value))
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,8 @@ The rule, in order:
 """
 
 import itertools
+import math
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -143,7 +145,8 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
     """How an input is passed straight through, the inputs that nothing jumps with, by what."""
     count = len(probe.inputs.differentiable)
     moves = [motions(probe, k) for k in range(count)]
-    through = [k for k, found in enumerate(moves) if _passes(probe, k, found)]
+    until = time.process_time() + _SECONDS
+    through = [k for k, found in enumerate(moves) if _passes(probe, k, found, until)]
     how = "moves by jumps with"
     if not through:
         through, how = _constant(probe, moves), "stands still along"
@@ -161,10 +164,10 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
     return f"{how} {probe.path(through[0])}", held if moving else (), moving
 
 
-def _passes(probe: Probe, only: int, found: list[Motion]) -> bool:
+def _passes(probe: Probe, only: int, found: list[Motion], until: float) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and found and _steps_by_entry(probe, only):
+    if not stepped and found and _steps_by_entry(probe, only, until):
         # A range that is measured moves every output a little; where it jumps need not be seen.
         stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
@@ -242,6 +245,10 @@ def _is_permuted(probe: Probe) -> bool:
 # with it. Signs times a measured mean move a little on both sides: there the jumps must be most of
 # what the entry does, and backward must foretell the whole change and not the smooth part alone.
 _ENTRIES = 6
+_SECONDS = 2.0  # of work, after which one entry of each input is enough
+# Beside the size of an output, or what backward foretells of a line: what is less is no step of a
+# quantiser, but where a solver stops.
+_STOPS, _LEAST = 2.0**-32, 2.0**-20
 # The whole line, for jumps that are few, and its middle, where the entry sets no range.
 _FAR, _CLOSE = (2.0, 1.0, 0.25, 2.0**-6), (0.125,)
 _PLACES = 33
@@ -261,7 +268,7 @@ class _Entry:
     own: int
 
 
-def _steps_by_entry(probe: Probe, only: int) -> bool:
+def _steps_by_entry(probe: Probe, only: int, until: float) -> bool:
     """Whether outputs jump with single entries of an input, which backward passes straight through.
 
     Returns:
@@ -269,7 +276,12 @@ def _steps_by_entry(probe: Probe, only: int) -> bool:
         jumps; not where an entry that nothing jumps with has a wrong derivative.
     """
     numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
-    tried = [entry for number in numbers if (entry := _entry(probe, only, number))]
+    tried = []
+    for number in numbers:
+        if tried and time.process_time() > until:
+            break
+        entry = _entry(probe, only, number)
+        tried += [] if entry is None else [entry]
     if any(_is_passed(probe, entry) for entry in tried):
         return not any(
             try_derivative(probe, 0, step=entry.step).is_wrong
@@ -304,7 +316,8 @@ def _entry(
         return None
     spread = scan.values.amax(0) - scan.values.amin(0)
     own = int(spread.argmax())
-    moves = float(spread[own]) > 64 * float(scan.rounding[own])
+    still = max(64 * float(scan.rounding[own]), _STOPS * float(scan.values[:, own].abs().max()))
+    moves = float(spread[own]) > still
     return _Entry(step, only, number, scan, own) if moves else None
 
 
@@ -315,8 +328,18 @@ def _is_passed(probe: Probe, entry: _Entry) -> bool:
             continue
         for _, place in jumps(line.scan, line.own, _BISECTED):
             if is_flat(line.scan, None, place):
-                return _foretold(probe, line, place) != 0
+                return _height(line, place) > _LEAST * line.scan.reach * abs(
+                    _foretold(probe, line, place)
+                ) > 0  # fmt: skip
     return False
+
+
+def _height(entry: _Entry, place: float) -> float:
+    """How far the entry's own output jumps at a place."""
+    apart = entry.scan.reach * _LEAST
+    sides = [entry.scan.line(place + side * apart) for side in (-1, 1)]
+    low, high = (math.nan if v is None else float(v[entry.own]) for v in sides)
+    return abs(high - low)
 
 
 def _jumps_most(probe: Probe, entry: _Entry) -> bool:

@@ -27,7 +27,7 @@ def likeliest(search: Search) -> Iterator[Rewrite]:
     call, and a long one of what loops over entries.
     """
     known = [e for e in search.expressions if e.key in search.noted.first]
-    own = [[*rewrites(e, search.noted, *search.names_at(e))] for e in known]
+    own = [[*rewrites(e, search.noted, *search.names_at(e), search.rules)] for e in known]
     queue: list[tuple[_Order, tuple[int, int], Rewrite | None]] = []
     for n, (e, found) in enumerate(zip(known, own, strict=True)):
         rank = min([0 if is_flag(e) else _FACTOR, *(rewrite.rank for rewrite in found)])

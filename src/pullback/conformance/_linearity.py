@@ -52,15 +52,18 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     zeros = probe.backward(points, still)
     nothing = [torch.zeros_like(z) for z in zeros]
     left = probe.backward(points, probe.cotangents(outputs, "a"))
-    finite = are_finite(left)
-    for k, zero in enumerate(zeros):
-        if finite and bool(zero.abs().gt(0).any() or zero.isnan().any()):
+    # A solver that starts at random numbers ends beside zero.
+    close = max(_ROUNDING * torch.finfo(probe.dtype).eps, 10 * first.size if first else 0.0)
+    for k, (zero, other) in enumerate(zip(zeros, left, strict=True)):
+        least = close * float(other.abs().max()) if other.numel() else 0.0
+        if are_finite(left) and not bool((zero.abs() <= least).all()):
             return Gap(k, nothing, zeros, points, still, still)
     return None
 
 
 # The largest relative error that is taken for that of a solver, where it does not grow.
 _SOLVED = 1e-4
+_ROUNDING = 64
 
 
 def _combined(

@@ -1,7 +1,7 @@
 """An expression of a rule whose rewrites are listed."""
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._names import Name
 from pullback.conformance._watch import Watch
-from pullback.conformance._written import Expression
+from pullback.conformance._written import Expression, Written
 
 __all__ = ["Place", "Rewrite", "is_flag", "is_plain", "lowers", "turned"]
 
@@ -70,14 +70,16 @@ class Place:
     noted: Watch
     names: Sequence[Name]
     numbers: Sequence[Name]  # those among them, and sizes
+    rules: Collection[Written]  # the functions of the author's that run
 
     def known(self, node: ast.AST) -> Any:
         """What an operand was."""
         return self.noted.first.get(self.e.rule.key(node))
 
     def to(self, rank: int, text: str, name: str = "") -> Rewrite:
-        """An edit, likelier where it reads a name that nobody reads."""
-        return Rewrite(rank - 3 * (name in self.e.rule.unread), {self.e: text})
+        """An edit, likelier where it reads a name that nobody reads, most of all a given one."""
+        unread = (name in self.e.rule.unread) + (name in self.e.rule.idle)
+        return Rewrite(rank - 3 * unread, {self.e: text})
 
     def written(self, texts: Mapping[Any, str]) -> str:
         """Its text with other operands."""

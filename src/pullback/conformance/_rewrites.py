@@ -8,7 +8,7 @@ would stand.
 
 import ast
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
 from pullback.conformance._tree import is_sparse
 from pullback.conformance._watch import Watch
-from pullback.conformance._written import Expression, names_in
+from pullback.conformance._written import Expression, Written, names_in
 
 __all__ = ["rewrites"]
 
@@ -35,14 +35,25 @@ _FUNCTIONS = (
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
-    ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
+    ("real", "imag"), ("scatter", "scatter_add"),
+    ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
+# Of what torch's functions take by name, one for another.
+_TEXTS = (
+    ("sum", "mean", "prod", "amax", "amin"), ("forward", "backward", "ortho"),
+    ("zeros", "border", "reflection"), ("constant", "reflect", "replicate", "circular"),
+    ("nearest", "linear", "bilinear", "bicubic", "trilinear"), ("full", "same", "valid"),
+)  # fmt: skip
 _MOST = 4  # dimensions of which every choice is tried
 
 
 def rewrites(
-    expression: Expression, noted: Watch, names: Sequence[Name], numbers: Sequence[Name]
+    expression: Expression,
+    noted: Watch,
+    names: Sequence[Name],
+    numbers: Sequence[Name],
+    rules: Collection[Written],
 ) -> Iterator[Rewrite]:
     """Every other expression that may be meant there, but for factors that are numbers.
 
@@ -51,9 +62,10 @@ def rewrites(
         noted: the run of the rule as it is.
         names: what it may name.
         numbers: the numbers among them, and sizes.
+        rules: the functions of the author's that run.
     """
     value = noted.first[expression.key]
-    place = Place(expression, value, noted, names, numbers)
+    place = Place(expression, value, noted, names, numbers, rules)
     yield from _BY_NODE.get(type(expression.node), _nothing)(place)
     if value is None:
         yield from (place.to(3, n.text) for n in place.tensors() if is_continuous(n.value))
@@ -61,11 +73,10 @@ def rewrites(
         yield from _reordered(place)
     elif type(value) is bool:
         yield from _flags(place)
-    elif type(value) is str:  # an option by its name
-        others = (n for names in _FUNCTIONS if value in names for n in names if n != value)
-        yield from (place.to(1, repr(other)) for other in others)
     elif is_number(value):
         yield from _numbers(place)
+    elif type(value) is str:
+        yield from _texts(place)
     elif is_plain(value):
         yield from of_a_tensor(place)
     elif is_sparse(value) and value.ndim == 2:
@@ -111,6 +122,13 @@ def _flags(place: Place) -> Iterator[Rewrite]:
     elif not isinstance(node, (ast.Compare, ast.BoolOp)):
         of_another = is_flag(place.e) or getattr(node, "attr", "") == "requires_grad"
         yield place.to(5 if of_another else 1, f"not {place.e.atom}")  # that is likelier
+
+
+def _texts(place: Place) -> Iterator[Rewrite]:
+    """Another text that is known to whatever takes it: the author's functions ask for theirs."""
+    asked = (*_TEXTS, *_FUNCTIONS, *(rule.compared for rule in place.rules))
+    known = [text for texts in asked if place.value in texts for text in texts]
+    yield from (place.to(1, repr(text)) for text in dict.fromkeys(known) if text != place.value)
 
 
 def _of_several(place: Place) -> Iterator[Rewrite]:
@@ -181,7 +199,10 @@ def _compared(place: Place) -> Iterator[Rewrite]:
     if len(node.ops) > 1:
         return
     old = _COMPARISONS.get(type(node.ops[0]), "")
-    for sign in _COMPARISONS.values() if old else ():
+    signs = [*_COMPARISONS.values()] if old else []
+    if isinstance(node.comparators[0], ast.Constant) and type(node.comparators[0].value) is str:
+        signs = ["==", "!="]  # a text is that or another one
+    for sign in signs:
         if sign != old:
             yield place.to(2, _signed(place, node.left, old, sign))
 
@@ -251,6 +272,14 @@ def _reduced(place: Place, of: str, whole: torch.Tensor) -> Iterator[Rewrite]:
                     f"{zeros}.index_add({dim}, {name.text}, {of}).index_select({dim}, {name.text})"
                 )
                 yield place.to(5, text)
+
+
+def _attributes(place: Place) -> Iterator[Rewrite]:
+    """The other part of complex numbers."""
+    node = place.e.node
+    for one, other in itertools.permutations(("real", "imag")):
+        if node.attr == one and isinstance(place.value, torch.Tensor):
+            yield place.to(2, f"{place.e.rule.text(node.value)}.{other}")
 
 
 def _parts(place: Place) -> Iterator[Rewrite]:
@@ -332,4 +361,5 @@ def _moving(place: Place) -> Iterator[Name]:
 _BY_NODE: Mapping[type[ast.AST], Callable[[Place], Iterator[Rewrite]]] = {
     ast.BinOp: _operators, ast.UnaryOp: _negated, ast.Compare: _compared, ast.Tuple: _of_several,
     ast.List: _of_several, ast.IfExp: _of_several, ast.Call: _calls, ast.Subscript: _parts,
+    ast.Attribute: _attributes,
 }  # fmt: skip

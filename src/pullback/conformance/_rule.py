@@ -15,7 +15,7 @@ from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._sources import written
 from pullback.conformance._transforms import push
-from pullback.conformance._tree import is_sparse
+from pullback.internal._sparse import is_sparse, values_of
 
 __all__ = ["Rule"]
 
@@ -177,7 +177,7 @@ def _is(value: Any, point: torch.Tensor) -> bool:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """What is differentiated of it: of a sparse one the values that it has."""
-    return tensor.coalesce().values() if is_sparse(tensor) else tensor
+    return values_of(tensor) if is_sparse(tensor) else tensor
 
 
 def _apart_from(value: Any) -> Any:

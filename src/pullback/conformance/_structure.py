@@ -23,10 +23,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._kinds import OF_MATRICES, Structure, of_rows
+from pullback.conformance._vectors import spread
 from pullback.internal.torch import version_of
 
 __all__ = [
-    "bound_rows", "keep", "moving", "outside", "structures", "tangent", "ties_matrices",
+    "beside", "bound_rows", "keep", "moving", "outside", "structures", "tangent", "ties_matrices",
+    "unlike",
 ]  # fmt: skip
 
 
@@ -91,6 +93,28 @@ def keep(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor | None:
         if not structure.holds(made):
             made = structure.restore(made)
     return made if all(structure.holds(made) for structure in wanted) else None
+
+
+def beside(given: torch.Tensor, generator: torch.Generator, far: float) -> torch.Tensor:
+    """Other numbers, so far from those that are given; of rows of some kind, other such rows.
+
+    Example:
+        >>> share = torch.tensor([0.5, 0.5])
+        >>> other = beside(share, torch.Generator().manual_seed(0), 0.1)
+        >>> bool(other.sum() == 1), torch.equal(other, share)
+        (True, False)
+    """
+    drawn = far * spread(given, generator)
+    if not bound_rows(given):
+        return given + drawn
+    made = keep(given, given * (1 + drawn))
+    return given if made is None else made
+
+
+def unlike(given: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that differ, for equal ones: other such rows, where these are of some kind."""
+    bound = bound_rows(given)
+    return beside(given, generator, 0.5) if bound else spread(given, generator)
 
 
 def moving(point: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -25,6 +25,7 @@ _WITH_ONE = {
     "{0} - {1} * ({1} * {0}).mean(-1, keepdim=True)": 6,
     "{2} - {1} * {3}.sum(-1, keepdim=True)": 6,
 }  # fmt: skip
+_TERMS = ("{2} + {1}", "{2} - {1}")
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
 # Of what forward left, one for the other: a logarithm, a logit, an angle.
@@ -94,9 +95,11 @@ def _with_names(place: Place) -> Iterator[Rewrite]:
             continue
         if other.ndim > 1 and _go_together(other.mT, value):
             views.append(f"{name.text}.mT")
+        idle = name.text in place.e.rule.idle
         for form, rank in _WITH_ONE.items():
+            near = 3 if idle and form in _TERMS else rank  # as likely as that it is a factor
             for one in views:
-                yield place.to(rank, form.format(factor, one, *ends), name.text)
+                yield place.to(near, form.format(factor, one, *ends), name.text)
         for beside in place.tensors() if name.text in place.e.rule.unread else ():
             for sign in "-+":
                 text = f"{ends[0]} {sign} {beside.text} * {name.text}"

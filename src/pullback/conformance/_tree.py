@@ -10,29 +10,25 @@ from typing import Any
 
 import torch
 
+from pullback.internal._sparse import indices_of, is_sparse, sparse_of, values_of
+
 __all__ = ["is_sparse", "leaves", "replace", "sparse_source", "tensors", "walk"]
-
-
-def is_sparse(value: Any) -> bool:
-    """Whether it is a tensor that holds values at some places alone."""
-    return isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo
 
 
 def sparse_source(sparse: torch.Tensor, source: Callable[[torch.Tensor], str], values: str) -> str:
     """Python source for a sparse tensor, of that for its values, and of how tensors are written."""
-    indices = source(sparse.detach().coalesce().indices())
+    indices = ", ".join(map(source, indices_of(sparse)))
     shape = tuple(sparse.shape)
-    return f"torch.sparse_coo_tensor({indices}, {values}, {shape}, is_coalesced=True)"
+    if sparse.layout is torch.sparse_coo:
+        return f"torch.sparse_coo_tensor({indices}, {values}, {shape}, is_coalesced=True)"
+    return f"torch.sparse_compressed_tensor({indices}, {values}, {shape}, layout={sparse.layout})"
 
 
 def _with_values(sparse: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A sparse tensor of the same pattern with other values."""
-    whole = sparse.detach().coalesce()
-    if values.shape != whole.values().shape:
+    if values.shape != values_of(sparse.detach()).shape:
         raise ValueError("a sparse tensor has another number of values")
-    return torch.sparse_coo_tensor(
-        whole.indices(), values, whole.shape, is_coalesced=True, check_invariants=False
-    )
+    return sparse_of(indices_of(sparse), values, sparse.shape, sparse.layout)
 
 
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -49,7 +45,7 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value):
             yield from walk(item, f"{path}[{index}]")
     elif is_sparse(value):
-        yield f"{path}.values()", value.coalesce().values()
+        yield f"{path}.values()", values_of(value)
     else:
         yield path, value
 

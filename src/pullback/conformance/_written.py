@@ -108,6 +108,12 @@ class Written:
         return self.local - {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
     @cached_property
+    def idle(self) -> Collection[str]:
+        """The arguments that it is given and does not read."""
+        given = (*self.tree.args.posonlyargs, *self.tree.args.args, *self.tree.args.kwonlyargs)
+        return {arg.arg for arg in given} & {*self.unread}
+
+    @cached_property
     def literals(self) -> Collection[float]:
         """The numbers that are written in it, and their negatives."""
         found = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Constant)]
@@ -124,6 +130,13 @@ class Written:
                 if own and given:
                     found[f".{node.func.attr}({', '.join(map(self.text, given))})"] = None
         return [*found][:_ENDINGS]
+
+    @cached_property
+    def compared(self) -> Sequence[str]:
+        """The texts that it compares with."""
+        nodes = [n for c in ast.walk(self.tree) if isinstance(c, ast.Compare) for n in ast.walk(c)]
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant)]
+        return list(dict.fromkeys(text for text in texts if type(text) is str))
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
@@ -245,8 +258,8 @@ class Written:
             return False
         if isinstance(node, ast.Constant):
             missing = node.value is None and self.is_returned(node)
-            option = type(node.value) is str and isinstance(around, (ast.Call, ast.keyword))
-            return missing or option or type(node.value) in (bool, int, float)
+            handed = type(node.value) is str and isinstance(around, (ast.Call, ast.keyword))
+            return missing or handed or type(node.value) in (bool, int, float)
         if isinstance(node, ast.Name):
             return node.id in self.local
         if isinstance(node, (ast.Tuple, ast.List)):

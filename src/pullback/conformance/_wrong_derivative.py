@@ -23,11 +23,10 @@ from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT, Right, right_edit
 from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
-from pullback.conformance._structure import moving
+from pullback.conformance._structure import moving, unlike
 from pullback.conformance._tree import walk
 from pullback.conformance._unread import unread_cotangent
 from pullback.conformance._values import window
-from pullback.conformance._vectors import spread
 from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
 from pullback.report import Finding
@@ -183,7 +182,9 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
     mend = _edit_where_nothing_hides(at, only)
-    mend = mend if mend.said else _edit(at, only, replace(sharp, got=finite))
+    if not mend.mend:
+        here = _edit(at, only, replace(sharp, got=finite))
+        mend = here if here.mend or not mend.said else mend
     if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
         far = stretched(probe.inputs.with_points(points))
         other = Right() if far is None else edit_of(probe.at(far), only)
@@ -219,7 +220,7 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
     inputs = at.probe.inputs.with_points(at.points)
     hiding = [is_uniform(v) and k not in inputs.owned for k, v in enumerate(inputs.values)]
     values = [
-        spread(v, at.probe.generator(f"hides {k}")) if hides else v
+        unlike(v, at.probe.generator(f"hides {k}")) if hides else v
         for k, (v, hides) in enumerate(zip(inputs.values, hiding, strict=True))
     ]
     with suppress(Exception):  # refused there
@@ -312,6 +313,8 @@ def _witnessed(at: Around, only: int, difference: Difference, ratio: float) -> d
 def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
     """One sentence that names an argument, and the value at which backward is right without it."""
     inputs, until = at.probe.inputs.with_points(at.points), time.process_time() + _SECONDS
+    if _is_of(at, only, answered, inputs):  # too close to be told by this
+        return ""
     for path, value, other in _neutral(inputs):
         if time.process_time() > until:  # a number may be that of all steps
             break

@@ -222,3 +222,29 @@ def test_an_entry_is_left_alone_only_where_no_output_has_a_kink():
     run, step = Run.of(probe), [torch.ones(2, dtype=torch.float64)]
     assert agrees(probe, run, step)
     assert not agrees(probe, run, step, every=True)
+
+
+class Triangular(torch.autograd.Function):
+    """QR, whose factor has a diagonal of length |z| and the sign of the real part."""
+
+    @staticmethod
+    def forward(ctx, z):
+        q, r = torch.linalg.qr(z)
+        ctx.save_for_backward(q, r)
+        return q, r
+
+    @staticmethod
+    def backward(ctx, by_q, by_r):
+        q, r = ctx.saved_tensors
+        diagonal = r.diagonal()
+        r = torch.diagonal_scatter(r, torch.where(diagonal == 0, 1.0, diagonal))
+        m = r @ by_r.mH - by_q.mH @ q
+        low = m.tril(-1)
+        t = by_q + q @ (low + low.mH + torch.diag(m.diagonal().real))
+        return torch.linalg.solve_triangular(r.mH, t, upper=False, left=False)
+
+
+def test_what_is_linear_along_each_complex_line_alone_has_no_gradient_there():
+    z = torch.randn(2, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
+    report = check(Triangular, z.requires_grad_(), clauses="derivative,values")
+    assert [str(finding) for finding in report.problems] == []

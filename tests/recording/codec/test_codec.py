@@ -221,12 +221,12 @@ def test_cycles_are_kept() -> None:
     [
         (open, None),
         (iter([1]), "list_iterator"),
-        (torch.eye(2).to_sparse(), "layout"),
+        (torch.eye(2).to_mkldnn(), "layout"),
         (torch.empty(2, device="meta"), "without data"),
         (Path("a"), "Path"),
         (lambda x: handle, "closes over"),
     ],
-    ids=["builtin", "iterator", "sparse", "meta", "path", "closure"],
+    ids=["builtin", "iterator", "mkldnn", "meta", "path", "closure"],
 )
 def test_what_has_no_plain_form_is_refused_with_its_reason(value, reason) -> None:
     if reason is None:
@@ -299,3 +299,22 @@ class Dangerous:
 def test_malformed_nodes_are_refused(node) -> None:
     with pytest.raises(RecordingError):
         decode_call([node], [], [], Loader())
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_sparse_tensor_is_kept_as_it_is(layout) -> None:
+    blocks = {"blocksize": (1, 1)} if layout[0] == "b" else {}
+    kind = getattr(torch, f"sparse_{layout}")
+    value = torch.tensor([[0, 2.0, 0], [3, 0, 4]]).to_sparse(layout=kind, **blocks)
+    (back,) = round_trip(value.requires_grad_())
+    assert (back.layout, back.shape, back.requires_grad) == (kind, value.shape, True)
+    assert torch.equal(back.detach().to_dense(), value.detach().to_dense())
+
+
+def test_indices_that_are_no_places_are_refused() -> None:
+    value = torch.eye(3).to_sparse_csr()
+    encoded = Encoder(2**20).encode_call([value], {})
+    encoded["tensors"][1][0] = 7
+    with pytest.raises(RecordingError):
+        decode_call(**encoded, loader=Loader())

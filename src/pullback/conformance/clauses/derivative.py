@@ -14,8 +14,8 @@ from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
-from pullback.conformance._structure import bound_rows
-from pullback.conformance._vectors import spread
+from pullback.conformance._structure import beside, bound_rows
+from pullback.conformance._vectors import products
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
 from pullback.report import Finding
@@ -50,7 +50,7 @@ def derivative(probe: Probe) -> Finding:
         choices = [None]
     settled = judged = 0
     for there, only, trial, where in _trials(probe, asked, choices):
-        if trial.is_wrong:
+        if trial.is_wrong and not _hangs_on_its_start(there, trial):
             return _broken(there, trial, only, where)
         settled, judged = settled + trial.is_told, judged + 1
     if not settled:
@@ -67,11 +67,11 @@ def derivative(probe: Probe) -> Finding:
             "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
             "differentiated with requires_grad, which settles it.",
         )
-    beside = _beside(asked, choices)
-    if beside:
+    bound = _beside(asked, choices)
+    if bound:
         return probe.lacking(
             f"Backward agrees with finite differences where rows stay as they were given, and not "
-            f"beside: {beside}.{through}",
+            f"beside: {bound}.{through}",
             "Nothing, where rows are always so. For others, differentiate forward as it is there.",
         )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {judged} "
@@ -103,6 +103,30 @@ def _trials(probe: Probe, asked: Probe, choices: Sequence[int | None]) -> Iterat
     yield from filter(None, (_hidden(probe, only) for only in choices))
 
 
+# How far slopes of two seeds are apart, and how much less their values.
+_APART, _ALIKE, _STEP = 0.1, 1e-3, 2.0**-8
+
+
+def _hangs_on_its_start(probe: Probe, trial: Trial) -> bool:
+    """Whether random numbers move what forward answers beside the arguments, and not at them.
+
+    A solver that starts at random numbers forgets them where its arguments fit each other, as an
+    operator does its eigenvector. Beside such arguments it has no one answer to differentiate.
+    """
+
+    def value(seed: int, t: float) -> float:
+        there = replace(probe, seed=seed)
+        found = there.output_values(there.moved(trial.points, trial.step, t))
+        return products(trial.weights, found)[0]
+
+    with suppress(Exception):  # not defined there
+        at, up, down = ([value(probe.seed + k, t) for k in (0, 1)] for t in (0.0, _STEP, -_STEP))
+        apart = abs((up[0] - down[0]) - (up[1] - down[1]))
+        moves = max(abs(u - d) for u, d in zip(up, down, strict=True))
+        return bool(at[0]) and apart > _APART * moves and abs(at[0] - at[1]) < _ALIKE * apart
+    return False
+
+
 def _grad_of(owned: torch.Tensor) -> torch.Tensor:
     """The ``.grad`` that a tensor of a module's has now; zeros where it has none."""
     return torch.zeros_like(owned) if owned.grad is None else owned.grad.clone()
@@ -117,9 +141,13 @@ def _hidden(probe: Probe, only: int | None) -> _Tried | None:
     for k, value in enumerate(given.values):
         if not is_uniform(value) or k in {*given.differentiable, *given.owned}:
             continue
-        beside = value + 0.02 * spread(value, probe.generator(f"zeros {k}"))
+        drawn = probe.generator(f"zeros {k}")
+        close = beside(value, drawn, 0.02)
+        away = beside(value, drawn, 0.5) if bound_rows(value) else value + 1
+        if torch.equal(close, value) or torch.equal(away, value):
+            continue  # all that it may be
         values = [[made if j == k else v for j, v in enumerate(given.values)]
-                  for made in (value + 1, beside)]  # fmt: skip
+                  for made in (away, close)]  # fmt: skip
         with suppress(Exception):  # refused there
             far, near = (replace(probe, inputs=given.with_values(made)) for made in values)
             if judge(far, only).is_wrong and (trial := judge(near, only)).is_wrong:

@@ -263,7 +263,12 @@ def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.T
     near = _RELATIVE * float(slope[smooth].abs().max())
     for k in range(3):
         drawn = probe.generator(f"values {k}")
-        shares = [3 * torch.rand(v.shape, generator=drawn, device="cpu").to(v) - 1 for v in step]
+        # Of a complex number another share of each part: r |z| / z is linear along each line.
+        how = [torch.complex128 if v.is_complex() else torch.float64 for v in step]
+        shares = [
+            (3 * torch.rand(v.shape, generator=drawn, device="cpu", dtype=dtype) - 1).to(v)
+            for v, dtype in zip(step, how, strict=True)
+        ]
         one = [u * v for u, v in zip(shares, step, strict=True)]
         other = [v - p for v, p in zip(step, one, strict=True)]
         lines = [probe.line(part) for part in (one, other)]

@@ -19,14 +19,10 @@ import torch.distributed as dist
 
 from pullback.errors import ArgumentError, RecordingError
 from pullback.internal._defaults import device_named
+from pullback.internal._sparse import sparse_of
 from pullback.internal.torch import make_subclass
-from pullback.recording.codec._encode import (
-    EXPRESSION,
-    PLAIN,
-    is_plain_class,
-    is_plain_tensor_class,
-    slots_of,
-)
+from pullback.recording.codec._classes import is_plain_class, is_plain_tensor_class, slots_of
+from pullback.recording.codec._encode import EXPRESSION, PLAIN
 from pullback.recording.codec._loader import Loader
 
 __all__ = ["decode_call", "describe_fault"]
@@ -117,6 +113,12 @@ class _Decoder:
                     setattr(value, EXPRESSION, f"{self._where}[{position}]")
             self._live[position] = value
         return self._live[position]
+
+    def _sparse(self, layout: str, shape: list[int], parts: list[Any], grad: bool) -> torch.Tensor:
+        """A sparse tensor of its parts, with indices that are places of it."""
+        *indices, values = self._many(parts)
+        made = sparse_of(indices, values, _integers(shape), self._torch(layout), check=True)
+        return made.requires_grad_(bool(grad))
 
     def _kind(self, module: str, name: str, fits: Callable[[Any], bool]) -> Any:
         """A class that the data names, of the kind that is meant."""
@@ -274,6 +276,7 @@ def _group(ranks: Any) -> Any:
 
 _KINDS: dict[str, Callable[..., Any]] = {
     "tensor": _Decoder._tensor,
+    "sparse": _Decoder._sparse,
     "subclass": _Decoder._subclass,
     "flattened": _Decoder._flattened,
     "list": _Decoder._many,

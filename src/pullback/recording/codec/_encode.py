@@ -8,10 +8,8 @@ refused with its reason, and the call is then reported as not replayable.
 A copy of this file is imported into the program that is recorded.
 """
 
-import abc
 import collections
 import contextlib
-import dataclasses
 import enum
 import functools
 import sys
@@ -22,6 +20,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal._sparse import indices_of, is_sparse, values_of
 from pullback.internal.torch import (
     STATE_DICT_HOOKS,
     FakeTensor,
@@ -32,11 +31,11 @@ from pullback.internal.torch import (
     is_functorch_wrapped_tensor,
     maybe_get_bdim,
 )
+from pullback.recording.codec._classes import is_plain_class, is_plain_tensor_class, slots_of
 from pullback.recording.locator._locator import Locator
 
 __all__ = [
-    "EXPRESSION", "PLAIN", "TENSORS", "Encoder", "NotPlain", "Traced", "is_plain_class",
-    "is_plain_tensor_class", "slots_of",
+    "EXPRESSION", "PLAIN", "TENSORS", "Encoder", "NotPlain", "Traced",
 ]  # fmt: skip
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -47,12 +46,7 @@ _VIEWS = tuple(
     type(view) for kind in (dict, collections.OrderedDict)
     for view in (kind().keys(), kind().values(), kind().items())
 )  # fmt: skip
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_STATE = ("__reduce_ex__", "__reduce__", "__setstate__", "__getstate__")
-_OF_DATACLASSES = tuple(
-    getattr(dataclasses, name, None) for name in ("_dataclass_getstate", "_dataclass_setstate")
-)
 _ANNOTATIONS = (
     types.UnionType, types.GenericAlias,
     *(type(made) for made in (typing.Optional[int], typing.List[int])),  # noqa: UP006, UP045 - of typing
@@ -69,49 +63,6 @@ class NotPlain(Exception):
 
 class Traced(NotPlain):
     """An argument is a tensor without data: the call is traced, not made."""
-
-
-def is_plain_class(kind: type) -> bool:
-    """Whether an instance is its ``__dict__`` and slots alone: remaking one runs no code.
-
-    `torch.nn.Module` counts: its ``__setstate__`` only fills in attributes of old versions. So do
-    dataclasses with slots: theirs only go through the fields.
-    """
-    if type(kind) not in (type, abc.ABCMeta) or kind.__new__ is not object.__new__:
-        return False
-    defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
-    if "__del__" in defined or (kind.__dictoffset__ == 0 and not slots_of(kind)):
-        return False
-    if "__slots__" in defined and not all(
-        base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1]
-    ):
-        return False  # a part of it is made in C, and nobody knows what that holds
-    if torch.nn.Module in kind.__mro__:
-        return True
-    found = [vars(base).get(name) for base in kind.__mro__[:-1] for name in _STATE]
-    # By identity: a comparison would be code of the class.
-    return all(item is None or any(item is known for known in _OF_DATACLASSES) for item in found)
-
-
-def is_plain_tensor_class(kind: type) -> bool:
-    """Whether a tensor of the class is its numbers and its ``__dict__``: none are made by code."""
-    if torch.Tensor not in kind.__mro__:
-        return False
-    own = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
-    if any("__del__" in vars(base) or "__slots__" in vars(base) for base in own):
-        return False
-    return getattr(kind, "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
-
-
-def slots_of(kind: type) -> dict[str, Any]:
-    """The descriptor of each slot of a class; reading and writing one runs no code of the class."""
-    return {
-        name: value
-        for base in reversed(kind.__mro__)
-        if base.__flags__ & _HEAP_TYPE
-        for name, value in vars(base).items()
-        if type(value) is types.MemberDescriptorType
-    }
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
@@ -187,8 +138,16 @@ class Encoder:
         plain = _unwrap(value)
         if type(plain) not in TENSORS:
             return self._other_tensor(plain) if plain is value else self.encode(plain)
+        if is_sparse(plain):
+            return self._sparse(plain, bool(value.requires_grad))
         flags = bool(value.requires_grad), str(plain.device), isinstance(value, torch.nn.Parameter)
         node = ("tensor", self._copy(plain), *flags)
+        self._met[id(value)] = value, node
+        return node
+
+    def _sparse(self, value: torch.Tensor, grad: bool) -> Any:
+        parts = self._all([*indices_of(value), values_of(value.detach())])
+        node = ("sparse", str(value.layout), list(value.shape), parts, grad)
         self._met[id(value)] = value, node
         return node
 
@@ -371,7 +330,7 @@ def _unwrap(value: torch.Tensor) -> torch.Tensor:
         value = inner
     if isinstance(value, (FakeTensor, FunctionalTensor)) or value.is_meta:
         raise Traced("a tensor without data")
-    if value.layout is not torch.strided or value.is_quantized:
+    if value.is_quantized or not (value.layout is torch.strided or is_sparse(value)):
         what = f"a tensor of {value.dtype} on {value.device} with layout {value.layout}"
         raise NotPlain(f"{what} has no plain form")
     return value
