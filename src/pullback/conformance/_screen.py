@@ -192,7 +192,7 @@ def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:
                 return True
         except NoEnd:
             raise
-        except Exception:
+        except Exception:  # noqa: S112 - a refusal
             continue
     return False
 
