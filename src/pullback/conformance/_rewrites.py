@@ -184,13 +184,14 @@ def _compared(place: Place) -> Iterator[Rewrite]:
 
 
 def _exchanged(place: Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
-    """Two operands exchanged."""
+    """Two operands exchanged: tensors, or other values of one type."""
     text = place.e.rule.text
     for one, other in itertools.combinations(operands, 2):
-        kinds = (torch.Tensor, tuple, list)
-        both = all(isinstance(place.known(n), kinds) for n in (one, other))
-        if both and text(one) != text(other):
-            yield place.to(2, place.written({one: text(other), other: text(one)}))
+        values = [place.known(n) for n in (one, other)]
+        many = all(isinstance(value, (torch.Tensor, tuple, list)) for value in values)
+        kinds = {type(value) for value in values}
+        if (many or (len(kinds) == 1 and type(None) not in kinds)) and text(one) != text(other):
+            yield place.to(2 if many else 3, place.written({one: text(other), other: text(one)}))
 
 
 def _calls(place: Place) -> Iterator[Rewrite]:
