@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
+from pullback.conformance._calls import codes_run
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
@@ -24,7 +26,7 @@ from pullback.conformance._names import Name, named_factors, names_at, numbers_a
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rule import Rule
-from pullback.conformance._sources import written
+from pullback.conformance._sources import follow, written
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -57,6 +59,7 @@ class Search:
     base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
     names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
+    codes: set[CodeType] = field(default_factory=set)  # what forward runs, if that was asked
 
     def starts(self) -> bool:
         """Whether the source answers what the rule does, or fails as it does."""
@@ -67,9 +70,28 @@ class Search:
         own = self.own(as_it_is)
         if as_it_is is None or not self.pair.got.any():
             return bool(self.noted.first)
+        if not self._is_as_it_was(own):
+            return False
         self.base = as_it_is
-        got = self.pair.got
-        return own is not None and are_close(got, own, self.pair.difference.close)
+        undo = follow(self.source, self.rule.call)
+        if undo is not None:
+            self._far(undo)
+        return True
+
+    def _far(self, undo: Callable[[], None]) -> None:
+        """Watch what the rule was seen to call, too, if the answer is the same with that."""
+        noted = Watch(noting=True)
+        with suppress(Exception):
+            if self._is_as_it_was(self.own(self.rule.call(self.source.watched(noted)))):
+                self.noted = noted
+                with codes_run() as self.codes:
+                    self.rule.probe.output_values()
+                return
+        undo()
+
+    def _is_as_it_was(self, own: torch.Tensor | None) -> bool:
+        close = self.pair.difference.close
+        return own is not None and are_close(self.pair.got, own, close)
 
     def own(self, answers: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
         """The answer that is wrong; ``None`` where its shape is another, or it is not finite."""
@@ -151,7 +173,10 @@ class Search:
         found = {self.source: 0}
         for source in self.source.rules:
             found |= {h: found.get(source, 0) + 1 for h in source.helpers.values()}
-        return {r: far for r, far in found.items() if not far or r.function not in shared}
+        return {
+            r: far for r, far in found.items()
+            if not far or not (r.function in shared or r.function.__code__ in self.codes)
+        }  # fmt: skip
 
     def twice(self, e: Expression) -> list[torch.Tensor] | None:
         """All answers where an expression is doubled; ``None`` where it cannot be."""

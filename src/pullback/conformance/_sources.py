@@ -3,22 +3,25 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from pullback.conformance._calls import is_copy, reads_private
 from pullback.conformance._written import Written, names_in
 from pullback.internal._syntax import parse
 from pullback.internal.torch import author_of
 
-__all__ = ["written"]
+__all__ = ["follow", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 _CALLS = 32  # functions that a rule calls, of which the author's are read
+_FAR = 7  # how deep calls are followed that are seen as they run
 
 
 def written(
@@ -55,6 +58,60 @@ def written(
     shown = file.name if main == str(file) else "/".join(file.parts[-2:])
     helpers = dict(_helpers(function, tree, depth, main, kinds)) if depth else {}
     return Written(function, str(file), shown, max(line, 1), indent, source, tree, helpers)
+
+
+def follow(
+    source: Written, run: Callable[[Callable[..., Any]], object]
+) -> Callable[[], None] | None:
+    """Add to a rule, and to what it calls, the author's functions that they call as they run.
+
+    Arguments:
+        source: the rule.
+        run: runs a rule.
+
+    Returns:
+        What takes them away again; ``None`` where there are none.
+    """
+    came = [(rule.helpers, dict(rule.helpers)) for rule in source.rules]
+    depths = {rule.function: 0 for rule in source.rules}
+    made: dict[FunctionType, Written | None] = {}
+    for depth in range(1, _FAR):
+        called: dict[tuple[Written, Any], None] = {}
+        run(source.telling(partial(_tell, called)))
+        known = len(depths)
+        for rule, function in called:
+            if any(function is helper.function for helper in rule.helpers.values()):
+                continue
+            if function not in made:
+                made[function] = _followed(rule, function) if len(depths) <= _CALLS else None
+            helper = made[function]
+            if helper is not None and depths.setdefault(function, depth) > depths[rule.function]:
+                path = f".{function.__module__}.{function.__qualname__}"
+                rule.helpers[path] = helper  # type: ignore[index]
+        if len(depths) == known:
+            break
+    if not any(made.values()):
+        return None
+
+    def undo() -> None:
+        for helpers, before in came:
+            helpers.clear()  # type: ignore[attr-defined]
+            helpers.update(before)  # type: ignore[attr-defined]
+
+    return undo
+
+
+def _tell(called: dict[tuple[Written, Any], None], rule: Written, function: Any) -> None:
+    if isinstance(function, FunctionType):
+        called[rule, function] = None
+
+
+def _followed(rule: Written, function: Any) -> Written | None:
+    """The source of a function that a rule was seen to call."""
+    if not isinstance(function, FunctionType) or is_copy(function) or reads_private(function):
+        return None
+    found = written(function, 0, rule.file) if _is_beside(rule.function, function) else None
+    return found and replace(found, compiled=bool(found.tree.decorator_list))
 
 
 def _helpers(

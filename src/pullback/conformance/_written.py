@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from pullback.conformance._calls import CALLED, call_others
 from pullback.conformance._mends import Stand
 from pullback.conformance._telling import HERE, LONE, SEEN, WITHIN, Telling
 from pullback.conformance._watch import Key, Watch
@@ -92,6 +93,7 @@ class Written:
     helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them:
     # ".module.Class.method" where a call of an object's may be one
     bound: Any = None  # the class that it is called with first, as a method of it
+    compiled: bool = False  # whether numba runs it
 
     @property
     def rules(self) -> Iterator["Written"]:
@@ -199,6 +201,11 @@ class Written:
         }
         return self._compiled(made, helpers, {SEEN: seen, HERE: here, WITHIN: within})
 
+    def telling(self, called: Callable[["Written", Any], object]) -> Callable[..., Any]:
+        """The rule, which tells what it calls, as what it calls does."""
+        helpers = {name: helper.telling(called) for name, helper in self.helpers.items()}
+        return self._compiled(parse(self.source).body[0], helpers, {CALLED: partial(called, self)})
+
     def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
         """It, with something else written in it, or in what it calls.
 
@@ -287,8 +294,10 @@ class Written:
                 scope[name] = Stand(scope[name], **{attribute: helper}) if attribute else helper
             else:
                 methods[self.helpers[path].function] = helper
-        if methods:
-            _call_methods_by(scope, around, methods)
+        if methods or CALLED in extra:
+            call_others(scope, around, methods)
+        if self.compiled:  # a compiler takes whole numbers of any type for them
+            scope["range"] = lambda *ends: range(*map(int, ends))
         code = compile(ast.fix_missing_locations(around), self.file, "exec")
         exec(code, scope)  # noqa: S102 (the author's own source)
         made = scope["__around__"](*cells)
@@ -337,22 +346,6 @@ class Written:
         if isinstance(node, ast.Attribute):
             return names_in(node)[:1] != [] and names_in(node)[0] in self.local
         return True
-
-
-def _call_methods_by(
-    scope: dict[str, Any], tree: ast.AST, methods: Mapping[Any, Callable[..., Any]]
-) -> None:
-    """Call some methods of objects by others: which class an object has is known as it runs."""
-
-    def method(bound: Any) -> Any:
-        other = methods.get(getattr(bound, "__func__", None))
-        return bound if other is None else partial(other, bound.__self__)
-
-    scope["__method__"] = method
-    names = {function.__name__ for function in methods}
-    for node in [n for n in ast.walk(tree) if isinstance(n, ast.Call)]:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in names:
-            node.func = ast.Call(ast.Name("__method__", ast.Load()), [node.func], [])
 
 
 def _line(text: str) -> str:
