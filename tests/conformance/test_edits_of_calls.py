@@ -91,3 +91,33 @@ def test_names_that_a_class_alone_spells_are_known():
     assert reads_private(Spelt.reads)
     assert not reads_private(Spelt.__len__)
     assert not reads_private(Shift.__init__)
+
+
+def is_short(count):
+    return count <= 1
+
+
+class ByParts(torch.autograd.Function):
+    """Wrong where there are several parts, in what no edit mends."""
+
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.save_for_backward(x)
+        ctx.count = count
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        count = ctx.count
+        short = is_short(count)
+        if short:
+            return g * x.cos(), None
+        return g * x.atan().lgamma(), None
+
+
+def test_a_number_that_leads_to_another_branch_is_no_edit():
+    x = 1 + torch.rand(6, dtype=torch.float64)
+    found = check(ByParts, x.requires_grad_(), 2, clauses="derivative")["derivative"]
+    assert found.verdict == "broken"
+    assert "count" not in found.hint, found.hint

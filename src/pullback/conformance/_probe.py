@@ -82,13 +82,18 @@ class Probe(Teller):
         return self.random or bool(self.inputs.generators)
 
     def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
-        """What is found by code that nobody has run yet, which may end the process.
+        """What is found by code, or with arguments, that nobody has run: it may end the process.
 
         Arguments:
             work: returns plain data.
             otherwise: what is found where it does not end.
         """
-        return unharmed(work, otherwise) if self.trying is None else alone(work)
+        if self.clause in self.spared:
+            return otherwise
+        if self.trying is None:
+            return unharmed(work, otherwise)
+        self.trying(self.clause)
+        return alone(work)
 
     def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
         """The probe at other arguments; the ``same`` numbers may take the place of those given."""

@@ -193,7 +193,8 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
-        said = said if mend.said else f"{_neglected(at, only, answered)} {said}"
+        neglected = "" if mend.said else at.probe.apart(lambda: _neglected(at, only, answered), "")
+        said = f"{neglected} {said}"
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
 
