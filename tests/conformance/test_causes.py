@@ -199,6 +199,22 @@ class CapsInPlace(torch.autograd.Function):
         return g.mul_(0.1 / g.norm())
 
 
+class Loss:
+    """A module, as far as it matters here."""
+
+
+class LeavesOnObject(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, loss):
+        loss.kept = (x, x.cos())
+        ctx.loss = loss
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.loss.kept[1], None
+
+
 class PathOfItsOwn(torch.autograd.Function):
     """Takes another path in backward for a single row."""
 
@@ -246,7 +262,7 @@ CASES = {
         ("derivative", "needs-input-grad"), "for args[0], not for args[1]",
     ),
     "drawn": (DrawsAgain, (X,), ("derivative", "state", "retain"), "Save what forward drew"),
-    "class": (BufferOfTheClass, (X,), ("state", "form"), "not on the class"),
+    "class": (BufferOfTheClass, (X,), ("state", "form"), "not on what all calls"),
     "rank": (CountsFromTheFront, (X,), ("rank", "form"), "from the end"),
     "sizes": (WholeBlocks, (X,), ("rank", "sizes"), "beyond the last whole block"),
     "batch": (PathOfItsOwn, (X,), ("batch", "form"), "no path apart for one row"),
@@ -272,6 +288,12 @@ def test_one_fault_is_one_finding_with_its_mend(name):
     assert CASES[name][-1] in cause.hint
     assert not cause.cause
     assert all(f.cause == cause.clause for f in report.problems if f is not cause)
+
+
+def test_what_is_left_on_an_object_is_named():
+    (cause,) = check(LeavesOnObject, X, Loss(), clauses=("saved", "leak", "state")).causes
+    assert cause.detail.startswith("What forward leaves on `kept` of Loss is read by backward.")
+    assert cause.clause == "state"
 
 
 class WritesToInput(torch.autograd.Function):

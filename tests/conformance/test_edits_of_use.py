@@ -533,3 +533,27 @@ def test_an_edit_that_changes_the_answer_to_what_was_given_is_none():
     found = check(Triplet, *rows, clauses=["derivative", "rank"])["rank"]
     assert found.verdict == "broken"
     assert "anchor.size(-1)" not in found.hint  # with which the given rows get other gradients
+
+
+class Leans(torch.autograd.Function):
+    """Two numbers of one call exchanged."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward(x)
+        ctx.low, ctx.high = low, high
+        return sloped(x, low, high) * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * sloped(x, ctx.high, ctx.low), None, None
+
+
+def sloped(x, low, high):
+    return torch.where(x < 0, low, high)
+
+
+def test_two_numbers_that_are_exchanged_are_named():
+    found = check(Leans, X.clone().requires_grad_(), 0.3, 0.9, clauses="derivative")["derivative"]
+    assert "`sloped(x, ctx.low, ctx.high)` for `sloped(x, ctx.high, ctx.low)`" in found.hint

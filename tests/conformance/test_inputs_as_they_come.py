@@ -116,3 +116,29 @@ def test_a_wrong_gradient_of_a_matrix_by_columns_is_told_as_of_one_by_rows():
     finding = check(ThriceTheInverse, a.requires_grad_(), clauses="derivative")["derivative"]
     assert not a.is_contiguous()
     assert finding.verdict == "broken"
+
+
+class Recomputed(torch.autograd.Function):
+    """Parameters are given beside the module that reads them, as of a checkpoint or an adjoint."""
+
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module, ctx.x = module, x.detach()
+        return module(x.detach())
+
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.x.clone().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.module(x)
+        by_x, *others = torch.autograd.grad(y, (x, *ctx.module.parameters()), g)
+        return None, by_x, *(2 * other for other in others)
+
+
+def test_what_a_module_learns_moves_with_it_however_deep_its_layers_are_nested():
+    module = torch.nn.Linear(3, 2, dtype=torch.float64)
+    for _ in range(6):
+        module = torch.nn.Sequential(module)
+    report = check(Recomputed, module, X, *module.parameters(), clauses="derivative")
+    assert report["derivative"].verdict == "broken", report
+    assert report["derivative"].input == "args[2]"

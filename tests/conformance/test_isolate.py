@@ -299,8 +299,24 @@ class DiesOfAnEdit(torch.autograd.Function):
         return g * only_positive(ctx.scale) * torch.ones(5, dtype=g.dtype), None
 
 
-def test_an_edit_that_ends_the_process_is_no_crash_of_the_function():
-    x = torch.ones(5, dtype=torch.float64, requires_grad=True)
-    report = check(DiesOfAnEdit, x, 1.7, clauses=["derivative", "linear"], isolate="copy")
+class DiesOfANumber(torch.autograd.Function):
+    """Forward ends the process where it is handed what it is not for."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.save_for_backward(x)
+        only_positive(rows - 2)
+        return x.lgamma()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.erfinv(), None
+
+
+@pytest.mark.parametrize(("function", "number"), [(DiesOfAnEdit, 1.7), (DiesOfANumber, 2)])
+def test_an_edit_that_ends_the_process_is_no_crash_of_the_function(function, number):
+    x = torch.full((5,), 0.4, dtype=torch.float64, requires_grad=True)
+    report = check(function, x, number, clauses=["derivative", "linear"], isolate="copy")
     assert report["derivative"].verdict is Verdict.BROKEN
     assert report["linear"].verdict is Verdict.HOLDS

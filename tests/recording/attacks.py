@@ -583,6 +583,8 @@ def attack(folder: Path, seed: str, count: int, trust: bool = False) -> dict[str
         wrong: list[str] = []
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # Torch's own, of whichever of the two it has imported first.
+            warnings.filterwarnings("ignore", "Setuptools is replacing distutils")
             watch.on = True
             try:
                 _, wrong = load_all(path, folder, trust)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from pullback.conformance._contract import as_edited, edit_of_clause
+from pullback.conformance._left import LEFT
 from pullback.conformance._mends import MENDS, Mend
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
@@ -117,7 +118,9 @@ def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator
         first = best.mend.clause if best.mend.clause in healed else healed[0]
         # What the counterfactual has shown.
         cause, mend = failed[first], best.mend
-        yield replace(cause, detail=f"{mend.said} {cause.detail}".strip(),
+        where = getattr(best.probe.subject.function, LEFT, {"the class": None})
+        said = mend.said.format(left=", ".join(where))
+        yield replace(cause, detail=f"{said} {cause.detail}".strip(),
                       hint=mend.hint or cause.hint)  # fmt: skip
         yield from (replace(failed[id_], cause=first) for id_ in healed if id_ != first)
         left = [id_ for id_ in left if id_ not in healed]

@@ -53,12 +53,18 @@ def _held(value: Any, path: str = "", *, whole: bool = False) -> Iterator[_Held]
         if isinstance(found.value, torch.Tensor) or not depth or id(found.value) in seen:
             continue
         seen.add(id(found.value))
-        inside = found.in_module or isinstance(found.value, torch.nn.Module)
+        module = _is_module(found.value)
+        inside = found.in_module or module
+        # However deep its layers are nested, what a module learns is its own.
         children = [
-            (_Held(found.path + step, child, inside), depth - 1)
+            (_Held(found.path + step, child, inside), depth - (not (module or _is_module(child))))
             for child, step in _children(found.value, whole)
         ]
         stack.extend(reversed(children))
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
 
 
 def _children(value: Any, whole: bool) -> Iterator[tuple[Any, str]]:

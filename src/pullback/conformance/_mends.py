@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._left import LEFT, Left, copied
 from pullback.conformance._limits import held
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import tensors
@@ -191,25 +192,17 @@ class Stand:
         return getattr(vars(self)["_ctx"], name)
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if not value.requires_grad else value
-    if type(value) in (list, dict):
-        return _each(_copied, value)
-    return set(value) if type(value) is set else value
-
-
 def _state(ctx: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Copies of what stands on a context and of what it saves."""
     saved = [t for t in getattr(ctx, "to_save", None) or () if isinstance(t, torch.Tensor)]
-    own = {name: _copied(value) for name, value in vars(ctx).items()}
+    own = {name: copied(value) for name, value in vars(ctx).items()}
     return own, [t.detach().clone() for t in saved]
 
 
 def _restore(ctx: Any, state: tuple[dict[str, Any], list[torch.Tensor]]) -> Any:
     own, saved = state
     for name, value in own.items():
-        setattr(ctx, name, _copied(value))
+        setattr(ctx, name, copied(value))
     present = [t for t in ctx.saved_tensors if t is not None] if saved else []
     for tensor, before in zip(present, saved, strict=False):
         if tensor.shape == before.shape:
@@ -217,12 +210,14 @@ def _restore(ctx: Any, state: tuple[dict[str, Any], list[torch.Tensor]]) -> Any:
     return ctx
 
 
-def _save_all(ctx: Any) -> Any:
-    """Save what stands on a context too, and leave no tensor there."""
-    leaves, form = pytree.tree_flatten(dict(vars(ctx)))
+def _save_all(ctx: Any, *names: str) -> Any:
+    """Save what stands on a context too, or some of it, and leave no tensor there."""
+    own = {name: vars(ctx)[name] for name in names or tuple(vars(ctx))}
+    leaves, form = pytree.tree_flatten(own)
     saved = tuple(getattr(ctx, "to_save", None) or ())
     ctx.save_for_backward(*saved, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
-    vars(ctx).clear()
+    for name in own:
+        delattr(ctx, name)
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     return len(saved), rest, places, form
@@ -239,6 +234,7 @@ def _with_all(ctx: Any, kept: Any) -> Any:
 _restored = _kept(_state, _restore, alone=True)
 # What forward left on its ctx goes through save_for_backward.
 _saving = _kept(_save_all, _with_all)
+_saving_left = _kept(lambda ctx: _save_all(ctx, "left_elsewhere"), _with_all)
 # Backward is asked for every gradient.
 _asked_for_all = _kept(
     lambda ctx: None,
@@ -249,23 +245,10 @@ _materialised = _kept(lambda ctx: ctx.set_materialize_grads(True), lambda ctx, _
 
 
 def _of_the_call(kind: _Kind) -> dict[str, Any]:
-    """Backward finds on the class what forward of the same call left there."""
-    owners = [c for c in kind.__mro__ if c.__module__ == kind.__module__]
-
-    def state() -> list[tuple[type, str, Any]]:
-        return [
-            (owner, name, _copied(value))
-            for owner in owners for name, value in vars(owner).items()
-            if not name.startswith("__") and not callable(value)
-            and not isinstance(value, (staticmethod, classmethod, property))
-        ]  # fmt: skip
-
-    def restore(ctx: Any, kept: list[tuple[type, str, Any]]) -> Any:
-        for owner, name, value in kept:
-            setattr(owner, name, _copied(value))
-        return ctx
-
-    return _kept(lambda ctx: state(), restore, alone=True)(kind)
+    """Backward finds on the class, and on objects given, what forward of the same call left."""
+    left = Left(kind)
+    made = _methods(kind, forward=left.forward, fill=left.fill, back=left.back)
+    return {**made, LEFT: left.places}
 
 
 def _drawn_again(kind: _Kind) -> dict[str, Any]:
@@ -372,12 +355,12 @@ MENDS: Sequence[Mend] = (
          "not a copy. Work out of place there.",
          "Backward changes in place what was saved."),
     Mend("state", [_fresh]),
-    Mend("state", [_of_the_call],
-         "Keep it on its ctx (ctx.save_for_backward), not on the class that all calls share.",
-         "What forward leaves on the class is read by backward."),
     Mend("state", [_restored],
          "Allocate it in each call: a buffer that calls share holds what the latest one wrote.",
          "What forward leaves on its ctx is overwritten by the next call."),
+    Mend("state", [_of_the_call, _saving_left],
+         "Keep it on its ctx (ctx.save_for_backward), not on what all calls share.",
+         "What forward leaves on {left} is read by backward."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
     Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),

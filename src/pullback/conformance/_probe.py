@@ -43,8 +43,7 @@ class Probe(Teller):
     moving: tuple[int, ...] = ()  # positions among the output tensors by which these are held
     # whether what forward detaches is held as it is at a point (`_stopped`) beside it too
     stops: bool = False
-    # whether it draws from a generator of its own, which is put back before each run
-    private: bool = False
+    private: bool = False  # whether it has a generator of its own, put back before each run
     erratic: bool = False  # whether two runs differ all the same, beyond rounding
     unwritten: str = ""  # what holds memory that nothing has written, or an empty text
     rough: bool = False  # whether it computes in float32 although its outputs are float64
@@ -54,14 +53,11 @@ class Probe(Teller):
     frees: bool = False  # whether forward gives the memory of its inputs back
     fault: Fault | None = None  # why a plain call is not judged, or ``None`` where it is
     patience: float = 120.0  # the seconds of CPU time after which one call is taken never to end
-    # the seconds of work that a clause may take, or ``None`` for no limit
-    timeout: float | None = None
-    # the first call of all (`_fresh.Fresh`), where the clause ``first-call`` is asked for
-    fresh: Any = None
+    timeout: float | None = None  # the seconds of work that a clause may take; ``None`` for any
+    fresh: Any = None  # the first call of all (`_fresh.Fresh`), where ``first-call`` is asked for
     thorough: bool = False  # whether what takes long is tried too
     kin: str = "any"  # how the points and directions tried keep to those that forward accepts
-    # whether directions leave what inputs are (`tangent`), but for what is linear
-    free: bool = False
+    free: bool = False  # whether directions leave what inputs are (`tangent`), but for linear ones
     # the arguments that were given, where others have taken their place
     given: Arguments | None = None
     trial: CpuTrial | None = None  # of changed arguments that lie on a device
@@ -82,13 +78,18 @@ class Probe(Teller):
         return self.random or bool(self.inputs.generators)
 
     def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
-        """What is found by code that nobody has run yet, which may end the process.
+        """What is found by code, or with arguments, that nobody has run: it may end the process.
 
         Arguments:
             work: returns plain data.
             otherwise: what is found where it does not end.
         """
-        return unharmed(work, otherwise) if self.trying is None else alone(work)
+        if self.clause in self.spared:
+            return otherwise
+        if self.trying is None:
+            return unharmed(work, otherwise)
+        self.trying(self.clause)
+        return alone(work)
 
     def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
         """The probe at other arguments; the ``same`` numbers may take the place of those given."""

@@ -110,11 +110,9 @@ def right_edit(
     Returns:
         What is to be edited; empty where no edit that was tried makes the rule right.
     """
-    pair, probe = Pair.of(difference), rules[0].probe
-    if pair is None or probe.clause in probe.spared:
+    pair = Pair.of(difference)
+    if pair is None:
         return Right()
-    if probe.trying is not None:
-        probe.trying(probe.clause)
     nearest, nearly, found = math.inf, None, [Right()]
     several: Counter[int] = Counter()
     began, worked = time.monotonic(), time.process_time()
@@ -130,6 +128,8 @@ def right_edit(
         near = rewrite.rank < NAMELESS and gap < min(nearest, search.nearly)
         # What becomes of the other answers is asked last: it takes finite differences.
         if answers is None or not (gap <= difference.close or near) or not search.keeps(answers):
+            continue
+        if search.goes_elsewhere(rewrite):
             continue
         if gap > difference.close:
             nearest, nearly = gap, (repair, rewrite)

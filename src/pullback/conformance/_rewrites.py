@@ -208,13 +208,14 @@ def _compared(place: Place) -> Iterator[Rewrite]:
 
 
 def _exchanged(place: Place, operands: Sequence[Any]) -> Iterator[Rewrite]:
-    """Two operands exchanged."""
+    """Two operands exchanged: tensors, or other values of one type."""
     text = place.e.rule.text
     for one, other in itertools.combinations(operands, 2):
-        kinds = (torch.Tensor, tuple, list)
-        both = all(isinstance(place.known(n), kinds) for n in (one, other))
-        if both and text(one) != text(other):
-            yield place.to(2, place.written({one: text(other), other: text(one)}))
+        values = [place.known(n) for n in (one, other)]
+        many = all(isinstance(value, (torch.Tensor, tuple, list)) for value in values)
+        kinds = {type(value) for value in values}
+        if (many or (len(kinds) == 1 and type(None) not in kinds)) and text(one) != text(other):
+            yield place.to(2 if many else 3, place.written({one: text(other), other: text(one)}))
 
 
 def _calls(place: Place) -> Iterator[Rewrite]:
@@ -321,7 +322,7 @@ def _indices(node: Any) -> Sequence[Any]:
 def _numbers(place: Place) -> Iterator[Rewrite]:
     """Another number."""
     value, text = place.value, place.e.atom
-    whole, node = type(value) is int, place.e.node
+    whole, node = type(value) is int or _is_bound(place), place.e.node
     constant = isinstance(getattr(node, "operand", node), ast.Constant)
     for name in place.numbers:
         if name.value != value and name.text != text:
@@ -337,8 +338,9 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
         if constant and isinstance(place.e.rule.parent[node], (ast.BinOp, ast.Call)):
             yield from (place.to(6, f"{text} * {n.text}") for n in _moving(place))
         if not constant:
-            yield place.to(1, f"{text} - 1")
-            yield place.to(1, f"{text} + 1")
+            rank = 0 if _is_bound(place) and not isinstance(node, ast.BinOp) else 1
+            yield place.to(rank, f"{text} - 1")
+            yield place.to(rank, f"{text} + 1")
         else:
             near += [n for n in (value - 1, value + 1, -value) if n not in (*near, value)]
     else:
@@ -352,6 +354,12 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
             yield place.to(4, f"{text} * {name.text}")
             yield place.to(5, f"{text} * {name.text}.sign()")
     yield from (place.to(2 if n == -1 or n < 0 > value else 3, f"{n}") for n in near)
+
+
+def _is_bound(place: Place) -> bool:
+    """Whether it is one of the ends of a range: of a compiled one it may be no whole number."""
+    around = place.e.rule.parent[place.e.node]
+    return isinstance(around, ast.Call) and names_in(around.func)[-1:] in (["range"], ["arange"])
 
 
 def _moving(place: Place) -> Iterator[Name]:

@@ -182,8 +182,19 @@ def is_right(probe: Probe) -> bool:
 
 
 def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:
-    """Whether arguments that are made as those in question are outside of the domain anyway."""
-    return any(is_wrong(probe.at(inputs)) for inputs in controls)
+    """Whether arguments that are made as those in question are outside of the domain anyway.
+
+    What is refused tells nothing: integers may point to what is not there.
+    """
+    for inputs in controls:
+        try:
+            if is_wrong(probe.at(inputs)):
+                return True
+        except NoEnd:
+            raise
+        except Exception:  # noqa: S112 - a refusal
+            continue
+    return False
 
 
 def already(probe: Probe, where: str) -> Finding | None:

@@ -20,7 +20,7 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
-from pullback.conformance._names import Name, named_factors, names_at, numbers_at
+from pullback.conformance._names import Name, is_number, named_factors, names_at, numbers_at
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rule import Rule
@@ -95,6 +95,24 @@ class Search:
         with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
             return self.rule.call(self.with_edits_in(frozenset(e.rule for e in rewrite.texts)))
         return None
+
+    def goes_elsewhere(self, rewrite: Rewrite) -> bool:
+        """Whether another number lets a branch run that was not, and whose test it is not in.
+
+        That what stands there is right says nothing of the number.
+        """
+        if rewrite.anew or not all(is_number(self.noted.first.get(e.key)) for e in rewrite.texts):
+            return False
+        self.watch.scope.clear()
+        self.answers(rewrite)
+        fresh = self.watch.scope.keys() - self.noted.scopes.keys()
+        for e in rewrite.texts:
+            for node in ast.walk(e.rule.tree) if fresh else ():
+                if isinstance(node, ast.If) and e.node not in {*ast.walk(node.test)}:
+                    blocks = [block for block in (node.body, node.orelse) if block]
+                    if any(e.rule.key(block[0]) in fresh for block in blocks):
+                        return True
+        return False
 
     def with_edits_in(self, rules: frozenset[Written]) -> Callable[..., Any]:
         """The rule with those watched that are edited: the others run as fast as they are."""

@@ -34,8 +34,7 @@ from pullback.report import Finding
 __all__ = ["along_a_line", "edit_of", "wrong_derivative"]
 
 _NEAR = 3
-# Seconds of work that moving entries may take; the others are not moved then.
-_SECONDS = 1.5
+_SECONDS = 1.5  # of work that moving entries may take; the others are not moved then
 _WITNESSED = 1e-3
 _ROUNDING = 1e-5
 _OF_A_SIZE = (float, math.sqrt, lambda n: n - 1, lambda n: n / (n - 1))
@@ -181,21 +180,15 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
-    mend = _edit_where_nothing_hides(at, only)
-    if not mend.mend:
-        here = _edit(at, only, replace(sharp, got=finite))
-        mend = here if here.mend or not mend.said else mend
-    if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
-        far = stretched(probe.inputs.with_points(points))
-        other = Right() if far is None else edit_of(probe.at(far), only)
-        mend = other if other.mend else mend
+    mend = _likeliest_edit(at, only, replace(sharp, got=finite))
     unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
     if unread and not mend.mend:
         return expected, got, unread, how
     said = explain(sharp, EXACT)
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
-        said = said if mend.said else f"{_neglected(at, only, answered)} {said}"
+        neglected = "" if mend.said else at.probe.apart(lambda: _neglected(at, only, answered), "")
+        said = f"{neglected} {said}"
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
 
@@ -227,6 +220,18 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
         there = at.probe.at(inputs.with_values(values))
         return edit_of(there, only) if any(hiding) and judge(there, only).is_wrong else Right()
     return Right()
+
+
+def _likeliest_edit(at: Around, only: int, difference: Difference) -> Right:
+    mend = _edit_where_nothing_hides(at, only)
+    if not mend.mend:
+        here = _edit(at, only, difference)
+        mend = here if here.mend or not mend.said else mend
+    if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
+        far = stretched(at.probe.inputs.with_points(at.points))
+        other = Right() if far is None else edit_of(at.probe.at(far), only)
+        mend = other if other.mend else mend
+    return mend
 
 
 def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:

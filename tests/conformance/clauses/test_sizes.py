@@ -229,3 +229,25 @@ def test_what_is_refused_close_to_other_sizes_is_no_refusal_of_them():
     p, target = (torch.rand(6, 4, generator=g, dtype=torch.float64) for g in generators)
     report = check(OfProbabilities, p.requires_grad_(), target, clauses="sizes")
     assert report["sizes"].verdict == "holds", report
+
+
+class TakesPairsOnce(torch.autograd.Function):
+    """Entries of a matrix by pairs of a row and a column, none twice: as of sparse labels."""
+
+    @staticmethod
+    def forward(ctx, x, pairs):
+        ctx.save_for_backward(x, pairs)
+        return x[pairs[0], pairs[1]].sin().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, pairs = ctx.saved_tensors
+        found = torch.zeros_like(x)
+        found[pairs[0], pairs[1]] += g * x[pairs[0], pairs[1]].cos()
+        return found, None
+
+
+def test_other_integers_that_point_past_the_end_tell_nothing_of_a_size():
+    pairs = torch.tensor([[0, 0, 1, 2, 4, 5, 8], [1, 2, 0, 3, 0, 1, 3]])
+    report = check(TakesPairsOnce, normal(9, 4), pairs, clauses="sizes")
+    assert not report["sizes"].verdict.is_bad, report

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -133,5 +134,6 @@ def _said(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) ->
             other = Pair.of(replace(hand, expected=expected[j], got=tangent))
             return other is not None and other.equal(other.got)
 
-        return right_edit([jvp], k, difference, is_right, until).said
+        edit = partial(right_edit, [jvp], k, difference, is_right, until)
+        return str(probe.apart(lambda edit=edit: edit().said, ""))
     return ""

@@ -13,7 +13,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
-from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign, is_wrong
+from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
@@ -182,18 +182,12 @@ def _wrong_as_given(probe: Probe, resizing: Resizing, size: int) -> bool:
         half = max(resizing.size, -(-length // 2))
         for first in (start, start + length - half):
             part = resizing.part(first, half)
-            if part is not None and _is_wrong(probe.at(part)):
+            if part is not None and is_foreign(probe, [part]):
                 start, length = first, half
                 break
         else:
             return False
     return size > resizing.size
-
-
-def _is_wrong(probe: Probe) -> bool:
-    with suppress(Exception):  # refused: integers may point to what is not in a part
-        return is_wrong(probe)
-    return False
 
 
 def _vary_together(probe: Probe, tried: Sequence[_Tried], end: float) -> Finding | None:
