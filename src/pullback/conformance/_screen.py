@@ -10,7 +10,7 @@ those that accuse it takes arguments of a kind that nobody named.
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -183,7 +183,13 @@ def is_right(probe: Probe) -> bool:
 
 def is_foreign(probe: Probe, controls: Iterable[Arguments]) -> bool:
     """Whether arguments that are made as those in question are outside of the domain anyway."""
-    return any(is_wrong(probe.at(inputs)) for inputs in controls)
+
+    def tells(inputs: Arguments) -> bool:
+        with suppress(Exception):  # refused: rows of indices into several dimensions, exchanged
+            return is_wrong(probe.at(inputs))
+        return False
+
+    return any(map(tells, controls))
 
 
 def already(probe: Probe, where: str) -> Finding | None:
