@@ -168,12 +168,13 @@ def _solved(b):
 
 
 def test_a_solver_that_starts_at_random_numbers_is_linear():
-    """The solution of a singular system, without its null vector, from a random start."""
+    args = [X.clone().requires_grad_()]
+    report = check(StartsAnywhere, *args, clauses="linear,derivative,undefined")
     assert (report.gradient, list(report.problems)) == ("exact", [])
 
 
 class BesideItsNull(torch.autograd.Function):
-    """The solution of a singular system without its null vector, from random numbers."""
+    """The solution of a singular system, without its null vector, from a random start."""
 
     @staticmethod
     def forward(ctx, a, b, null):
