@@ -168,12 +168,13 @@ def _solved(b):
 
 
 def test_a_solver_that_starts_at_random_numbers_is_linear():
-    report = check(StartsAnywhere, X.clone().requires_grad_(), clauses="linear,derivative")
+    args = [X.clone().requires_grad_()]
+    report = check(StartsAnywhere, *args, clauses="linear,derivative,undefined")
     assert (report.gradient, list(report.problems)) == ("exact", [])
 
 
 class BesideItsNull(torch.autograd.Function):
-    """The solution of a singular system without its null vector, from random numbers."""
+    """The solution of a singular system, without its null vector, from a random start."""
 
     @staticmethod
     def forward(ctx, a, b, null):
@@ -197,4 +198,27 @@ def test_what_random_numbers_move_beside_the_arguments_alone_is_no_gradient():
     null = basis[:, 0].clone().requires_grad_()
     b = basis[:, 1:].sum(1)
     report = check(BesideItsNull, a, b, null, clauses="derivative")
+    assert [str(finding) for finding in report.problems] == []
+
+
+class PicksPairs(torch.autograd.Function):
+    """The entries that pairs of indices name, each once: rows of less than there are columns."""
+
+    @staticmethod
+    def forward(ctx, x, pairs):
+        ctx.save_for_backward(x, pairs)
+        return x[pairs[0], pairs[1]].exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, pairs = ctx.saved_tensors
+        found = torch.zeros_like(x)
+        found[pairs[0], pairs[1]] = g * x[pairs[0], pairs[1]].exp()
+        return found, None
+
+
+def test_indices_that_no_other_order_fits_are_no_fault_of_a_size():
+    x = torch.randn(3, 6, dtype=torch.float64, generator=G).requires_grad_()
+    pairs = torch.tensor([[0, 0, 1, 2], [1, 5, 4, 0]])
+    report = check(PicksPairs, x, pairs, clauses="sizes,derivative")
     assert [str(finding) for finding in report.problems] == []

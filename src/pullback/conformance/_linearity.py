@@ -8,7 +8,7 @@ import torch
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import are_finite
 
-__all__ = ["linearity_gap"]
+__all__ = ["linearity_gap", "nothing_beside"]
 
 
 class Gap(NamedTuple):
@@ -52,11 +52,9 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
     zeros = probe.backward(points, still)
     nothing = [torch.zeros_like(z) for z in zeros]
     left = probe.backward(points, probe.cotangents(outputs, "a"))
-    # A solver that starts at random numbers ends beside zero.
-    close = max(_ROUNDING * torch.finfo(probe.dtype).eps, 10 * first.size if first else 0.0)
     for k, (zero, other) in enumerate(zip(zeros, left, strict=True)):
-        least = close * float(other.abs().max()) if other.numel() else 0.0
-        if are_finite(left) and not bool((zero.abs() <= least).all()):
+        solved = 10 * first.size if first else 0.0
+        if are_finite(left) and not bool(nothing_beside(zero, other, solved).all()):
             return Gap(k, nothing, zeros, points, still, still)
     return None
 
@@ -64,6 +62,15 @@ def linearity_gap(probe: Probe, number: int = 0) -> Gap | None:
 # The largest relative error that is taken for that of a solver, where it does not grow.
 _SOLVED = 1e-4
 _ROUNDING = 64
+
+
+def nothing_beside(zero: torch.Tensor, answer: torch.Tensor, close: float = 0.0) -> torch.Tensor:
+    """Which entries of an answer to nothing are no more than the rounding of one to something.
+
+    A solver that starts at random numbers ends beside zero.
+    """
+    close = max(close, _ROUNDING * torch.finfo(answer.dtype).eps)
+    return zero.abs() <= close * (float(answer.abs().max()) if answer.numel() else 0.0)
 
 
 def _combined(

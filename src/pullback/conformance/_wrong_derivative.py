@@ -180,7 +180,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         difference = replace(difference, sizes=_witnessed(at, only, difference, ratio))
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
-    mend = _likeliest_edit(at, only, replace(sharp, got=finite))
+    mend = _mend(at, only, replace(sharp, got=finite))
     unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
     if unread and not mend.mend:
         return expected, got, unread, how
@@ -191,6 +191,19 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         said = f"{neglected} {said}"
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
+
+
+def _mend(at: Around, only: int, difference: Difference) -> Right:
+    """The edit that is right wherever it is looked, if any; else one that is right here alone."""
+    found = _edit_where_nothing_hides(at, only)
+    if not found.mend:
+        here = _edit(at, only, difference)
+        found = here if here.mend or not found.said else found
+    if found.said and not found.mend:  # what is right here alone is told apart elsewhere
+        far = stretched(at.probe.inputs.with_points(at.points))
+        other = Right() if far is None else edit_of(at.probe.at(far), only)
+        found = other if other.mend else found
+    return found
 
 
 def _filled(
@@ -220,18 +233,6 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
         there = at.probe.at(inputs.with_values(values))
         return edit_of(there, only) if any(hiding) and judge(there, only).is_wrong else Right()
     return Right()
-
-
-def _likeliest_edit(at: Around, only: int, difference: Difference) -> Right:
-    mend = _edit_where_nothing_hides(at, only)
-    if not mend.mend:
-        here = _edit(at, only, difference)
-        mend = here if here.mend or not mend.said else mend
-    if mend.said and not mend.mend:  # what is right here alone is told apart elsewhere
-        far = stretched(at.probe.inputs.with_points(at.points))
-        other = Right() if far is None else edit_of(at.probe.at(far), only)
-        mend = other if other.mend else mend
-    return mend
 
 
 def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import clause
+from pullback.conformance._linearity import nothing_beside
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import are_finite
@@ -64,7 +65,7 @@ def _none_at_all(probe: Probe, joint: Tensors) -> Finding | None:
         return _fails(probe, error, "every cotangent is undefined")
     for k, gradient in enumerate(gradients):
         # Zero times a slope that is infinite there is NaN in torch's own functions too.
-        wrong = gradient.ne(0) & joint[k].isfinite()
+        wrong = ~nothing_beside(gradient, joint[k].nan_to_num(0.0, 0.0, 0.0)) & joint[k].isfinite()
         if bool(wrong.any()) and probe.intent != "nonlinear":
             given = [torch.ones_like(y) for y in found]
             return _broken(probe, torch.zeros_like(gradient), gradient, k, given)
