@@ -235,9 +235,7 @@ class _Decoder:
             setattr(function, EXPRESSION, str(expression[0]))
         return function
 
-    def _object(
-        self, number: int, module: str, name: str, state: list[Any], held: str = ""
-    ) -> Any:
+    def _object(self, number: int, module: str, name: str, state: list[Any], held: str = "") -> Any:
         kind = self._kind(module, name, is_plain_class)
         known = vars(sys.modules.get(kind.__module__, types)).get(_text(held))
         value = known if type(known) is kind and not state else object.__new__(kind)
