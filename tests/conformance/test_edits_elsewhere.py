@@ -346,3 +346,63 @@ def test_what_cannot_be_told_of_a_class_of_tensors_loses_no_finding():
     found = check(Linear, x, Packed(a, a), clauses="derivative", gradient="exact")["derivative"]
     assert found.verdict == "broken"
     assert "The gradient of args[0] is not" in found.detail
+
+
+class Reverses(torch.autograd.Function):
+    """A block that is not kept: its input is computed again from what it gave."""
+
+    @staticmethod
+    def forward(ctx, x, blocks):
+        for block in blocks:
+            x = torch.stack([x[1], x[0] + block(x[1])])
+        ctx.save_for_backward(x)
+        ctx.blocks = blocks
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        for block in reversed(ctx.blocks):
+            with torch.enable_grad():
+                x1 = y[0].detach().requires_grad_()
+                added = block(x1)
+            (through,) = torch.autograd.grad(added, x1, g[1])
+            y = torch.stack([y[1] + added.detach(), y[0]])  # less what was added
+            g = torch.stack([g[1], g[0] + through])
+        return g, None
+
+
+class RunsAgain(torch.autograd.Function):
+    """A checkpoint that keeps its inputs in a list."""
+
+    @staticmethod
+    def forward(ctx, run, *given):
+        ctx.run = run
+        ctx.given = [x.detach().requires_grad_(x.requires_grad) for x in given]
+        return run(*given)
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            y = ctx.run(*ctx.given)
+            loss = (y * g).mean()
+        loss.backward()
+        return None, *[x.grad for x in ctx.given]
+
+
+def test_a_module_is_of_the_precision_that_shows_a_small_fault():
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2)]
+    for layer in layers:
+        layer[0].weight.data *= 0.05  # what is added is little, and a wrong sign of it too
+    blocks = torch.nn.ModuleList(layers)
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    found = check(Reverses, x, blocks, clauses="derivative")["derivative"]
+    assert "`y[1] - added.detach()` for `y[1] + added.detach()`" in found.hint, found.detail
+    assert blocks[0][0].weight.dtype == torch.float32
+
+
+def test_what_backward_leaves_on_a_kept_list_is_not_there_for_the_next_edit():
+    given = [torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    found = check(RunsAgain, torch.mul, *given, clauses="derivative")["derivative"]
+    assert "`(y * g).sum()` for `(y * g).mean()`" in found.hint, found.detail

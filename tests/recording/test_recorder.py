@@ -205,6 +205,16 @@ def test_a_call_that_makes_no_graph_takes_no_place_from_one_that_does() -> None:
     assert [len(call.arguments[0]) for call in recorder.records[Pass].calls] == [3]
 
 
+def test_it_is_known_whether_a_backward_ran(kept) -> None:
+    """What ran in the program and fails alone needs more than the arguments that are kept."""
+    x = torch.ones(3, requires_grad=True)
+    y = Pass.apply(x, x)
+    record = kept.records[Pass]
+    assert kept.tally[record.answered] == 0
+    y.sum().backward()
+    assert kept.tally[record.answered] == 1
+
+
 def test_an_in_place_forward_is_recorded_as_it_was_called(kept) -> None:
     InPlace.apply(torch.ones(3))
     assert kept.calls[0][1].arguments[0].tolist() == [1.0, 1.0, 1.0]

@@ -90,9 +90,26 @@ def _check_task(
     how = cast(Intent | None, gradient)
     try:
         function, calls = task.load()
-        return check_calls(function, calls, gradient=how, **options), ""
+        report = check_calls(function, calls, gradient=how, **options)
+        lost = _lost(task, report)
+        return (None if lost else report), lost
     except PullbackError as error:
         return None, _one_line(error)
+
+
+def _lost(task: Task, report: Report) -> str:
+    """Why a Function that ran in the program cannot be judged alone; an empty text where it can.
+
+    A backward may read what another Function has left in an argument of both, a list for example.
+    """
+    for what in task.ran:
+        begins = f"Plain {what} does not run: "
+        for finding in report.findings:
+            if finding.detail.startswith(begins):
+                said = finding.detail.removeprefix(begins)
+                return (f"its {what} ran in the program and does not alone, from what was recorded "
+                        f"({said}): it needs what other calls leave it")  # fmt: skip
+    return ""
 
 
 def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -> Report | None:

@@ -47,6 +47,7 @@ class Task:
     isolated: bool = True  # whether it runs in a process of its own unless asked otherwise
     reason: str = ""  # why it cannot be checked at all, or an empty text
     guessed: bool = False  # whether nobody gave the arguments: they were found by trial
+    ran: Sequence[str] = ()  # what of it ran in the program that was recorded
     # returns the Function and the calls that all ranks of a program have made at once
     ranks: Callable[[], tuple[Any, list[Ranks]]] | None = None
 
@@ -133,7 +134,8 @@ def _task(item: RecordedFunction, path: str) -> Task:
         ]
 
     words = (path, "--only", item.name, *item.loader.flags)
-    return Task(item.name, load, words, reason=reason, ranks=ranks if together else None)
+    ran = ("forward", "backward") if item.answered else ("forward",)
+    return Task(item.name, load, words, reason=reason, ran=ran, ranks=ranks if together else None)
 
 
 def on_rank(function: Any, call: Call) -> tuple[Any, ...]:

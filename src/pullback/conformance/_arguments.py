@@ -1,5 +1,6 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
+import copy
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
@@ -236,6 +237,21 @@ class Arguments:
             v if k in kept else v.to(partner if v.is_complex() else dtype)
             for k, v in enumerate(self.values)
         ])  # fmt: skip
+
+    def with_modules(self, dtype: torch.dtype) -> "Arguments | None":
+        """The same arguments with copies of their modules in ``dtype``.
+
+        ``None`` where there are none, or where one is handed its own tensors.
+        """
+        modules = [leaf for leaf in self.others() if isinstance(leaf, torch.nn.Module)]
+        if self.owned or not modules:
+            return None
+        copies = [module.to(dtype) for module in copy.deepcopy(modules)]
+        made = {id(module): copied for module, copied in zip(modules, copies, strict=True)}
+        args, kwargs = pytree.tree_map(
+            lambda leaf: made.get(id(leaf), leaf), (self.args, dict(self.kwargs))
+        )
+        return with_fields(self, args=args, kwargs=kwargs)
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""

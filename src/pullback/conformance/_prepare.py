@@ -191,25 +191,38 @@ def _settled(probe: Probe) -> Arguments | BaseException:
 
 
 def _widen(probe: Probe) -> Arguments:
-    """The arguments in float64, unless the function refuses or computes in less."""
+    """The arguments in float64, unless the function refuses or computes in less.
+
+    A module among them is of the precision of what it is given.
+    """
     arguments = probe.inputs
     wide = arguments.cast(torch.float64)
     # What is orthogonal or adds up to one but for the rounding of float32 is so in float64.
     pairs = zip(arguments.values, wide.values, strict=True)
     restored = [(value, keep(given, value)) for given, value in pairs]
     wide = wide.with_values([value if kept is None else kept for value, kept in restored])
-    probe = probe.at(wide, same=True)
+    if _is_wide(probe.at(wide, same=True)):
+        return wide
+    with suppress(Exception):  # a module that cannot be copied
+        whole = wide.with_modules(torch.float64)
+        if whole is not None and _is_wide(probe.at(whole, same=True)):
+            return whole
+    return arguments  # the precision that it was given is the one to check
+
+
+def _is_wide(probe: Probe) -> bool:
+    """Whether the function takes its arguments, and computes in float64 with them."""
     try:
         outputs = probe.run(probe.leaves())
         floating = [y for y in outputs if is_continuous(y)]
         if any(torch.finfo(y.dtype).eps > torch.finfo(torch.float64).eps for y in floating):
-            return arguments
+            return False
         replace(probe, outputs=_carrying(outputs)).backward(
-            wide.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
+            probe.inputs.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]
         )
-    except (Exception, SystemExit):  # then the precision that it was given is the one to check
-        return arguments
-    return wide
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def _carrying(outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:

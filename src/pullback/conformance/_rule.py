@@ -189,8 +189,17 @@ def _apart_from(value: Any) -> Any:
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:
-    """Copies without history, of which a rule may ask whether they require a gradient."""
-    return [
-        v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
-        for v in values
-    ]
+    """Copies without history, of which a rule may ask whether they require a gradient.
+
+    Those of a list too, in which a checkpoint keeps what its backward differentiates again; a
+    parameter is read by a module as well, which has it by itself.
+    """
+    return [_copied(v) for v in values]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(v if isinstance(v, torch.nn.Parameter) else _copied(v) for v in value)
+    return value

@@ -74,6 +74,7 @@ class Record:
     locator: Locator
     script: str = ""
     slot: int = 0
+    answered: int = 0  # the slot of how many kept calls had a backward that ran
     named: bool = True  # whether another process finds it by its name
     written: bool = False  # whether a call is kept outside of this process
     full: bool = False
@@ -140,7 +141,7 @@ class Recorder:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
         """
         records = self.records
-        see, commit = map(self._guarded, (self._see, self._commit))
+        see, commit, hear = map(self._guarded, (self._see, self._commit, self._hear))
 
         def watch(
             call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -166,10 +167,12 @@ class Recorder:
             output = call(cls, *args, **kwargs)
             if pending is not None:
                 commit(*pending)
+                hear(pending[0], output)
             return output
 
         never_compile(watch, callees=True)
-        for helper in (*HELPERS, Recorder._see, Recorder._commit, see, commit):
+        own = (Recorder._see, Recorder._commit, Recorder._hear, see, commit, hear)
+        for helper in (*HELPERS, *own):
             never_compile(helper)
         self._watches.append(watch_apply(base, watch))
 
@@ -227,7 +230,7 @@ class Recorder:
     def _meet(self, cls: type, operator: Any) -> Record:
         locator = Locator.of(cls if operator is None else operator)
         named = locator.names(cls if operator is None else operator)
-        record = Record(cls, locator, _script(), self._slot(), named)
+        record = Record(cls, locator, _script(), self._slot(), self._slot(), named)
         self.records[cls] = record
         self.tally[record.slot] += 1
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
@@ -271,6 +274,18 @@ class Recorder:
                 pattern.kept.add(signature)
                 if earlier is None and not record.named:
                     self._note(record, _why_lost(record.locator))
+
+    def _hear(self, record: Record, output: Any) -> None:
+        """Count a backward: what ran here and fails alone needs more than its arguments."""
+        outputs = (y for y in pytree.tree_leaves(output) if isinstance(y, torch.Tensor))
+        node = next((y.grad_fn for y in outputs if y.grad_fn is not None), None)
+
+        def ran(*_: Any) -> None:
+            self.tally[record.answered] += 1
+
+        if node is not None:
+            never_compile(ran)
+            node.register_hook(ran)
 
     @contextlib.contextmanager
     def _noting(self, record: Record, what: str = "") -> Iterator[None]:

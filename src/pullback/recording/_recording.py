@@ -71,6 +71,7 @@ class RecordedFunction:
         reasons: reason -> how many calls were not kept for it.
         defaults: the dtype and the device of new tensors of the program, when it was first applied.
         patterns: which tensors of a call required a gradient -> how often; see `RecordedCall`.
+        answered: how many backwards of the kept calls ran in the program.
         loader: what may be loaded; nothing but the harmless by default.
         index: which of a recording it is.
     """
@@ -83,6 +84,7 @@ class RecordedFunction:
     reasons: dict[str, int] = field(default_factory=dict)
     defaults: tuple[str, str] = PLAIN
     patterns: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
     loader: Loader = field(default_factory=StrictLoader, repr=False, compare=False)
     index: int = field(default=0, repr=False, compare=False)
 
@@ -94,6 +96,7 @@ class RecordedFunction:
     def _add(self, other: "RecordedFunction", *, alike: bool) -> None:
         """Take in what another process says of it, and its calls, if alike or if they are new."""
         self.applied += other.applied
+        self.answered += other.answered
         for name, count in other.patterns.items():
             self.patterns[name] = self.patterns.get(name, 0) + count
         for reason, count in other.reasons.items():
@@ -321,6 +324,7 @@ def _read_function(item: dict[str, Any]) -> RecordedFunction:
         {_text(reason): int(count) for reason, count in item["reasons"].items()},
         (dtype, device),
         {_text(name): int(count) for name, count in item.get("patterns", {}).items()},
+        int(item.get("answered", 0)),
     )
 
 

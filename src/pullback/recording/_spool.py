@@ -179,6 +179,7 @@ class Spool:
                 script=record.script,
                 reasons=record.reasons,
                 slot=record.slot,
+                answered=record.answered,
                 patterns={name: pattern.slot for name, pattern in record.patterns.items()},
             )
             for record in self.recorder.records.values()
@@ -216,8 +217,9 @@ def read_counts(directory: str | Path) -> Iterator[dict[str, Any]]:
         counts = memoryview(tally.read_bytes()).cast("Q") if tally.exists() else None
         for item in json.loads(path.read_text(encoding="utf-8")):
             slot, patterns = item.pop("slot", None), item.pop("patterns", {})
+            answered = item.pop("answered", 0)
             if counts is not None and slot is not None:
-                item["applied"] = counts[slot]
+                item["applied"], item["answered"] = counts[slot], counts[answered]
                 item["patterns"] = {name: counts[place] for name, place in patterns.items()}
             yield item
 

@@ -283,7 +283,8 @@ class Encoder:
                 state.append((name, ("OrderedDict", [])))
             else:
                 state.append((name, self._part(f"{_name(kind)}.{name}", item)))
-        return ("object", number, *reference, state, "" if state else _held(value))
+        held = {} if state else vars(sys.modules.get(kind.__module__, types)).copy()
+        return ("object", number, *reference, state, *[n for n in held if held[n] is value][:1])
 
     def _part(self, what: str, value: Any) -> Any:
         """What a function or an object holds; it is named where that has no plain form."""
@@ -348,12 +349,6 @@ def _home(locator: Locator) -> str:
     if not locator.home:
         raise NotPlain("what was defined at a prompt has no file to be found in")
     return locator.home
-
-
-def _held(value: Any) -> str:
-    """The name by which the module of its class holds an object, which is known by identity."""
-    held = vars(sys.modules.get(type(value).__module__, types)).copy()
-    return next((name for name, other in held.items() if other is value), "")
 
 
 def _name(kind: type) -> str:
