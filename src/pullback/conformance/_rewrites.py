@@ -34,10 +34,12 @@ _FUNCTIONS = (
     ("sin", "cos"), ("sinh", "cosh", "tanh", "sigmoid"), ("exp", "log", "expm1", "log1p"),
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
+    ("clamp_min", "clamp_max"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
     ("scatter", "scatter_add"), ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean")
+_ENDS = {"min": "max", "max": "min"}  # of a clamp
 _MOST = 4  # dimensions of which every choice is tried
 
 
@@ -207,6 +209,10 @@ def _calls(place: Place) -> Iterator[Rewrite]:
                 yield place.to(
                     2 if name in _REDUCTIONS else 4, place.written({node.func: head + other})
                 )
+    for keyword in node.keywords:
+        if len(node.keywords) == 1 and keyword.arg in _ENDS:
+            bound = f"{_ENDS[keyword.arg]}={rule.text(keyword.value)}"
+            yield place.to(1, place.written({keyword: bound}))
     yield from _exchanged(place, node.args)
     yield from arranged_otherwise(place)
     held = place.noted.scopes.get(place.e.place, {}).get(path[0]) if len(path) == 2 else None
@@ -255,6 +261,9 @@ def _parts(place: Place) -> Iterator[Rewrite]:
     """The whole, or as many entries from its other end."""
     node, value = place.e.node, place.value
     whole = place.known(node.value)
+    if isinstance(whole, (tuple, list)) and isinstance(value, type(whole)):
+        turned_round = getattr(node.slice, "step", None) is not None
+        yield place.to(0 if turned_round else 1, place.e.rule.text(node.value))
     if not (isinstance(whole, torch.Tensor) and isinstance(value, torch.Tensor)):
         return
     yield place.to(4, place.e.rule.text(node.value))

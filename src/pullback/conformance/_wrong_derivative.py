@@ -194,7 +194,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if not said:
         said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
         neglected = "" if mend.said else at.probe.apart(lambda: _neglected(at, only, answered), "")
-        said = f"{neglected} {said}"
+        said = f"{neglected} {said}".strip()
     said = f"{mend.said} {said}".strip()
     return expected, got, said, mend.mend
 
